@@ -9,20 +9,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.core.lazy_exports import lazy_exports
 from offsetmgr.core.scheme_table import register_scheme
 from offsetmgr.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from offsetmgr.api.migration import Migration as Migration
+    from offsetmgr.api.migration import MigrationConfig as MigrationConfig
+    from offsetmgr.api.offset_admin import OffsetAdmin as OffsetAdmin
+    from offsetmgr.api.planned_edit import EditReport as EditReport
+    from offsetmgr.api.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors
+    from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
+    from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
     from offsetmgr.core.model import ABSENT as ABSENT
     from offsetmgr.core.model import Absent as Absent
     from offsetmgr.core.model import BrokerPartition as BrokerPartition
     from offsetmgr.core.model import Committed as Committed
     from offsetmgr.core.model import OffsetAndMetadata as OffsetAndMetadata
     from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.core.offset_store import Change as Change
+    from offsetmgr.core.offset_store import GroupEdit as GroupEdit
+    from offsetmgr.core.offset_store import OffsetStore as OffsetStore
+    from offsetmgr.groups.reset import ShiftBy as ShiftBy
+    from offsetmgr.groups.reset import ToCurrent as ToCurrent
+    from offsetmgr.groups.reset import ToEarliest as ToEarliest
+    from offsetmgr.groups.reset import ToLatest as ToLatest
+    from offsetmgr.groups.reset import ToOffset as ToOffset
+    from offsetmgr.groups.reset import ToOffsets as ToOffsets
+    from offsetmgr.groups.reset import ToTime as ToTime
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
+    from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
+    from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
+    from offsetmgr.migration.plan import AheadPolicy as AheadPolicy
+    from offsetmgr.migration.plan import PlanOptions as PlanOptions
     from offsetmgr.stores.uri import open_store as open_store
 
 
@@ -37,39 +60,84 @@ for _name, _location in {
     register_scheme(_name, _location)
 
 _MODULE_OF: Final = {
-    "ABSENT": "offsetmgr.core.model",
-    "Absent": "offsetmgr.core.model",
-    "Committed": "offsetmgr.core.model",
-    "ConnectionConfig": "offsetmgr.config.connection",
-    "OffsetAndMetadata": "offsetmgr.core.model",
-    "OffsetManager": "offsetmgr.manager.embedded",
-    "OffsetMgrError": "offsetmgr.core.errors",
-    "BrokerPartition": "offsetmgr.core.model",
-    "TopicPartition": "offsetmgr.core.model",
-    "open_store": "offsetmgr.stores.uri",
+    "ABSENT": "core.model",
+    "Absent": "core.model",
+    "AheadPolicy": "migration.plan",
+    "BrokerPartition": "core.model",
+    "CommitMode": "core.commit_mode",
+    "Committed": "core.model",
+    "ConnectionConfig": "config.connection",
+    "EditReport": "api.planned_edit",
+    "EvidenceThresholds": "migration.evidence",
+    "Migration": "api.migration",
+    "MigrationConfig": "api.migration",
+    "ObservationWindow": "migration.group_observer",
+    "OffsetAdmin": "api.offset_admin",
+    "OffsetAndMetadata": "core.model",
+    "OffsetManager": "manager.embedded",
+    "OffsetMgrError": "core.errors",
+    "Change": "core.offset_store",
+    "GroupEdit": "core.offset_store",
+    "KafkaCluster": "kafka.cluster.kafka_cluster",
+    "OffsetStore": "core.offset_store",
+    "OffsetTranslation": "core.log_origin",
+    "PlanOptions": "migration.plan",
+    "PlannedEdit": "api.planned_edit",
+    "ShiftBy": "groups.reset",
+    "ToCurrent": "groups.reset",
+    "ToEarliest": "groups.reset",
+    "ToLatest": "groups.reset",
+    "ToOffset": "groups.reset",
+    "ToOffsets": "groups.reset",
+    "ToTime": "groups.reset",
+    "TopicPartition": "core.model",
+    "open_store": "stores.uri",
 }
 
-__all__ = [  # noqa: RUF022 - the data types first, then stores, manager and errors
-    "ABSENT",
-    "Absent",
-    "Committed",
-    "OffsetAndMetadata",
-    "BrokerPartition",
-    "TopicPartition",
-    "ConnectionConfig",
+__all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
+    "OffsetAdmin",
+    "PlannedEdit",
+    "EditReport",
+    "ToEarliest",
+    "ToLatest",
+    "ToCurrent",
+    "ToOffset",
+    "ToOffsets",
+    "ToTime",
+    "ShiftBy",
+    "Migration",
+    "MigrationConfig",
+    "PlanOptions",
+    "AheadPolicy",
+    "OffsetTranslation",
+    "CommitMode",
+    "ObservationWindow",
+    "EvidenceThresholds",
     "open_store",
+    "OffsetStore",
+    "GroupEdit",
+    "Change",
+    "KafkaCluster",
+    "ConnectionConfig",
+    "TopicPartition",
+    "BrokerPartition",
+    "OffsetAndMetadata",
+    "Committed",
+    "Absent",
+    "ABSENT",
     "OffsetManager",
     "OffsetMgrError",
     "errors",
 ]
 
 
+_defined = lazy_exports(__name__, _MODULE_OF)
+
+
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("offsetmgr.core.errors")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return _defined(name)
 
 
 def __dir__() -> list[str]:

@@ -78,6 +78,17 @@ def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module uses an attribute of this name, for example a member of an enumeration."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == name:
+                yield node.lineno
+
+    return found
+
+
 def member_requests(tree: ast.Module) -> Iterator[int]:
     """The lines that create a request with which a client joins a group, remains in it or leaves it."""
     for name in ("JoinGroupRequest", "SyncGroupRequest", "HeartbeatRequest", "LeaveGroupRequest"):
@@ -119,6 +130,22 @@ MECHANISMS: Final = (
         "rules of dual commit", "stores/dual_policy.py", definitions("accepted_by_primary", "secondary_change"), {}
     ),
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
+    Mechanism(
+        "member that exists as long as its ZooKeeper session",
+        "zookeeper/client/session_member.py",
+        lambda tree: calls(tree, "SessionLease"),
+        {"stores/switched/store.py": "opens a session when a caller needs it, in the caller's thread"},
+    ),
+    Mechanism(
+        "outcome of a ZooKeeper transaction",
+        "zookeeper/client/conditional_writes.py",
+        uses_of("OperationState"),
+        {
+            "zookeeper/admin/submit.py": "reports an unknown outcome to the user",
+            "zookeeper/client/session.py": "creates the outcomes",
+            "zookeeper/offsets/edits.py": "decides for each node of a transaction",
+        },
+    ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
     Mechanism(
         "request for log ranges",

@@ -1,4 +1,4 @@
-"""Checks the prose of the project: docstrings, comments, messages and documentation.
+"""Checks the prose of the project: docstrings, comments, messages and documentation, also those of the tests.
 
 Usage: ``scripts/prose.py [PATH...]``; without paths every file of the project. Prints one line per finding and exits
 with 1 if there is any. Three sources of findings:
@@ -33,12 +33,16 @@ MAX_EXCEPTIONS = 40
 CHECKED = (
     "offsetmgr/**.py",
     "scripts/**.py",
+    "tests/**.py",
     "docs/explanation/*.md",
     "docs/reference/data-rules.md",
     "docs/reference/glossary.md",
 )
-UNCHECKED = frozenset({"scripts/prose.py"})
-"""This file contains the patterns."""
+UNCHECKED = {
+    "scripts/prose.py": "contains the patterns",
+    "tests/unit/test_prose_check.py": "quotes bad sentences, which the check must find",
+}
+"""Files that are not checked, each with the reason."""
 
 
 class Rule(NamedTuple):
@@ -76,7 +80,7 @@ def _words(name: str, words: str, advice: str) -> Rule:
 
 
 RULES = (
-    _opening("opening", "What|Who|Whoever|Which|Those who|Once more", "say what the thing is or does"),
+    _opening("opening", "What|Who|Whose|Whoever|Which|Those who|Once more", "say what the thing is or does"),
     _opening(
         "opening-negation", "None(?! if| for| while| before| at| means)|Not|Nobody", "say what happens, with an actor"
     ),
@@ -217,7 +221,7 @@ def texts(path: Path) -> Iterator[Text]:
 
 
 def project_files() -> list[Path]:
-    """The checked files: code, scripts, and the pages that define terms and structure."""
+    """The checked files: code, scripts, tests, and the pages that define terms and structure."""
     listed = subprocess.run(["git", "ls-files", *CHECKED], cwd=ROOT, check=True, capture_output=True, text=True)
     return [ROOT / name for name in listed.stdout.splitlines() if name not in UNCHECKED]
 

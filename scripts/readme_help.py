@@ -73,7 +73,7 @@ def reference() -> str:
         "# Command line reference",
         "",
         "The full help of every command, written by `scripts/readme`: change the command, not this page.",
-        "How the commands are used is in the [guide](../guide/everyday.md).",
+        "How the commands are used is in the [guide](../how-to/everyday.md).",
     ]
     for name, command, context in every_command():
         parts += ["", f"## {name}", "", "```text", f"$ {name} --help", help_text(command, context), "```"]

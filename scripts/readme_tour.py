@@ -20,7 +20,7 @@ from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 README: Final = PROJECT / "README.md"
-EXAMPLES: Final = PROJECT / "docs/guide/library.md"
+EXAMPLES: Final = PROJECT / "docs/how-to/library.md"
 LAST: Final = "offsetmgr sandbox down"
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate", "pip install --quiet '.[sandbox]'")
 """The README's steps for which `scripts/tour` itself has prepared an environment."""

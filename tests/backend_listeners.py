@@ -1,10 +1,10 @@
-"""Listeners for tests, each on an event loop in a thread of its own: before a store, and a whole offset manager."""
+"""Listeners for tests, each on an event loop in its own thread: one in front of a store, and a whole offset manager."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from loopthread import LoopThread
+from event_loop_thread import EventLoopThread
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import OffsetStore
@@ -21,10 +21,10 @@ from offsetmgr.server.store_backends.store_backend import StoreBackend
 NODE_ID = 1_000_000_001
 
 
-class StoreListener(LoopThread):
-    """The endpoint before ``store``; Metadata and ListOffsets are answered from the brokers at ``cluster``, if given.
+class StoreListener(EventLoopThread):
+    """A listener in front of ``store``. It serves Metadata and ListOffsets from the brokers at ``cluster``, if given.
 
-    ``announce`` False hides what the listener offers beyond Kafka's protocol, as an older one would.
+    With ``announce`` False, ApiVersions does not list the features beyond Kafka's protocol, like an older listener.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class StoreListener(LoopThread):
             await self._upstream.close()
 
 
-class ManagerListener(LoopThread):
-    """An offset manager over a topic of the brokers at ``cluster``."""
+class ManagerListener(EventLoopThread):
+    """An offset manager whose offsets topic is on the brokers at ``cluster``."""
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A headless Chromium, driven over the pipe that it offers (DevTools protocol): no port, no driver, no package.
+"""A headless Chromium, driven through its DevTools pipe, without a port, a driver or a package.
 
-Which one: ``OFFSETMGR_BROWSER``, or the first of `NAMES` on the path. `scripts/browser` installs one where there is
-none.
+``OFFSETMGR_BROWSER`` names the program; the default is the first of `NAMES` on the path. `scripts/browser` installs one
+if none is found.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Final
 
 NAMES: Final = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "google-chrome")
-PATIENCE: Final = 60
-"""Seconds that an answer may take before the test fails."""
+RESPONSE_TIMEOUT_S: Final = 60
+"""The test fails if a response takes longer."""
 _FLAGS: Final = (
     "--headless",
     "--no-sandbox",  # it shows only files that the tests wrote, and root may not use the sandbox
@@ -35,15 +35,15 @@ _FLAGS: Final = (
 
 
 def find() -> str:
-    """The browser's path. Raises `AssertionError` where there is none: these tests are asked for, never skipped."""
+    """The browser's path. Raises `AssertionError` if there is none: the tests that need it are never skipped."""
     named = os.environ.get("OFFSETMGR_BROWSER")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
-    assert found, f"no browser: none of {', '.join(NAMES)} is there; scripts/browser installs one"
+    assert found, f"no browser: {', '.join(NAMES)} were not found; scripts/browser installs one"
     return found
 
 
 class Browser:
-    """One process of it, with a profile of its own under ``directory``; ended with the ``with``."""
+    """A context manager that runs one browser process with its own profile under ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -52,27 +52,27 @@ class Browser:
         self._events: deque[dict[str, Any]] = deque()
 
     def __enter__(self) -> Browser:
-        theirs_in, self._out = os.pipe()
-        self._in, theirs_out = os.pipe()
-        # It speaks on its descriptors 3 and 4, whatever ours are called; bash puts them there.
+        browser_in, self._out = os.pipe()
+        self._in, browser_out = os.pipe()
+        # Chromium reads from descriptor 3 and writes to descriptor 4; bash redirects our pipes to them.
         command = [find(), *_FLAGS, f"--user-data-dir={self._directory / 'profile'}", "about:blank"]
-        renamed = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        renamed = f'exec "$@" 3<&{browser_in} 4>&{browser_out}'
         with (self._directory / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["bash", "-c", renamed, "bash", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(theirs_in, theirs_out),
+                pass_fds=(browser_in, browser_out),
             )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        os.close(browser_in)
+        os.close(browser_out)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        os.close(self._out)  # it ends when nobody speaks to it any more
+        os.close(self._out)  # the browser exits when its input is closed
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ class Browser:
         os.close(self._in)
 
     def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> View:
-        """Shows a file in a window of so many pixels, and gives it once it is loaded."""
+        """Opens a file in a window of this size in pixels, and returns the view once the page is loaded."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         view = View(self, session, width)
@@ -96,7 +96,7 @@ class Browser:
         return view
 
     def call(self, method: str, parameters: Mapping[str, Any] | None = None, session: str | None = None) -> Any:
-        """One request and its answer; events that come meanwhile are kept."""
+        """Sends a request and returns its result. Events that arrive before it are queued."""
         self._calls += 1
         number = self._calls
         request: dict[str, Any] = {"id": number, "method": method, "params": dict(parameters or {})}
@@ -109,15 +109,15 @@ class Browser:
         return message["result"]
 
     def event(self) -> dict[str, Any]:
-        """The next event, of those kept first."""
+        """The next event; queued ones come first."""
         return self._events.popleft() if self._events else self.message()
 
     def message(self) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RESPONSE_TIMEOUT_S
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
             read = os.read(self._in, 1 << 16) if ready else b""
-            assert read, f"the browser says no more: {(self._directory / 'browser.log').read_text()[-2000:]}"
+            assert read, f"no response from the browser: {(self._directory / 'browser.log').read_text()[-2000:]}"
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
@@ -125,7 +125,7 @@ class Browser:
 
 
 class View:
-    """A page in a window of ``width`` pixels. ``requests``: the addresses that it has asked for, its own the first."""
+    """A page in a window of ``width`` pixels. ``requests``: the URLs that it requested, beginning with its own."""
 
     def __init__(self, browser: Browser, session: str, width: int) -> None:
         self._browser = browser
@@ -137,7 +137,7 @@ class View:
         return self._browser.call(method, parameters, self._session)
 
     def await_event(self, name: str) -> None:
-        """Reads events up to this one."""
+        """Reads events up to the one of this name, and records the page's requests."""
         while True:
             event = self._browser.event()
             if event.get("sessionId") != self._session:
@@ -147,13 +147,13 @@ class View:
             if event["method"] == name:
                 return
 
-    def ask(self, script: str) -> Any:
-        """What an expression of JavaScript gives in the page, as JSON."""
+    def evaluate(self, script: str) -> Any:
+        """The value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", {"expression": script, "returnByValue": True})
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def picture(self, path: Path) -> None:
-        """The whole page as a PNG, from its top to its end."""
-        shot = self.call("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def screenshot(self, path: Path) -> None:
+        """Writes a PNG of the whole page."""
+        captured = self.call("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
+        path.write_bytes(base64.b64decode(captured["data"]))

@@ -1,6 +1,7 @@
-"""The real servers that all tests marked ``servers`` share: started when first asked for, stopped at the end.
+"""The real servers that all tests marked ``servers`` share. A server starts for the first test that uses it and stops
+at the end of the session.
 
-A test that stops, kills or freezes a server takes one of its own from `offsetmgr.sandbox`.
+A test that stops, kills or freezes a server starts its own from `offsetmgr.sandbox`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-import hypothesis  # before kio, which registers its strategies if it is there already
+import hypothesis  # before kio, which registers its strategies only if hypothesis is imported
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,25 +24,26 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 
 ALL_NEED_SERVERS = re.compile(r"^pytestmark = .*\bpytest\.mark\.servers\b", re.MULTILINE)
-"""The line of a test file that marks all that is in it."""
+"""The line that marks every test of a file."""
 
 
 def pytest_configure() -> None:
-    """A shell that starts the tests in the background has Ctrl-C ignored, and what tests start would inherit that."""
+    """Restores the handling of SIGINT: a shell that starts the tests in the background ignores the signal, and the
+    processes that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # How long an example takes says more of the machine than of what it tests: `pytest-timeout` bounds the whole.
+    # No deadline for one example: its duration depends on the machine. `pytest-timeout` bounds the whole test.
     examples = 300 if os.environ.get("OFFSETMGR_SOAK") else 30
     hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("any machine")
-    # As the sandbox's servers: a JVM that lives for seconds spends them on its start, not on what it might optimise.
+    # The JVM flags of the sandbox's servers, for a quick start: these JVMs live only for seconds.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark listens on the machine's own address
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # by default Spark listens on the machine's public address
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without servers, a file whose every test needs them is not even imported: each of xdist's processes would do
-    that, and turn its assertions into pytest's, for nothing."""
+    """Skips the import of a file whose tests all need servers if servers are deselected. Otherwise each process of
+    xdist would import the file and rewrite its assertions for nothing."""
     without = "not servers" in config.option.markexpr.split(" and ")
     if without and collection_path.suffix == ".py" and ALL_NEED_SERVERS.search(collection_path.read_text("utf-8")):
         return True
@@ -49,9 +51,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What thousands of tests are made of is no garbage, and is not looked through for it again and again.
+    """Excludes the collected tests from garbage collection, which would scan thousands of objects again and again.
 
-    Fetches the servers' jars before any test's timeout counts: the first time that takes minutes.
+    Fetches the servers' jars before any test's timeout starts: the first download takes minutes.
     """
     gc.freeze()
     if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
@@ -63,22 +65,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """ZooKeeper 3.8 (it answers MultiRead)."""
+    """ZooKeeper 3.8, which supports MultiRead."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def zookeeper34(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """ZooKeeper 3.4.9 (it does not)."""
+    """ZooKeeper 3.4.9, which does not support MultiRead."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper34"), version="3.4") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """Kafka 3.9.1 with its metadata under ``/kafka`` of `zookeeper`. Nobody kills it, so its session may outlast every
-    moment in which the machine is too busy to answer."""
+    """Kafka 3.9.1 with its metadata under ``/kafka`` of `zookeeper`.
+
+    No test kills this broker, so it has a long session timeout, which tolerates a busy machine.
+    """
     config = {"zookeeper.session.timeout.ms": 60_000}
     with KafkaBroker(tmp_path_factory.mktemp("kafka"), zookeeper=f"{zookeeper.connect}/kafka", config=config) as broker:
         yield broker
@@ -99,7 +103,8 @@ def unique(request: pytest.FixtureRequest) -> str:
 
 
 class MakeTopic(Protocol):
-    """Creates a topic on `kafka` (or on the broker given) and returns its name once it can be used.
+    """Creates a topic on `kafka` or on the brokers at ``bootstrap``, and returns its name once every partition has a
+    leader.
 
     Waits until a deletion of a topic of that name is complete.
     """
@@ -111,7 +116,7 @@ class MakeTopic(Protocol):
 
 @pytest.fixture
 def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
-    """See `MakeTopic`. Starts `kafka` only where no other broker is named."""
+    """See `MakeTopic`. Starts `kafka` only if ``bootstrap`` names no other broker."""
 
     def make(
         name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
@@ -125,7 +130,7 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
                 admin.create_topics([topic], operation_timeout=30)[name].result(60)
                 break
             except KafkaException as error:
-                # The broker refuses the name until it has completed the deletion of the topic that had it
+                # The broker rejects the name until it has completed the deletion of the earlier topic.
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A listener over a backend in memory, in a process of its own, for tests that try to break it.
+"""A listener over an in-memory backend in its own process, for tests that try to break it.
 
-Prints the ports of an open listener and of one that wants a login, then answers each line on stdin with a line of
-figures; ends when stdin does.
+Prints the ports of a listener without login and of one that requires SASL. Then it answers each line on stdin with a
+line of metrics, until stdin is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import sys
 from pathlib import Path
 
-from listening import NODE_ID, MemoryBackend
+from memory_listener import NODE_ID, MemoryBackend
 
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
@@ -24,11 +24,11 @@ from offsetmgr.server.security.credentials import load_credentials
 
 
 def resident_bytes() -> int:
-    """Memory of this process now (not its maximum)."""
+    """The current resident memory of this process, not its maximum."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -47,13 +47,14 @@ async def main(credentials: str) -> None:
         await listener.start()
         ports.append(listener.port)
     backend.node = ManagerAddress(NODE_ID, "127.0.0.1", ports[0])
-    tell(" ".join(map(str, ports)))
+    write_line(" ".join(map(str, ports)))
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while await lines.readline():
-        figures = [service.metrics() for service in services]
-        tell(json.dumps({"resident": resident_bytes(), "services": figures}))
-        # Groups with mangled names are what the backend was asked to keep: no leak of the listener's.
+        metrics = [service.metrics() for service in services]
+        write_line(json.dumps({"resident": resident_bytes(), "services": metrics}))
+        # The mutated requests also create groups with mangled names. The backend stores them as requested; deleting
+        # them here keeps that memory from being counted as a leak of the listener.
         for name in [name for name in backend.offsets if name not in ("g", "witness")]:
             del backend.offsets[name]
     for service in services:

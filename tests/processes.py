@@ -1,4 +1,4 @@
-"""Commands of offsetmgr as processes, for tests: what people type, and what they are told."""
+"""Runs offsetmgr's commands as processes, for tests of the whole command line."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], bool], description: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
+        time.sleep(0.02)  # the pause between two polls
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> str:
-    """A topic whose partitions all have leaders."""
+    """Creates a topic and waits until all its partitions have leaders."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, partitions, replicas)], operation_timeout=30)[name].result(60)
 
@@ -39,22 +39,25 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
     return name
 
 
-def may_log_in(bootstrap: str, settings: Mapping[str, str]) -> None:
-    """Waits until brokers take these credentials: new ones of SCRAM reach them a moment after they were given."""
+def wait_for_login(bootstrap: str, settings: Mapping[str, str]) -> None:
+    """Waits until the brokers accept these credentials: new SCRAM credentials reach the brokers with a delay."""
 
-    def taken() -> bool:
+    def accepted() -> bool:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
         try:
             return bool(admin.list_topics(timeout=2).brokers)
         except KafkaException:
             return False
 
-    wait_for(taken, "the credentials are known")
+    wait_for(accepted, "the brokers accept the credentials")
 
 
 @dataclass
 class Commands:
-    """Runs commands in ``directory``, which also holds their config and state; ``environ`` is added to their own."""
+    """Runs commands in ``directory``, which also holds their configuration and state.
+
+    ``environ`` is added to their environment.
+    """
 
     directory: Path
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +81,7 @@ class Commands:
         )
 
     def run(self, *arguments: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-        """To its end; ``code`` is the exit code that it must have, None for any."""
+        """Runs a command to its end. ``code`` is the expected exit code, or None for any."""
         with self.start(*arguments, **options) as process:
             out, err = process.communicate(timeout=90)
         assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
@@ -86,7 +89,7 @@ class Commands:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def timed(self, *arguments: str, code: int | None = 0) -> tuple[subprocess.CompletedProcess[str], float]:
-        """As `run`; and the seconds that it took by its own clock."""
+        """Like `run`; also returns the seconds that the command measured itself, see `timed_command`."""
         with tempfile.NamedTemporaryFile() as took:
             done = self.run(*arguments, code=code, program=(*TIMED, took.name))
             return done, float(took.read())

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: a runtime over a log in memory, and a lease that a test holds in its hand."""
+"""Helpers for tests of the runtime: a runtime over an in-memory log, and a lease that the test controls."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LOADING, UNAVAILABLE = (
     CommitResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
 )
-ELSEWHERE = CommitResponse(ErrorCode.NOT_COORDINATOR)
+NOT_COORDINATOR = CommitResponse(ErrorCode.NOT_COORDINATOR)
 
 
 class Lease:
-    """An `Ownership` whose lease a test holds in its hand."""
+    """An `Ownership` whose lease is valid while ``good`` is true."""
 
     def __init__(self) -> None:
         self.good = True
@@ -38,21 +38,21 @@ class Lease:
 
 
 class SlowLog(MemoryLog):
-    """Its readers wait for ``gate`` before they load."""
+    """A log whose readers wait for ``loading_allowed`` before they load."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions)
-        self.gate = threading.Event()
+        self.loading_allowed = threading.Event()
 
     def reader(self) -> Any:
         reader = super().reader()
         load = reader.load
 
-        def gated(*args: Any, **options: Any) -> Mapping[int, int]:
-            assert self.gate.wait(60)
+        def wait_and_load(*args: Any, **options: Any) -> Mapping[int, int]:
+            assert self.loading_allowed.wait(60)
             return load(*args, **options)
 
-        reader.load = gated  # type: ignore[method-assign]
+        reader.load = wait_and_load  # type: ignore[method-assign]
         return reader
 
 
@@ -70,7 +70,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def manager(
     log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, shard_groups: Sequence[int] | None = None
 ) -> AsyncIterator[ManagerRuntime]:
-    """A runtime that serves these shard groups, or all."""
+    """A runtime that serves these shard groups, or all of them."""
     runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config)
     await runtime.start()
     try:
@@ -90,13 +90,13 @@ def commit(group: str, offset: int, *, partitions: int = 1, metadata: str = "") 
 
 
 def offset(runtime: ManagerRuntime, group: str) -> int:
-    """Of the topic's first partition; -1 where none is committed."""
+    """The committed offset of the topic's first partition; -1 if there is none."""
     response = runtime.fetch(FetchRequest(group, [("t", [0])]))
     assert response.error == ErrorCode.NONE
     return response.topics[0][1][0][1]
 
 
-def refusal(runtime: ManagerRuntime, group: str) -> int:
+def fetch_error(runtime: ManagerRuntime, group: str) -> int:
     response = runtime.fetch(FetchRequest(group, [("t", [0])]))
     assert response.topics == ()
     return response.error

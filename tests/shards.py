@@ -1,4 +1,4 @@
-"""What the tests of the shard share: commits in short, and what a fetch says."""
+"""Short forms of commits and fetches for tests of the shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABSENT = (-1, -1, "", 0)
 
 
 def committing(group: str, *, topic: str = "t", **offsets: int) -> CommitRequest:
-    """``committing("g", p0=5)``."""
+    """A request that commits offsets by partition: ``committing("g", p0=5)``."""
     return CommitRequest(group, [(topic, [(int(name[1:]), offset, -1, "") for name, offset in offsets.items()])])
 
 
@@ -28,11 +28,11 @@ def committed(shard: Shard, group: str, *, topic: str = "t", now: int = NOW, **o
 
 
 def fetched(shard: Shard, group: str, partition: int, topic: str = "t") -> tuple[int, int, str, int]:
-    """Offset, leader epoch, metadata, error."""
+    """Offset, leader epoch, metadata and error of one partition in a fetch response."""
     [(_, [(_, *answer)])] = shard.fetch(FetchRequest(group, [(topic, [partition])])).topics
     return tuple(answer)
 
 
 def offsets(shard: Shard, group: str) -> Mapping[tuple[str, int], int]:
-    """All that a fetch of everything gives."""
+    """The offsets of a fetch of the whole group."""
     return {(t, p): offset for t, ps in shard.fetch(FetchRequest(group)).topics for p, offset, _, _, _ in ps}

@@ -1,7 +1,6 @@
-"""`Stopwatch`: how long something took, without the time in which the machine gave this process no processor.
+"""`Stopwatch`: the duration of a block, without the time in which the process was runnable but got no processor.
 
-What must end within a second is bounded by a second of its own: on a machine that is busy with other things, or stands
-still for a while, the rest of what a clock shows says nothing of what is tested.
+Tests of timeouts use it, so that they also pass on a machine that is busy or paused for a while.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from typing import Self
 
 _TICK = 0.005
 _LATE = 0.005
-"""Seconds that a thread may sleep too long on an idle machine."""
+"""Seconds by which a thread may oversleep on an idle machine."""
 
 
 class Stopwatch:
-    """A context manager; `seconds` afterwards, or so far.
+    """A context manager. `seconds` is the duration of the block, or the time so far.
 
-    What is left out: the time that this process's threads waited for a processor (Linux tells; elsewhere it is not
-    known), and that by which a thread that sleeps woke up too late (all processors away, as under a hypervisor).
+    It excludes the time for which this process's threads waited for a processor, which only Linux reports, and the time
+    by which a sleeping thread woke up late, as when a hypervisor takes all processors.
     """
 
     def __enter__(self) -> Self:
         self._ended: float | None = None
         self._late = 0.0
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="stopwatch", daemon=True)
         self._ticker.start()
         self._waits = self._waited()
@@ -36,7 +35,7 @@ class Stopwatch:
 
     def __exit__(self, *_error: object) -> None:
         self._ended = self.seconds
-        self._over.set()
+        self._stopped.set()
         self._ticker.join()
 
     @property
@@ -48,7 +47,7 @@ class Stopwatch:
         return max(0.0, took - max(waited, self._late))
 
     def _tick(self) -> None:
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             began = time.monotonic()
             time.sleep(_TICK)
             late = time.monotonic() - began - _TICK
@@ -59,7 +58,8 @@ class Stopwatch:
         """Seconds for which each thread but the stopwatch's has waited for a processor (proc(5), schedstat)."""
         waits = {}
         for directory in Path("/proc/self/task").glob("*"):
-            with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that has ended, or no such figures
+            # The thread may have ended, and the kernel may have no schedstat.
+            with contextlib.suppress(OSError, IndexError, ValueError):
                 if directory.name != str(self._ticker.native_id):
                     waits[directory.name] = int((directory / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
         return waits

@@ -1,5 +1,5 @@
-"""A command of offsetmgr that writes down how long it took by its own clock, without the start of Python and without
-what it waited for a processor (`stopwatch`): what "within its timeout" means on a machine that is busy.
+"""Runs a command of offsetmgr and writes its duration to a file, without the start of Python and without the time for
+which it waited for a processor (see `stopwatch`). Tests of timeouts compare this duration, also on a busy machine.
 
     python timed_command.py FILE ARGUMENTS...
 """

@@ -10,22 +10,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
 from shlex import quote
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import OutputFormat, offsets_topic_progress
-from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve, with_properties
-from offsetmgr.core.errors import UsageError
+from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
-    from offsetmgr.kafka.cluster.base import Cluster
-    from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.cli.options import (
     BeforeImage,
     BootstrapServer,
@@ -40,7 +37,7 @@ from offsetmgr.cli.options import (
 )
 
 
-class ConnectFlags:
+class ConnectFlags(Connections):
     """The connection options of one command line. Opens the stores and clusters that the options select, and closes
     them at the end of the command."""
 
@@ -51,43 +48,13 @@ class ConnectFlags:
         self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options of this command line that are repeated in the follow-up commands that offsetmgr prints for the
         user. Each option starts with a space."""
-        self.resolved: ResolvedConnection = resolve(settings, context)
-        self._open = ExitStack()
-        self._clusters: dict[str, Cluster] = {}
-        self._sessions: dict[str, ZookeeperSession] = {}
-        """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
-        store use the same session."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    @property
-    def uri(self) -> str:
-        """The URI of the selected store. Raises `UsageError` if no store is selected."""
-        if self.resolved.store is None:
-            raise UsageError(
-                "no store given",
-                "none of --store, --zookeeper, --bootstrap-server, a context or OFFSETMGR_* names one",
-                "as in --bootstrap-server HOST:9092, or --zookeeper HOST:2181",
-            )
-        return self.resolved.store
+        super().__init__(resolve(settings, context))
+        self.on_lock_wait = LockWait()
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens the selected store, or the store at ``uri`` if given. Uses the settings of the command line, or
-        ``connection`` if given."""
-        from offsetmgr.stores.uri import open_store
-
-        store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
-        if connection is None and store.uri.startswith("zookeeper:"):
-            from offsetmgr.stores.zookeeper import ZookeeperStore
-
-            if isinstance(store, ZookeeperStore):
-                self._sessions[store.session.connect] = store.session
+        """Opens the selected store, or the store at ``uri`` if given. Prints progress while a Kafka store reads the
+        offsets topic."""
+        store = super().store(uri, connection)
         if store.uri.startswith("kafka:"):
             from offsetmgr.stores.kafka import KafkaStore
 
@@ -101,36 +68,6 @@ class ConnectFlags:
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
-
-    def bootstrap(self) -> str | None:
-        """Returns the brokers in the store's URI. If the URI names no brokers, returns the brokers of
-        --bootstrap-server."""
-        from offsetmgr.stores.uri import bootstrap_of
-
-        store = self.resolved.store
-        own = bootstrap_of(store, self.resolved.connection) if store else None
-        return own or self.resolved.bootstrap_server
-
-    def cluster(self, what: str) -> Cluster:
-        """Returns the Kafka cluster. Raises `UsageError` if no brokers are known. ``what`` names the operation that
-        needs the cluster."""
-        found = self.cluster_or_none()
-        if found is None:
-            raise UsageError(what, "needs to read logs, and no brokers are known", "add --bootstrap-server")
-        return found
-
-    def cluster_or_none(self) -> Cluster | None:
-        """The Kafka cluster, or None if no brokers are known."""
-        bootstrap = self.bootstrap()
-        return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
-
-    def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
-        """Returns the cluster of these brokers. The first call opens the cluster."""
-        if bootstrap not in self._clusters:
-            from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
-
-            self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
-        return self._clusters[bootstrap]
 
     def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
@@ -159,64 +96,6 @@ class ConnectFlags:
             note(f"warning: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
         return None
 
-    def zookeeper(self, what: str) -> ZookeeperSession:
-        """Opens a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what`` names
-        the operation that needs the session."""
-        from offsetmgr.stores.uri import zookeeper_of
-        from offsetmgr.zookeeper.client.session import ZookeeperSession
-
-        store = self.resolved.store
-        address = zookeeper_of(store, self.resolved.connection) if store else None
-        if address is None:
-            raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
-        return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
-
-    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
-        """Returns a function that describes groups and their live members. The groups are those in the store at
-        ``uri``, or in the selected store if ``uri`` is None.
-
-        If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
-        """
-        from offsetmgr.cli.members_source import (
-            cluster_directory,
-            empty_directory,
-            merged_directory,
-            registry_directory,
-        )
-        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
-
-        uri = uri or self.uri
-        found: list[DescribeGroups] = []
-        if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
-            if edits:
-                from offsetmgr.cli.lock_wait import lock_waiting_source
-
-                coordinators = lock_waiting_source(coordinators)
-            found.append(coordinators)
-        if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            found.append(registry_directory(self._session(connect)))
-        if not found:
-            return empty_directory
-        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
-
-    def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
-        """Like `directory` with ``edits``, for commands that edit.
-
-        For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if --zookeeper,
-        OFFSETMGR_ZOOKEEPER or the context names a ZooKeeper. These old consumers may commit to both ZooKeeper and
-        Kafka.
-        """
-        from offsetmgr.cli.members_source import with_registered_members
-        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
-
-        uri = uri or self.uri
-        directory, connection = self.directory(uri, edits=True), self.resolved.connection
-        bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
-        if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
-            return directory
-        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
-
     def edit(
         self,
         operation: str,
@@ -231,16 +110,6 @@ class ConnectFlags:
 
         directory = directory or self.directory_for_edit()
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
-
-    def _session(self, connect: str) -> ZookeeperSession:
-        """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has
-        opened one."""
-        if (session := self._sessions.get(connect)) is None:
-            from offsetmgr.zookeeper.client.session import ZookeeperSession
-
-            session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
-            self._sessions[connect] = session
-        return session
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

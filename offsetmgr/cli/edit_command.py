@@ -14,19 +14,16 @@ from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
-from offsetmgr.config.connection import state_directory
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupActive
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
 from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.version import __version__
-from offsetmgr.groups.before_images import BeforeImageFile, header_for, new_path
+from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.describe import reject_active
-from offsetmgr.groups.dual_execute import StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
-from offsetmgr.groups.execute import execute, may_have_written
+from offsetmgr.groups.execute import may_have_written
+from offsetmgr.groups.saved_edit import execute_saved
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -61,25 +58,6 @@ def cross_cluster_check(
     if crossing.comparison.relation is not Relation.SAME:
         note(f"cluster {crossing.text()}")
     return crossing
-
-
-def image_path(given: str | None, operation: str) -> Path:
-    """Returns the path of the before-images: the value of ``--before-image``, or a new one in the state directory."""
-    return Path(given) if given else new_path(state_directory() / "before-images", operation, SystemClock().now_ms())
-
-
-def image_file(
-    path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], label: str = "before-images"
-) -> BeforeImageFile:
-    """Returns the file for the before-images of a plan. As soon as the file is durable, ``label`` and the path of the
-    file are printed.
-
-    The header of the file contains the ids of the topics whose offsets the plan writes, because the before-images are
-    valid only for topics with these ids.
-    """
-    topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
-    header = header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics))
-    return BeforeImageFile(path, header, lambda path: note(f"{label}: {path}"))
 
 
 class Edit:
@@ -232,20 +210,10 @@ class Edit:
             )
 
     def _execute(self, proposal: EditPlan) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results.
-
-        For a `StorePair`, one file of before-images is written for each of the two stores.
-        """
-        path = image_path(self.image, self.operation)
-        store = self.store
-        if not isinstance(store, StorePair):
-            return [self._undo(path, store.uri)], execute(store, [proposal], image_file(path, store, proposal))
-        first, second = (
-            image_file(path.with_stem(f"{path.stem}.{which}"), one, proposal)
-            for which, one in (("primary", store.primary), ("secondary", store.secondary))
-        )
-        undo = [self._undo(first.path, store.primary.uri), self._undo(second.path, store.secondary.uri)]
-        return undo, execute_dual(store, proposal, (first, second))
+        """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results."""
+        path = Path(self.image) if self.image else default_image_path(self.operation)
+        saved = execute_saved(self.store, proposal, path, lambda path: note(f"before-images: {path}"))
+        return [self._undo(image.path, image.header.source_uri) for image in saved.images], saved.results
 
     def _undo(self, path: Path, uri: str) -> str:
         return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.followup_options} --execute"

@@ -65,7 +65,7 @@ def list_groups(
     names = sorted(set(store.groups()))
     selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
     if unknown := selected - {_plain_state(name) for name in STATES}:
-        why = f"{', '.join(sorted(unknown))} is no state of a group"
+        why = f"{', '.join(sorted(unknown))} is not a state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
     if group:
         names = matching_groups(group, names)

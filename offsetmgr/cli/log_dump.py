@@ -19,7 +19,7 @@ from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, Offse
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.segments.messages import MessageFilter, OnError
+    from offsetmgr.segments.message_scan import MessageFilter, OnError
     from offsetmgr.segments.segment import Segment
 
 app = typer.Typer()
@@ -170,7 +170,7 @@ def dump(
     """
     from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
     from offsetmgr.segments.entries import MAX_ENTRY_BYTES
-    from offsetmgr.segments.messages import MessageFilter
+    from offsetmgr.segments.message_scan import MessageFilter
 
     message_filter = MessageFilter(
         first=from_offset or 0,
@@ -264,7 +264,7 @@ def _message_rows(
     logs: Iterator[Log], message_filter: MessageFilter, decode: ValueFormat, failed: OnError, as_table: bool
 ) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
-    from offsetmgr.segments.messages import messages
+    from offsetmgr.segments.message_scan import messages
     from offsetmgr.segments.transactions import marker_of
 
     for partition, segments in logs:
@@ -303,7 +303,7 @@ def _message_rows(
 
 def _entry_rows(logs: Iterator[Log], message_filter: MessageFilter, failed: OnError) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
-    from offsetmgr.segments.messages import entries_of
+    from offsetmgr.segments.message_scan import entries_of
 
     for _, segments in logs:
         for segment in segments:

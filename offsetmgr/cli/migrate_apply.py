@@ -6,19 +6,20 @@ from typing import Annotated
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
 from offsetmgr.cli.options import FormatOption, Yes
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
+from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
 
@@ -44,7 +45,9 @@ def apply_command(
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = open_plan(plan_path)
-    sides = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config)
+    sides = SourceAndTarget.of_plan(
+        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+    )
     target = sides.target
     check_endpoint("target", plan.header.target, target)
     if plan.header.compared is None:

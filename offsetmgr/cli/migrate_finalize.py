@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import PlanPath
+from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
 from offsetmgr.cli.migrate_rollback import late_deletion_note
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import Yes
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer
+from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
 
@@ -54,7 +55,9 @@ def finalize_command(
     from offsetmgr.migration.verify import Status
 
     plan, state = open_plan(plan_path)
-    sides = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config)
+    sides = SourceAndTarget.of_plan(
+        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+    )
     verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")

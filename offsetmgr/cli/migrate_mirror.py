@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
+from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.migrate_plan import parse_renames
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     FormatOption,
@@ -95,7 +95,9 @@ def mirror_command(
 
     groups = require_groups(group, all_groups)
     options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
-    sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
+    sides = SourceAndTarget(
+        connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
+    )
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
     planner = Planner(source, target, options, SystemClock(), translate=translate)

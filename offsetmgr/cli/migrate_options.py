@@ -20,3 +20,21 @@ WaitEmpty = Annotated[
     float,
     typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
 ]
+FromConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--from-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the source.",
+        show_default=False,
+    ),
+]
+ToConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--to-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the target.",
+        show_default=False,
+    ),
+]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.api.migration import require_planned_topics
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import Rename, SourceStore, TargetStore
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -27,14 +27,13 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.selection import is_pattern
-from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner
 
 if TYPE_CHECKING:
-    from offsetmgr.migration.plan import GroupPlan
+    pass
 
 app = typer.Typer()
 
@@ -107,7 +106,9 @@ def plan_command(
     options = PlanOptions(
         rewind or default, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
     )
-    sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
+    sides = SourceAndTarget(
+        connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
+    )
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
     if any(map(is_pattern, groups)):
         options = options.literal_first(sides.source.groups())
@@ -129,7 +130,7 @@ def plan_command(
         )
         header = planner.header()
         names = planner.selected_groups()
-        planned = _all_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
+        planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
         summary, digest = write_plan(
             output, header, progress(planned, "groups planned", len(names)), planner.target.topic_ids
         )
@@ -168,16 +169,6 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
         )
     if not rejected or rejected < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
-
-
-def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
-    plans."""
-    topic_matches = TopicMatches(options.selection)
-    for group in plans:
-        topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))
-        yield group
-    topic_matches.require_all(where)
 
 
 def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None:

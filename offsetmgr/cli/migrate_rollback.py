@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
 from offsetmgr.cli.options import Yes, file_to_write
-from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_writer, print_next_step
+from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
@@ -22,6 +22,7 @@ from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
 from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 
@@ -73,11 +74,15 @@ def rollback_command(
             if given:
                 raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
         plan, state = open_plan(plan_path)
-        back = SourceAndTarget.reversed(connect, plan.header, from_command_config, to_command_config)
+        back = SourceAndTarget.reversed(
+            connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+        )
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
     plan, state = open_plan(plan_path)
-    target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
+    target = SourceAndTarget.of_plan(
+        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+    ).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         migrate_output.show_weaknesses(

@@ -13,7 +13,6 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, OneGroup, TranslateOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
@@ -116,7 +115,7 @@ def switch_command(
             SwitchSides(
                 first,
                 second,
-                lock_waiting_cluster(connect.cluster_at(_brokers(kafka), connection)),
+                connect.lock_waiting(connect.cluster_at(_brokers(kafka), connection)),
                 translate or _translate(connect),
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
@@ -207,11 +206,14 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
 def _image_files(group: str, path: str | None) -> ImagesOf:
     """Returns a function that creates the file of before-images for the offsets that the switch copies to a store. The
     editing commands create the same kind of file."""
-    from offsetmgr.cli.edit_command import image_file, image_path
+    from pathlib import Path
+
+    from offsetmgr.groups.before_images import default_image_path, image_file
 
     def images_of(store: OffsetStore, plan: GroupEditPlan) -> BeforeImageFile:
         label = f"{group}: copies {count_of(len(plan.changes), 'offset')} into {store.uri}; before-images"
-        return image_file(image_path(path, "migrate switch"), store, [plan], label)
+        image = Path(path) if path else default_image_path("migrate switch")
+        return image_file(image, store, [plan], lambda path: note(f"{label}: {path}"))
 
     return images_of
 

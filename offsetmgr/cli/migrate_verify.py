@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import PlanPath
-from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.plan_execution import open_plan
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
+from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
 
@@ -32,9 +32,9 @@ def verify_command(
     from offsetmgr.migration.verify import Status
 
     plan, state = open_plan(plan_path)
-    verifier = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(
-        plan, state
-    )
+    verifier = SourceAndTarget.of_plan(
+        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+    ).verifier(plan, state)
     checked = progress(verifier.results(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these

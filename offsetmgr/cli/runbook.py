@@ -18,13 +18,13 @@ from offsetmgr.cli.options import Execute, FormatOption, OneGroup, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
+from offsetmgr.core.errors import FileFailure, UsageError
 from offsetmgr.migration import bounce as bounces
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
+from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import GateClosed
@@ -70,31 +70,6 @@ class PhaseName(StrEnum):
     ZOOKEEPER = "zookeeper"
     DUAL = "dual"
     KAFKA = "kafka"
-
-
-def _group_view(connect: ConnectFlags) -> GroupView:
-    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-    from offsetmgr.stores.uri import zookeeper_of
-    from offsetmgr.stores.zookeeper import ZookeeperStore
-
-    needs = "a runbook"
-    address = zookeeper_of(connect.uri, connect.resolved.connection)
-    if address is None:
-        raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
-    cluster = connect.cluster(needs)
-    store = connect.store(f"zookeeper://{address}")
-    assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
-    kafka = connect.store(f"kafka://{connect.bootstrap()}")
-    crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
-    if crossing.other_cluster:
-        hint = "name the ZooKeeper and the brokers that the group's members use"
-        raise OtherCluster(
-            "runbook",
-            f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
-            hint,
-        )
-    # The registry uses the session of the store, so that one sync serves both.
-    return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
 
 def _options(connect: ConnectFlags) -> str:
@@ -151,7 +126,7 @@ def write(
             raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     book = runbooks.write_runbook(
-        _group_view(connect),
+        connect.group_view(),
         group,
         CommitMode(to.value),
         start=CommitMode(start.value) if start else None,
@@ -195,7 +170,7 @@ def check(
     The command watches commits, and stops as soon as the result is certain.
     """
     report = runbooks.check_phase(
-        _group_view(connect),
+        connect.group_view(),
         group,
         CommitMode(phase.value),
         baseline=_baseline(baseline, group),
@@ -305,9 +280,9 @@ def bounce(
     try:
         if execute:
             with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-                result = bounces.bounce(_group_view(connect), spec, state, progress=note, stop=stop)
+                result = bounces.bounce(connect.group_view(), spec, state, progress=note, stop=stop)
         else:
-            result = bounce_plan.plan_bounce(_group_view(connect), spec, state)
+            result = bounce_plan.plan_bounce(connect.group_view(), spec, state)
     except GateClosed as closed:
         note(text.report_text(closed.report))
         raise

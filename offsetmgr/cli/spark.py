@@ -12,7 +12,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.migration_stores import FromConfig, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     Execute,
@@ -97,7 +97,7 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
             raise UsageError(f"--conf {one}", "is not KEY=VALUE", "as in --conf spark.executor.memory=4g")
         settings[name] = value
     try:
-        from offsetmgr.spark.table_session import table_job
+        from offsetmgr.spark.table_registration import table_job
     except ModuleNotFoundError as missing:
         hint = "pip install 'offsetmgr[spark]'"
         raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing

@@ -166,7 +166,7 @@ def reassign(
     The command first checks that brokers are alive, partitions exist, no broker occurs twice, the number of replicas
     stays the same, and no reassignment is under way. One failed check rejects the whole request.
     """
-    from offsetmgr.cli.edit_command import image_path
+    from offsetmgr.groups.before_images import default_image_path
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
         cancel_command,
@@ -187,7 +187,7 @@ def reassign(
         for s in plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
     }
     request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
-    image = before_image or image_path(None, "zk reassign").with_suffix(".json")
+    image = before_image or default_image_path("zk reassign").with_suffix(".json")
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
         f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"

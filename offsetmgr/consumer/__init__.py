@@ -8,8 +8,9 @@ and the partitions that they own in ZooKeeper.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.consumer.highlevel import ZookeeperConsumer as ZookeeperConsumer
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
     from offsetmgr.segments.batch_reader import Record as Record
 
 _MODULES: Final = {
-    "ConsumerSettings": "offsetmgr.consumer.settings",
-    "EARLIEST": "offsetmgr.kafka.client.fetch",
-    "FetchResult": "offsetmgr.consumer.simple",
-    "LATEST": "offsetmgr.kafka.client.fetch",
-    "StreamMessage": "offsetmgr.consumer.streams",
-    "MessageStream": "offsetmgr.consumer.streams",
-    "Record": "offsetmgr.segments.batch_reader",
-    "SimpleConsumer": "offsetmgr.consumer.simple",
-    "ZookeeperConsumer": "offsetmgr.consumer.highlevel",
+    "ConsumerSettings": "consumer.settings",
+    "EARLIEST": "kafka.client.fetch",
+    "FetchResult": "consumer.simple",
+    "LATEST": "kafka.client.fetch",
+    "StreamMessage": "consumer.streams",
+    "MessageStream": "consumer.streams",
+    "Record": "segments.batch_reader",
+    "SimpleConsumer": "consumer.simple",
+    "ZookeeperConsumer": "consumer.highlevel",
 }
 
 __all__ = [
@@ -46,8 +47,4 @@ __all__ = [
     "ZookeeperConsumer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -32,7 +32,7 @@ from offsetmgr.stores.uri import open_store, parse_uri, zookeeper_of
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_lease import SessionLease, SessionLeaseProtocol
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
@@ -128,15 +128,6 @@ def _servers(hosts: str) -> set[str]:
     return {host if _PORT.search(host) else f"{host}:2181" for host in host_ports}
 
 
-class LeaseView(Protocol):
-    """The methods of a `SessionLease` that `ConsumerOffsets` uses."""
-
-    @property
-    def expired(self) -> bool: ...
-
-    def valid(self) -> bool: ...
-
-
 class ConsumerOffsets:
     """The offsets of one group during one session. Any thread may call its methods; only one call runs at a time."""
 
@@ -144,7 +135,7 @@ class ConsumerOffsets:
         self,
         store: OffsetStore,
         group: str,
-        lease: LeaseView,
+        lease: SessionLeaseProtocol,
         *,
         retries: int,
         backoff_s: float,

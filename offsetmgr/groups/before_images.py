@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import write_atomically
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
+from offsetmgr.core.version import __version__
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images, write_images
@@ -23,6 +26,11 @@ def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
     at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
     stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
     return directory / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
+
+
+def default_image_path(operation: str) -> Path:
+    """Returns a new path for the before-images of ``operation`` in the state directory (``XDG_STATE_HOME``)."""
+    return new_path(state_directory() / "before-images", operation, SystemClock().now_ms())
 
 
 def header_for(
@@ -81,6 +89,18 @@ class BeforeImageFile:
 
     def close(self) -> None:
         """Does nothing, because the file is complete before the first edit."""
+
+
+def image_file(
+    path: Path, store: OffsetStore, plan: Iterable[GroupEditPlan], on_durable: Callable[[Path], None]
+) -> BeforeImageFile:
+    """Returns the file for the before-images of a plan; ``on_durable`` is called as soon as the file is durable.
+
+    The header of the file contains the ids of the topics whose offsets the plan writes, because the before-images are
+    valid only for topics with these ids.
+    """
+    topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
+    return BeforeImageFile(path, header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics)), on_durable)
 
 
 def holds_images(path: Path) -> bool:

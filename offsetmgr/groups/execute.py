@@ -56,7 +56,7 @@ def may_have_written(error: str) -> bool:
     return error not in _REFUSAL_NAMES
 
 
-class PlannedEdit(Protocol):
+class PlannedGroup(Protocol):
     """The planned edit of one group."""
 
     def edit(self) -> GroupEdit | None:
@@ -64,8 +64,8 @@ class PlannedEdit(Protocol):
         ...
 
 
-Planned = TypeVar("Planned", bound=PlannedEdit)
-_Planned_contra = TypeVar("_Planned_contra", bound=PlannedEdit, contravariant=True)
+Planned = TypeVar("Planned", bound=PlannedGroup)
+_Planned_contra = TypeVar("_Planned_contra", bound=PlannedGroup, contravariant=True)
 Outcome = TypeVar("Outcome")
 _Outcome_co = TypeVar("_Outcome_co", covariant=True)
 

@@ -7,7 +7,7 @@ that time, a running offsetmgr process holds the lock, and the group counts as a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from offsetmgr.core.model import GroupDescription
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.clock import Clock
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.kafka.cluster.base import Cluster
 
 POLL_S: Final = 0.5
 """Seconds between two requests for the state of the groups."""
@@ -46,3 +47,22 @@ def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiti
 
 def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
     return found.lock_ends_s if isinstance(found, GroupDescription) else 0.0
+
+
+class _LockWaitingCluster:
+    """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, waiting: OnWait) -> None:
+        self._cluster = cluster
+        self._directory = wait_for_leftover_locks(cluster.describe_groups, clock, waiting)
+
+    def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        return self._directory(groups)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+
+def lock_waiting_cluster(cluster: Cluster, clock: Clock, waiting: OnWait) -> Cluster:
+    """Wraps ``cluster``: its ``describe_groups`` waits like the function of `wait_for_leftover_locks`."""
+    return cast("Cluster", _LockWaitingCluster(cluster, clock, waiting))

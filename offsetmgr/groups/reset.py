@@ -147,7 +147,7 @@ def plan_reset(
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
             f"reset in {store.uri}",
-            "it holds byte positions of Kafka 0.7, and no log can be asked about them",
+            "it holds byte positions of Kafka 0.7, and no log can be read at them",
             "offsetmgr offsets set commits a position unchanged",
         )
     counts = cluster.topics(topics.named()) if topics.named() else {}

@@ -2,9 +2,46 @@
 
 `schedule`, `barrier`, `leader_decision`, `records`, `job_records`, `node_codec`, `legacy_nodes` and `status` are pure:
 they perform no I/O and read no clock. `member_state` performs no I/O either, but several threads share its state.
-`idle_partitions` sends requests to Kafka. The remaining modules access ZooKeeper.
+`idle_check` sends requests to Kafka. The remaining modules access ZooKeeper.
 
 Ordering contract: a partition is reported as finished with a period only after the results of that period's records are
 durable. A period closes only after the reports of all its partitions are in ZooKeeper. Members see the next period only
 after the previous period has closed.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from offsetmgr.core.model import TopicPartition as TopicPartition
+    from offsetmgr.period.coordinator import CoordinatorOptions as CoordinatorOptions
+    from offsetmgr.period.coordinator import PeriodCoordinator as PeriodCoordinator
+    from offsetmgr.period.idle_check import idle_partitions as idle_partitions
+    from offsetmgr.period.node_codec import OffsetRange as OffsetRange
+    from offsetmgr.period.schedule import Period as Period
+    from offsetmgr.period.schedule import PeriodSchedule as PeriodSchedule
+
+_MODULES: Final = {
+    "TopicPartition": "core.model",
+    "CoordinatorOptions": "period.coordinator",
+    "OffsetRange": "period.node_codec",
+    "Period": "period.schedule",
+    "PeriodCoordinator": "period.coordinator",
+    "PeriodSchedule": "period.schedule",
+    "idle_partitions": "period.idle_check",
+}
+
+__all__ = [
+    "CoordinatorOptions",
+    "OffsetRange",
+    "Period",
+    "PeriodCoordinator",
+    "PeriodSchedule",
+    "TopicPartition",
+    "idle_partitions",
+]
+
+__getattr__ = lazy_exports(__name__, _MODULES)

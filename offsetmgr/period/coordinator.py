@@ -42,7 +42,7 @@ class CoordinatorOptions:
     """Optional settings of a `PeriodCoordinator`.
 
     ``idle`` is a function that receives a period and partitions, and returns the partitions without a record in the
-    period (see `idle_partitions.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
+    period (see `idle_check.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
     end of the period, by the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in
     milliseconds.
     """

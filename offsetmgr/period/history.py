@@ -17,14 +17,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, ServerError, Superseded, TimedOut, UsageError
+from offsetmgr.core.errors import Conflict, Superseded, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
 from offsetmgr.period.node_codec import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
+from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState, SetData, TransactionOperation
+from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
 
 _DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
@@ -97,6 +98,10 @@ class History:
         started = work.with_attempt(Attempt(member, epoch, now_ms))
         if not self._try_write(SetData(self._path(job, number), encode_work(started), version)):
             found, version_now = self._read_existing(job, number)
+            if version_now == version:
+                raise TimedOut(
+                    f"period {number} of job {job}", "its attempt was not stored", "repeating the call is safe"
+                )
             if found != started or version_now != version + 1:  # otherwise only the response was lost
                 raise Conflict(
                     f"period {number} of job {job}", "another process began an attempt at the same time", "begin again"
@@ -202,23 +207,9 @@ class History:
         was lost. To find out whether the write took effect, a caller must read the node."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
-            created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])
-            if created.state is OperationState.REJECTED and created.code != ZookeeperError.NODE_EXISTS:
-                raise created.error or ServerError(
-                    f"ZooKeeper node {self._directory}", f"rejected the request with code {created.code}"
-                )
+            ensure_nodes(self._session, [self._directory], _DIRECTORY_DATA)
             outcome = self._session.transaction([operation])
-        if outcome.state is OperationState.COMMITTED:
-            return True
-        if outcome.state is OperationState.UNKNOWN:
-            self._session.sync()
-            return False
-        if outcome.state is OperationState.REJECTED and outcome.code in (
-            ZookeeperError.BAD_VERSION,
-            ZookeeperError.NODE_EXISTS,
-        ):
-            return False
-        raise outcome.error or TimedOut(f"ZooKeeper node {self._directory}", "was not written")
+        return committed(self._session, outcome)
 
 
 def _check_job_name(job: str) -> None:

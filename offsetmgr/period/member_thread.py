@@ -24,8 +24,8 @@ from offsetmgr.period.records import MemberNode
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_member import SessionMember
 
-_LOG: Final = logging.getLogger("offsetmgr.period")
 _RETRY_S: Final = 0.5
 """Seconds between the end of a session and the start of the next session."""
 _STOP_TIMEOUTS_S: Final = (0.5, 3.0)
@@ -33,8 +33,10 @@ _STOP_TIMEOUTS_S: Final = (0.5, 3.0)
 and then waits for at most the second number of seconds."""
 
 
-class MemberThread:
+class MemberThread(SessionMember):
     """The thread of one member. It performs no I/O before `start`."""
+
+    _log = logging.getLogger("offsetmgr.period")
 
     def __init__(
         self,
@@ -44,72 +46,41 @@ class MemberThread:
         state: MemberState,
         leader_round: LeaderRound,
     ) -> None:
-        self._zookeeper = zookeeper
-        self._config = config
-        self._timeout_ms = timeout_ms
+        super().__init__(f"period member {state.member}", zookeeper, config, timeout_ms)
         self._state = state
         self._leader_round = leader_round
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._session: ZookeeperSession | None = None
         self.connected = False
         """Whether ZooKeeper has ever responded."""
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-period-{self._state.member}", daemon=True)
         self._thread.start()
-
-    def wake(self) -> None:
-        self._wake.set()
 
     def stop(self) -> None:
         """Ends the thread. Returns within a few seconds, even if a server or a caller's function blocks."""
-        self._stopping.set()
-        self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_STOP_TIMEOUTS_S[0])
-            if thread.is_alive() and self._session is not None:
-                self._session.close()  # ends waiting requests and the member's registration
-                thread.join(_STOP_TIMEOUTS_S[1])
+        if not self._stop(_STOP_TIMEOUTS_S[0]) and self._session is not None:
+            self._session.close()  # ends waiting requests and the member's registration
+            self._stop(_STOP_TIMEOUTS_S[1])
         self._state.end(None)
 
-    def _run(self) -> None:
-        member = self._state.member
-        while not self._stopping.is_set():
-            session = ZookeeperSession(self._zookeeper, self._config, session_timeout_ms=self._timeout_ms)
-            lease = SessionLease(session, self._wake.set)
-            self._session = session
-            try:
-                self._run_session(session, lease)
-            except SessionExpired as expired:
-                _LOG.warning("period member %s: %s; joining again", member, expired)
-            except OffsetMgrError as error:
-                if self._stopping.is_set():
-                    break  # its session was closed
-                _LOG.warning("period member %s: %s", member, error)
-                if error.retriable or isinstance(error, Conflict):
-                    self._state.set_error(error)
-                else:
-                    self._end(error)
-            except Exception as error:  # a bug here or in a caller's function: leave, so that no call waits forever
-                _LOG.exception("period member %s: unexpected error; the member leaves", member)
-                self._end(CallbackFailed(f"member {member}", f"{type(error).__name__}: {error}"))
-            finally:
-                self._state.invalidate_session()
-                lease.end()
-                session.close()
-            self._stopping.wait(_RETRY_S)
+    def _on_error(self, error: OffsetMgrError) -> float:
+        if isinstance(error, SessionExpired) or self._stopping.is_set():  # `stop` may have closed the session
+            return _RETRY_S
+        if error.retriable or isinstance(error, Conflict):
+            self._state.set_error(error)
+        else:
+            self._stopping.set()
+            self._state.end(error)
+        return _RETRY_S
 
-    def _end(self, error: OffsetMgrError) -> None:
-        self._stopping.set()
-        self._state.end(error)
+    def _on_session_end(self) -> None:
+        self._state.invalidate_session()
+
+    def _on_crash(self, error: BaseException) -> None:
+        self._state.end(CallbackFailed(f"member {self._state.member}", f"{type(error).__name__}: {error}"))
 
     def _run_session(self, session: ZookeeperSession, lease: SessionLease) -> None:
         """Runs one session from its beginning to its end."""
         state = self._state
-        lease.begin()
         self.connected = True
         nodes = BarrierStateStore(session, state.root)
         nodes.prepare()
@@ -119,8 +90,7 @@ class MemberThread:
         watches = _Watches(nodes, self._wake.set)
         view: BarrierView | None = None
         while not self._stopping.is_set():
-            if lease.expired:
-                raise SessionExpired(f"period member {state.member}", "its ZooKeeper session has expired")
+            self._require_session(lease)
             self._wake.clear()
             if state.owned != own_node.owned and nodes.update_member(state.member, changed := _member_node(state)):
                 own_node = changed

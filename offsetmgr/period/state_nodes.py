@@ -41,22 +41,15 @@ from offsetmgr.period.records import (
     encode_partitions,
     encode_progress,
 )
+from offsetmgr.zookeeper.client.conditional_writes import commit, committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Node
-from offsetmgr.zookeeper.client.transactions import (
-    Create,
-    Delete,
-    OperationState,
-    SetData,
-    TransactionOperation,
-    TransactionResult,
-)
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
+from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionOperation
+from offsetmgr.zookeeper.nodes.paths import with_ancestors
 
 _HISTORY: Final = 2
 """In the transaction of an advance: the index of the operation that adds a period to the history."""
-_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
 """The content of the parent nodes. It shows that the nodes belong to offsetmgr, because the original coordinator also
 has a node named ``progress``, whose content is plain text."""
@@ -109,12 +102,8 @@ class BarrierStateStore:
         """Creates the parent nodes. Raises `LegacyMembersPresent` if the original coordinator has written under this
         root."""
         self.require_no_legacy_nodes()
-        parts = self.root.split("/")[1:]
-        ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
-        for path in (self.progress_path, self.members_path, self.history_path):
-            outcome = self._session.transaction([Create(path, _DIRECTORY_DATA)])
-            if outcome.code != ZookeeperError.NODE_EXISTS:
-                self._require_committed(outcome)
+        ensure_nodes(self._session, with_ancestors(self.root))
+        ensure_nodes(self._session, [self.progress_path, self.members_path, self.history_path], _DIRECTORY_DATA)
 
     def require_no_legacy_nodes(self) -> None:
         """Raises `LegacyMembersPresent` if a node contains text of the original coordinator."""
@@ -204,11 +193,7 @@ class BarrierStateStore:
         """Registers the member in this session and returns its epoch. Raises `Conflict` if another session has
         registered the name."""
         path = f"{self.members_path}/{member}"
-        outcome = self._session.transaction([Create(path, encode_member(node), ephemeral=True)])
-        if outcome.state is OperationState.UNKNOWN:
-            self._session.sync()
-        elif outcome.code != ZookeeperError.NODE_EXISTS:
-            self._require_committed(outcome)
+        commit(self._session, [Create(path, encode_member(node), ephemeral=True)], races=(ZookeeperError.NODE_EXISTS,))
         found = self._session.get(path)
         if found is None or found.ephemeral_owner != self._session.session_id:
             raise Conflict(
@@ -229,15 +214,13 @@ class BarrierStateStore:
             raise Conflict(
                 f"member {member}", "its registration is gone", "another client has deleted it; the member joins again"
             )
-        return self._committed(self._session.transaction([SetData(path, encode_member(node), found.version)]))
+        return commit(self._session, [SetData(path, encode_member(node), found.version)])
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
         """Writes a member's progress. ``version`` is the version of the present node, or `None` if the node does not
         exist yet."""
         path, data = f"{self.progress_path}/{node.member}", encode_progress(node)
-        return self._committed(
-            self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
-        )
+        return commit(self._session, [_put(path, data, version)])
 
     def write_advance(self, advance: Advance, view: BarrierView) -> bool:
         """Writes all nodes of an advance that was decided from ``view``, in one transaction.
@@ -253,13 +236,13 @@ class BarrierStateStore:
                 Create(f"{self.history_path}/{advance.closed.period.number}", encode_closed(advance.closed))
             )
         outcome = self._session.transaction(operations)
-        if advance.closed is not None and outcome.state is OperationState.REJECTED and outcome.failed_index == _HISTORY:
+        if advance.closed is not None and outcome.failed_index == _HISTORY:
             # The operations on the open period and its partitions did not fail, so no other leader has advanced the
             # period.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._already_closed_error(advance.closed.period.number)
             self.prepare()  # the directory has been deleted
-        return self._committed(outcome)
+        return committed(self._session, outcome)
 
     def require_new(self) -> None:
         """Raises `ServerError` if the history already contains periods, because the first period must not be opened a
@@ -279,7 +262,7 @@ class BarrierStateStore:
         """Opens the first period of a run. Returns False if the run has already begun."""
         nodes = [_put(self.open_path, encode_open(open_), None)]
         nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
-        return self._committed(self._session.transaction(nodes))
+        return commit(self._session, nodes)
 
     def stop_run(self, view: BarrierView, why: str) -> bool:
         """Makes the open period the last period of the run, and stores the reason ``why`` in the node of the open
@@ -287,32 +270,17 @@ class BarrierStateStore:
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
-        return self._committed(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
+        return commit(self._session, [SetData(self.open_path, data, view.open_version)])
 
     def delete_progress(self, members: Iterable[str], view: BarrierView) -> None:
         """Deletes the progress node of each of these members, unless the node has changed since ``view`` was read."""
         for member in members:
             path = f"{self.progress_path}/{member}"
-            self._committed(self._session.transaction([Delete(path, view.progress_versions[member])]))
+            commit(self._session, [Delete(path, view.progress_versions[member])])
 
     def delete_history(self, number: int) -> None:
         """Deletes one closed period from the history, if it exists."""
-        self._committed(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
-
-    def _committed(self, outcome: TransactionResult) -> bool:
-        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
-            return False
-        if outcome.state is OperationState.UNKNOWN:
-            self._session.sync()
-            return False
-        self._require_committed(outcome)
-        return True
-
-    def _require_committed(self, outcome: TransactionResult) -> None:
-        if outcome.state is not OperationState.COMMITTED:
-            raise outcome.error or ServerError(
-                f"ZooKeeper under {self.root}", f"rejected the transaction with code {outcome.code}"
-            )
+        commit(self._session, [Delete(f"{self.history_path}/{number}", 0)])
 
 
 def _put(path: str, data: bytes, version: int | None) -> TransactionOperation:

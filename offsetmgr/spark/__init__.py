@@ -6,8 +6,9 @@ of them does not load Spark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.spark.commit_policy import CommitPolicy as CommitPolicy
@@ -25,23 +26,29 @@ if TYPE_CHECKING:
     from offsetmgr.spark.start_offsets import StartingOffsets as StartingOffsets
     from offsetmgr.spark.start_offsets import reader_from_group as reader_from_group
     from offsetmgr.spark.start_offsets import starting_offsets as starting_offsets
+    from offsetmgr.spark.table_registration import register as register
+    from offsetmgr.spark.table_registration import table_session as table_session
+    from offsetmgr.stores.uri import open_store as open_store
 
 _HOME: Final = {
-    "BatchCommitter": "foreach_batch",
-    "CommitPolicy": "commit_policy",
-    "Coordination": "periods",
-    "JobSettings": "periods",
-    "LateRecords": "period_dataframes",
-    "OffsetCommitter": "committer",
-    "PeriodRules": "period_work",
-    "PeriodTask": "period_dataframes",
-    "StartingOffsets": "start_offsets",
-    "PeriodStep": "period_work",
-    "published_outputs": "periods",
-    "reader_from_group": "start_offsets",
-    "run_periods": "periods",
-    "session": "spark_session",
-    "starting_offsets": "start_offsets",
+    "register": "spark.table_registration",
+    "table_session": "spark.table_registration",
+    "open_store": "stores.uri",
+    "BatchCommitter": "spark.foreach_batch",
+    "CommitPolicy": "spark.commit_policy",
+    "Coordination": "spark.periods",
+    "JobSettings": "spark.periods",
+    "LateRecords": "spark.period_dataframes",
+    "OffsetCommitter": "spark.committer",
+    "PeriodRules": "spark.period_work",
+    "PeriodTask": "spark.period_dataframes",
+    "StartingOffsets": "spark.start_offsets",
+    "PeriodStep": "spark.period_work",
+    "published_outputs": "spark.periods",
+    "reader_from_group": "spark.start_offsets",
+    "run_periods": "spark.periods",
+    "session": "spark.spark_session",
+    "starting_offsets": "spark.start_offsets",
 }
 __all__ = [
     "BatchCommitter",
@@ -54,15 +61,14 @@ __all__ = [
     "PeriodStep",
     "PeriodTask",
     "StartingOffsets",
+    "open_store",
     "published_outputs",
     "reader_from_group",
+    "register",
     "run_periods",
     "session",
     "starting_offsets",
+    "table_session",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'offsetmgr.spark' has no attribute {name!r}")
-    return getattr(import_module(f"offsetmgr.spark.{_HOME[name]}"), name)
+__getattr__ = lazy_exports(__name__, _HOME)

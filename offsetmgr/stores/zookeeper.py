@@ -26,13 +26,14 @@ from offsetmgr.core.offset_store import (
     StoreBase,
     StoreIdentity,
 )
+from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, OperationState, max_encoded_size
+from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, max_encoded_size
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
-from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
@@ -228,13 +229,12 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # The loop itself decodes decimal numbers (the usual data), unless the layout stores the topic in the data.
-        new, decimal = tuple.__new__, not self._layout.topic_in_data
+        decimal = not self._layout.topic_in_data
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
                 continue
-            if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SAFE_DIGITS:
-                offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
+            if decimal and (commit := decimal_commit(node)) is not None:
+                offsets[group][partition] = commit
                 continue
             self._decode_into(partition, path, node, offsets[group], errors[group])
             if errors[group] and (unknown := errors[group].get(TopicPartition("", partition.partition))):
@@ -366,11 +366,7 @@ class ZookeeperStore(StoreBase):
             gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
-        if outcome.state is OperationState.REJECTED and outcome.code in (
-            ZookeeperError.BAD_VERSION,
-            ZookeeperError.NO_NODE,
-            ZookeeperError.NOT_EMPTY,
-        ):
+        if outcome.code in RACES | {ZookeeperError.NOT_EMPTY}:
             raise Conflict(f"delete of group {group}", "another client changed it meanwhile", "try again later")
         if outcome.error is not None:
             raise outcome.error

@@ -36,9 +36,9 @@ from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.legacy_nodes import parse_limit, parse_progress
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 MAX_TURN_MS: Final = 50.0
 MAX_GROWTH: Final = 1.2

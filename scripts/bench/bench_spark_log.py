@@ -31,7 +31,7 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.spark.table_session import table_session
+from offsetmgr.spark.table_registration import table_session
 from offsetmgr.stores.kafka import KafkaStore
 
 PER_GROUP = 50

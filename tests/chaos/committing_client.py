@@ -1,6 +1,7 @@
-"""A client process of the test with killed managers: commits to its own groups, fetches everybody's, records it all.
+"""A client process for the tests that kill managers: commits to its own groups, fetches the offsets of all groups, and
+records every operation.
 
-An unmodified confluent-kafka client; it ends when its standard input does.
+It is an unmodified confluent-kafka client, and ends when its standard input is closed.
     python committing_client.py NAME BOOTSTRAP HISTORY_FILE TOPIC OWN_GROUPS ALL_GROUPS   (comma-separated)
 """
 
@@ -16,8 +17,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicParti
 from history import COMMIT, FETCH, Operation
 
 PARTITIONS = 3
-PATIENCE = 20.0
-"""Seconds that librdkafka may take to find the manager that answers."""
+FETCH_TIMEOUT_S = 20.0
+"""Seconds that librdkafka may take to find the coordinator."""
 
 
 def consumer(bootstrap: str, group: str) -> Consumer:
@@ -34,7 +35,7 @@ def consumer(bootstrap: str, group: str) -> Consumer:
 
 
 def commit(client: Consumer, topic: str, value: int) -> dict[int, bool]:
-    """Commits one value to all partitions; whether each was acknowledged."""
+    """Commits one value to all partitions. Returns whether each commit was acknowledged."""
     offsets = [TopicPartition(topic, p, value) for p in range(PARTITIONS)]
     try:
         answer = client.commit(offsets=offsets, asynchronous=False)
@@ -44,9 +45,9 @@ def commit(client: Consumer, topic: str, value: int) -> dict[int, bool]:
 
 
 def fetch(client: Consumer, topic: str) -> dict[int, int | None] | None:
-    """The committed value of each partition, None where none is; None of all where the fetch failed."""
+    """The committed value of each partition, or None for no offset. Returns None if the fetch failed."""
     try:
-        answer = client.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], timeout=PATIENCE)
+        answer = client.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], timeout=FETCH_TIMEOUT_S)
     except KafkaException:
         return None
     if any(o.error is not None for o in answer):
@@ -54,17 +55,17 @@ def fetch(client: Consumer, topic: str) -> dict[int, int | None] | None:
     return {o.partition: None if o.offset == OFFSET_INVALID else o.offset for o in answer}
 
 
-def main(name: str, bootstrap: str, history: str, topic: str, own: list[str], everybody: list[str]) -> None:
+def main(name: str, bootstrap: str, history: str, topic: str, own: list[str], all_groups: list[str]) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    clients = {group: consumer(bootstrap, group) for group in everybody}
+    clients = {group: consumer(bootstrap, group) for group in all_groups}
     value = 0
     with Path(history).open("a") as file:
 
-        def note(kind: str, group: str, begin: int, outcome: dict[int, tuple[bool, int | None]]) -> None:
+        def record(kind: str, group: str, begin: int, outcome: dict[int, tuple[bool, int | None]]) -> None:
             end = time.monotonic_ns()
-            for partition, (done, what) in outcome.items():
-                file.write(Operation(kind, name, group, partition, begin, end, done, what).line())
+            for partition, (done, recorded_value) in outcome.items():
+                file.write(Operation(kind, name, group, partition, begin, end, done, recorded_value).line())
             file.flush()
 
         while not ended.is_set():
@@ -72,11 +73,11 @@ def main(name: str, bootstrap: str, history: str, topic: str, own: list[str], ev
             group = random.choice(own)
             begin = time.monotonic_ns()
             acknowledged = commit(clients[group], topic, value)
-            note(COMMIT, group, begin, {p: (done, value) for p, done in acknowledged.items()})
-            group = random.choice(everybody)
+            record(COMMIT, group, begin, {p: (done, value) for p, done in acknowledged.items()})
+            group = random.choice(all_groups)
             begin = time.monotonic_ns()
             found = fetch(clients[group], topic)
-            note(
+            record(
                 FETCH,
                 group,
                 begin,

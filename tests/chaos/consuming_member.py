@@ -1,8 +1,8 @@
-"""One `ZookeeperConsumer` as a process: writes down each message before it asks for the next, as the old one does.
+"""A process that runs one `ZookeeperConsumer` and writes each message to a file before it fetches the next.
 
 Argument: a JSON object with the consumer's arguments (``settings`` as an object), ``topics`` (topic -> streams) or
-``white_list`` and ``streams``, and the file to write into. ``think_ms`` is how long it works on each message;
-``careless`` makes it a faulty one, which does not ask whether its session may be over.
+``white_list`` and ``streams``, and the output file. ``think_ms`` is the processing time of each message. A member with
+``ignore_lease`` is faulty: it delivers messages without checking its session's lease.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _line(message: StreamMessage, now_ms: int) -> bytes:
 def consume(stream: MessageStream, output: int, think_s: float) -> None:
     for message in stream:
         now_ms = time.time_ns() // 1_000_000
-        os.write(output, _line(message, now_ms))  # one write a line: a SIGKILL leaves whole lines
+        os.write(output, _line(message, now_ms))  # one write per line, so that a SIGKILL leaves whole lines
         if think_s:
             time.sleep(think_s)
 
@@ -41,7 +41,7 @@ def main(arguments: dict[str, Any]) -> None:
     logging.getLogger("offsetmgr").setLevel(logging.INFO)
     output = os.open(arguments.pop("output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     think_s = arguments.pop("think_ms", 0) / 1000
-    if arguments.pop("careless", False):
+    if arguments.pop("ignore_lease", False):
         StreamState.may_deliver = lambda _: True  # type: ignore[method-assign]
     topics, white_list = arguments.pop("topics", None), arguments.pop("white_list", None)
     count = arguments.pop("streams", 1)

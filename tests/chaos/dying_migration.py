@@ -1,7 +1,7 @@
-"""A child process that runs a migration command and kills itself (SIGKILL) at one given journal step.
+"""A child process that runs a migration command and kills itself (SIGKILL) at a given journal step.
 
 Arguments: ``apply|undo PLAN STEP MOMENT``. ``STEP`` counts the journal's appends; ``MOMENT`` is ``before`` the append,
-``torn`` in the middle of its write, or ``after`` its fsync. Exits 0 where the command ended before that step.
+``torn`` in the middle of its write, or ``after`` its fsync. The exit code is 0 if the command ended before that step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def die() -> None:
 
 
 class DyingJournal(Journal):
-    """Dies at its ``step``-th append."""
+    """A journal that kills the process at its ``step``-th append."""
 
     step = 0
     moment = "before"
@@ -38,12 +38,12 @@ class DyingJournal(Journal):
 
     def append(self, records: Iterable[JournalRecord]) -> None:
         records = list(records)
-        mine = bool(records) and next(self._count) == self.step
-        if mine and self.moment == "before":
+        is_target_step = bool(records) and next(self._count) == self.step
+        if is_target_step and self.moment == "before":
             die()
-        self._tear = mine and self.moment == "torn"
+        self._tear = is_target_step and self.moment == "torn"
         super().append(records)
-        if mine:
+        if is_target_step:
             die()
 
     def _write(self, data: bytes) -> None:
@@ -60,9 +60,9 @@ def main(command: str, path: Path, step: int, moment: str) -> None:
     state = MigrationState.read(journal_path(path), plan.sha256)
     with (
         open_store(plan.header.target.uri, ConnectionConfig()) as target,
-        DyingJournal(journal_path(path), plan_sha256=plan.sha256, clock=SystemClock()) as opened,
+        DyingJournal(journal_path(path), plan_sha256=plan.sha256, clock=SystemClock()) as journal,
     ):
-        writer = JournaledWriter(command, target, opened, SystemClock())
+        writer = JournaledWriter(command, target, journal, SystemClock())
         report = apply(plan, state, writer) if command == "apply" else rollback(plan, state, writer)
     assert report.ok, report.failed
 

@@ -1,5 +1,5 @@
-"""`manager serve`, but it freezes itself (SIGSTOP) when it is about to claim its first shard group: assigned, not yet
-claimed.
+"""Runs `manager serve`, but stops itself (SIGSTOP) just before it claims its first shard group: the shard group is
+assigned and not yet claimed.
 
 python frozen_manager.py manager serve ...
 """

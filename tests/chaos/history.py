@@ -1,9 +1,9 @@
-"""A recorded history of commits and fetches, and the check that no manager ever lied.
+"""A recorded history of commits and fetches, and the check that every fetch returned a current offset.
 
-Each client process appends one line an operation to a file of its own.  Times are CLOCK_MONOTONIC of the one machine
-that all processes share, in nanoseconds, so they can be compared between processes: an operation *precedes* another
-if it ended before the other began.  Every (group, partition) has one client that commits to it, and commits a larger
-value each time, so a value tells which commit it is, and "older" means "smaller".
+Each client process appends one line per operation to its own file. Times are CLOCK_MONOTONIC in nanoseconds; all
+processes run on one machine, so their times can be compared. An operation *precedes* another if it ended before the
+other began. Every (group, partition) has one client that commits to it, and each commit has a larger value, so a value
+identifies its commit, and "older" means "smaller".
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ FETCH: Final = "fetch"
 
 
 class Operation(NamedTuple):
-    """``value`` None of a fetch that succeeded: "no offset". ``done`` False: it failed, or nobody knows."""
+    """One commit or fetch.
+
+    ``value`` is None if a successful fetch returned no offset. ``done`` is False if the operation failed or its outcome
+    is unknown.
+    """
 
     kind: str
     client: str
@@ -39,7 +43,7 @@ class Operation(NamedTuple):
 
 
 def read_history(files: Iterable[Path]) -> Iterator[Operation]:
-    """All operations of all files; a last line that a kill cut off is left out."""
+    """All operations of all files. An incomplete last line, which a kill can leave, is skipped."""
     for file in files:
         for line in file.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
@@ -47,9 +51,11 @@ def read_history(files: Iterable[Path]) -> Iterator[Operation]:
 
 
 def violations(history: Iterable[Operation]) -> list[str]:
-    """Every fetch that returned less than was acknowledged (or seen) before it began, "no offset" where one was
-    acknowledged or seen, or a value that nobody had begun to commit. Empty: the history is linearizable as far as one
-    increasing writer a key can tell."""
+    """Every fetch that returned less than a value acknowledged or fetched before it began, no offset after one was
+    acknowledged or fetched, or a value whose commit had not begun.
+
+    Without violations the history is linearizable, as far as one increasing writer per key can show.
+    """
     by_key: dict[tuple[str, int], list[Operation]] = {}
     for operation in history:
         by_key.setdefault(operation.key, []).append(operation)
@@ -62,22 +68,22 @@ def violations(history: Iterable[Operation]) -> list[str]:
 def _violations_of_key(operations: list[Operation]) -> list[str]:
     commits = [o for o in operations if o.kind == COMMIT]
     fetches = [o for o in operations if o.kind == FETCH and o.done]
-    # What a reader must see from a moment on: what was acknowledged, and what another fetch has already returned.
-    known = sorted((o.end, o.value) for o in [*commits, *fetches] if o.done and o.value is not None)
-    ends = [end for end, _ in known]
+    # From its end time on, an acknowledged or already fetched value is visible to every reader.
+    visible = sorted((o.end, o.value) for o in [*commits, *fetches] if o.done and o.value is not None)
+    ends = [end for end, _ in visible]
     floor: list[int] = []
-    for _, value in known:
+    for _, value in visible:
         floor.append(max(value, floor[-1]) if floor else value)
     begun = {o.value: o.begin for o in commits}
     found = []
     for fetch in fetches:
         at = bisect_left(ends, fetch.begin)
-        least = floor[at - 1] if at else None
+        minimum = floor[at - 1] if at else None
         if fetch.value is None:
-            if least is not None:
-                found.append(f"no offset, though {least} was known before: {fetch}")
-        elif least is not None and fetch.value < least:
-            found.append(f"stale: {least} was known before: {fetch}")
+            if minimum is not None:
+                found.append(f"no offset, though {minimum} was known before: {fetch}")
+        elif minimum is not None and fetch.value < minimum:
+            found.append(f"stale: {minimum} was known before: {fetch}")
         elif begun.get(fetch.value, fetch.end) >= fetch.end:
             found.append(f"never committed: {fetch}")
     return found

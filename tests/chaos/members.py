@@ -1,4 +1,4 @@
-"""Members of an old consumer group as processes: the real old consumer's counterpart in Python."""
+"""`PythonMember`: a member of an old consumer group as a process, the counterpart of the sandbox's `OldConsumer`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _JOINED: Final = re.compile(rb"^joined as (\S+)$", re.MULTILINE)
 
 
 class PythonMember(ServerProcess):
-    """A `ZookeeperConsumer` in a process of its own; what it takes and gives is as in `OldConsumer`.
+    """A `ZookeeperConsumer` in its own process, with the interface of `OldConsumer`.
 
-    ``settings`` are those of `ConsumerSettings`; ``topic`` is written as for `OldConsumer`. `start` returns after the
+    ``settings`` are those of `ConsumerSettings`; ``topic`` has the form of `OldConsumer`'s. `start` returns after the
     first rebalance.
     """
 
@@ -37,7 +37,7 @@ class PythonMember(ServerProcess):
         streams: int = 1,
         settings: Mapping[str, Any] | None = None,
         think_ms: int = 0,
-        careless: bool = False,
+        ignore_lease: bool = False,
     ) -> None:
         super().__init__(directory)
         self.name = f"Python member of {group}"
@@ -50,7 +50,7 @@ class PythonMember(ServerProcess):
             "consumer_id": consumer_id,
             "settings": {"auto_commit_interval_ms": 1000, "auto_offset_reset": "smallest", **(settings or {})},
             "think_ms": think_ms,
-            "careless": careless,
+            "ignore_lease": ignore_lease,
             "output": str(self.output_file),
         }
         if topic.startswith("white_list:"):
@@ -65,7 +65,7 @@ class PythonMember(ServerProcess):
     @property
     def member_id(self) -> str:
         found = _JOINED.findall(self.log_of_this_run())
-        assert found, "it has not joined"
+        assert found, "the member has not joined"
         return str(found[-1].decode())
 
     def messages(self) -> list[ConsumedMessage]:

@@ -1,8 +1,8 @@
-"""One process of a Spark job on periods, as the tests start it; it kills or freezes itself behind a step.
+"""A process of a Spark job on periods that can kill or freeze itself after a step.
 
 Argument: a JSON object with ``bootstrap``, ``zookeeper``, ``name`` (root and group), ``topic``, ``output``, ``log``
-(one line a step: process, period, step), ``first_ms``, ``length_ms``, ``until_ms``, and perhaps ``end``: a step, the
-number of its period, and the signal that this process, its JVM included, gets behind it.
+(one line per step: process, period, step), ``first_ms``, ``length_ms``, ``until_ms`` and optionally ``fault``: a step,
+the number of its period, and the signal that the process sends to itself and its JVM after that step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def write(rows: Any, task: Any) -> None:
 
 def main(arguments: dict[str, Any]) -> None:
     log = os.open(arguments["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    end = arguments.get("end")
+    fault = arguments.get("fault")
 
-    def told(step: PeriodStep, period: Period) -> None:
+    def log_step(step: PeriodStep, period: Period) -> None:
         os.write(log, f"{os.getpid()} {period.number} {step.name}\n".encode())
-        if end is not None and [step.name, period.number] == end[:2]:
-            os.killpg(0, end[2])
+        if fault is not None and [step.name, period.number] == fault[:2]:
+            os.killpg(0, fault[2])
 
     spark = session(
         "offsetmgr-period-job",
@@ -50,7 +50,7 @@ def main(arguments: dict[str, Any]) -> None:
                 output=arguments["output"],
                 rules=PeriodRules(grace_ms=0, lateness_ms=arguments["length_ms"]),
                 until_ms=arguments["until_ms"],
-                on_step=told,
+                on_step=log_step,
             ),
         )
     spark.stop()

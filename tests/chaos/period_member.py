@@ -1,8 +1,8 @@
-"""One member of a run of periods as a process: works through its partitions, writes down what is done, then reports.
+"""A process of one member in a run of periods: it processes its partitions, logs them as done, then reports them.
 
 Argument: a JSON object with ``zookeeper``, ``root``, ``member``, ``partitions`` (of topic ``t``), ``owned``, ``log``
-(the file that all processes append to), ``seed``, ``pace_ms``. Lines: ``begin NUMBER`` once it is told that a period is
-open; ``done NUMBER PARTITION,...`` once work is done, before it is reported; ``skipped NUMBER`` for a late report.
+(the file to which all processes append), ``seed``, ``pace_ms``. It writes ``begin NUMBER`` when the coordinator opens a
+period, and ``done NUMBER PARTITION,...`` when the work on partitions is done, before it reports them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Member:
         )
 
     def write(self, text: str) -> None:
-        os.write(self.log, f"{text}\n".encode())  # one write a line: a SIGKILL leaves whole lines
+        os.write(self.log, f"{text}\n".encode())  # one write per line, so that a SIGKILL leaves whole lines
 
     def run(self) -> None:
         self.coordinator.start(60)
@@ -54,17 +54,17 @@ class Member:
             period = self.coordinator.wait(period.number)
 
     def finish(self, period: Period) -> None:
-        """Some partitions at a time, in any order, so that a kill finds it in the middle."""
+        """Finishes some partitions at a time, in random order, so that kills interrupt the work at different points."""
         left = self.dice.sample(self.owned, len(self.owned))
         while left:
             some, left = left[: (cut := self.dice.randint(1, len(left)))], left[cut:]
-            mine = [tp for tp in some if self.is_mine_to_do(period, tp)]
+            mine = [tp for tp in some if self.is_due(period, tp)]
             time.sleep(self.dice.random() * self.pace_s)
             if mine:
                 self.write(f"done {period.number} {','.join(str(tp.partition) for tp in mine)}")
                 self.report(mine)
 
-    def is_mine_to_do(self, period: Period, partition: TopicPartition) -> bool:
+    def is_due(self, period: Period, partition: TopicPartition) -> bool:
         while True:
             try:
                 return self.coordinator.check_limit(period.start_ms + 50, partition)
@@ -74,7 +74,7 @@ class Member:
                 time.sleep(0.02)
 
     def report(self, partitions: list[TopicPartition]) -> None:
-        """Without a number: a frozen member must not vouch for a period that it has never seen."""
+        """Reports partitions without a period number: a frozen member must not report a period that it has not seen."""
         while True:
             try:
                 self.coordinator.finished(partitions)

@@ -1,4 +1,4 @@
-"""A group of Python members and real old consumers under change, and what is asked of it after each change."""
+"""A group of Python members and real old consumers, the changes to it, and the checks after each change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from members import AnyMember, PythonMember
-from ownership_checker import Handed, Verdict, judge
+from ownership_checker import CheckResult, Delivery, check_history
 from zookeeper_history import group_history
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -34,11 +34,11 @@ OWNED_WITHIN_S: Final = 10.0
 _CHROOT: Final = "/kafka"
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)  # between looks, never instead of one
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
+        time.sleep(0.05)  # the pause between two polls
 
 
 def _now_ms() -> int:
@@ -46,7 +46,7 @@ def _now_ms() -> int:
 
 
 class SharedGroup:
-    """One group on the topics that match ``PREFIX-.*``, which a producer fills without a pause."""
+    """One group on the topics that match ``NAME-.*``, to which a producer sends messages continuously."""
 
     def __init__(
         self, directory: Path, zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], name: str, strategy: str
@@ -55,12 +55,14 @@ class SharedGroup:
         self.name = name
         self.strategy = strategy
         self.members: list[AnyMember] = []
-        self.gone: list[AnyMember] = []
+        self.former_members: list[AnyMember] = []
         self.ids: dict[AnyMember, str] = {}
         self.took: list[tuple[str, float]] = []
-        """Each event, and the seconds from its last session's end (or from the event) until all was owned."""
-        self._dark: list[tuple[int, int]] = []
-        """When there was no ZooKeeper for longer than a session: from one session after its stop to its start (ms)."""
+        """Each event, and the seconds from the last session's end (or from the event) until every partition had an
+        owner."""
+        self._outages: list[tuple[int, int]] = []
+        """Outages of ZooKeeper beyond the session timeout: from one session timeout after the stop to the start
+        (ms)."""
         self._zookeeper = zookeeper
         self._brokers = brokers
         self._bootstrap = ",".join(broker.bootstrap for broker in brokers)
@@ -75,35 +77,39 @@ class SharedGroup:
 
     def create_topic(self, suffix: str, partitions: int) -> None:
         topic = f"{self.name}-{suffix}"
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=len(self._brokers))
-        self._ask(lambda admin: admin.create_topics([wanted], operation_timeout=20)[topic].result(30))
+        new_topic = NewTopic(topic, num_partitions=partitions, replication_factor=len(self._brokers))
+        self._call_controller(lambda admin: admin.create_topics([new_topic], operation_timeout=20)[topic].result(30))
         self._partitions = {**self._partitions, topic: partitions}
 
     def grow(self, suffix: str) -> None:
         topic = f"{self.name}-{suffix}"
         more = self._partitions[topic] + 2
-        wanted = NewPartitions(topic, more)
-        self._ask(lambda admin: admin.create_partitions([wanted], operation_timeout=20)[topic].result(30))
+        more_partitions = NewPartitions(topic, more)
+        self._call_controller(
+            lambda admin: admin.create_partitions([more_partitions], operation_timeout=20)[topic].result(30)
+        )
         self._partitions = {**self._partitions, topic: more}
 
-    def _ask(self, question: Callable[[AdminClient], object]) -> None:
-        """Asks the controller, again while there is none (a broker has just left); each time with a new client, because
-        librdkafka's goes on asking the broker that was the controller first."""
+    def _call_controller(self, call: Callable[[AdminClient], object]) -> None:
+        """Sends a request to the controller, and retries while there is none because a broker has just left.
 
-        def answered() -> bool:
+        Each try uses a new client, because librdkafka keeps sending requests to the first controller.
+        """
+
+        def succeeded() -> bool:
             try:
-                question(AdminClient({"bootstrap.servers": self._bootstrap}))
+                call(AdminClient({"bootstrap.servers": self._bootstrap}))
             except KafkaException as error:
                 if not error.args[0].retriable() and error.args[0].name() != "NOT_CONTROLLER":
                     raise
                 return False
             return True
 
-        wait_for(answered, "a controller", 30)
+        wait_for(succeeded, "a controller", 30)
 
     @contextmanager
     def traffic(self, per_second: int = 200) -> Iterator[None]:
-        """Messages to all partitions in turn, as long as the block lasts."""
+        """Sends messages to all partitions in turn until the end of the block."""
 
         def produce() -> None:
             producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "enable.idempotence": True})
@@ -113,7 +119,7 @@ class SharedGroup:
                 for _ in range(per_second // 10):
                     topic, partition = places[number % len(places)]
                     number += 1
-                    with contextlib.suppress(KafkaException):  # a new partition that it has not heard of yet
+                    with contextlib.suppress(KafkaException):  # a new partition that is not in its metadata yet
                         producer.produce(topic, b"%d" % number, partition=partition)
                 producer.poll(0)
             assert producer.flush(60) == 0
@@ -130,7 +136,7 @@ class SharedGroup:
 
     def python(self) -> PythonMember:
         return PythonMember(
-            self._next_folder(),
+            self._next_directory(),
             zookeeper=self._connect,
             bootstrap=self._bootstrap,
             group=self.name,
@@ -141,7 +147,7 @@ class SharedGroup:
 
     def java(self) -> OldConsumer:
         return OldConsumer(
-            self._next_folder(),
+            self._next_directory(),
             zookeeper=self._connect,
             group=self.name,
             topic=f"white_list:{self.name}-.*",
@@ -153,7 +159,7 @@ class SharedGroup:
             },
         )
 
-    def _next_folder(self) -> Path:
+    def _next_directory(self) -> Path:
         self._started += 1
         return self.directory / f"member{self._started}"
 
@@ -165,28 +171,29 @@ class SharedGroup:
 
     # --- events -------------------------------------------------------------------------------------
 
-    def event(self, what: str, act: Callable[[], object]) -> None:
-        """Carries out a change; then all partitions must soon be owned as the assignment says, each once."""
+    def event(self, description: str, act: Callable[[], object]) -> None:
+        """Makes a change. Soon after it, the owners of all partitions must equal the assignment."""
         began = _now_ms()
         act()
-        self._owned_soon(what, began, _now_ms())
+        self._wait_until_owned(description, began, _now_ms())
 
-    def _owned_soon(self, what: str, began: int, done: int) -> None:
-        """Waits until all is owned: `OWNED_WITHIN_S` at most from ``done``, or from the last session's end after
-        ``began`` where that is later (both in ms since 1970)."""
-        wait_for(self.settled, f"{self.strategy}: all owned after: {what}", 60)
+    def _wait_until_owned(self, description: str, began: int, done: int) -> None:
+        """Waits until every partition has its owner, at most `OWNED_WITHIN_S` from ``done``, or from the last session
+        end after ``began`` if that is later (both in ms since 1970)."""
+        wait_for(self.is_balanced, f"{self.strategy}: all owned after: {description}", 60)
         now = _now_ms()
         history = group_history(self._zookeeper.directory / "data", _CHROOT, self.name)
         last_end = max((when for when, _ in history.session_ends.values() if when >= began), default=done)
         took = (now - max(last_end, done)) / 1000
-        self.took.append((what, took))
-        assert took <= OWNED_WITHIN_S, f"{what}: {took:.1f} s until all partitions were owned"
+        self.took.append((description, took))
+        assert took <= OWNED_WITHIN_S, f"{description}: {took:.1f} s until all partitions were owned"
 
-    def settled(self) -> bool:
-        """Whether the live members are those that should live, and own what the assignment gives them, all of it."""
+    def is_balanced(self) -> bool:
+        """Whether exactly the expected members are registered, and the owners of all partitions equal the
+        assignment."""
         try:
             snapshot = read_registration(self._session, self.name)
-            held = owners(self._session, self.name)
+            owned = owners(self._session, self.name)
         except OffsetMgrError:
             return False
         if set(snapshot.members) != {self.ids[member] for member in self.members}:
@@ -194,7 +201,7 @@ class SharedGroup:
         expected = assignor_named(self.strategy).assign(snapshot.streams, snapshot.partitions)
         if sum(map(len, snapshot.partitions.values())) != sum(self._partitions.values()):
             return False
-        return {tp: (owner.member_id, owner.thread) for tp, owner in held.items()} == {
+        return {tp: (owner.member_id, owner.thread) for tp, owner in owned.items()} == {
             tp: (thread.member_id, thread.thread) for tp, thread in expected.items()
         }
 
@@ -207,27 +214,27 @@ class SharedGroup:
         self._remove(member)
 
     def expire(self, member: AnyMember) -> None:
-        """Frozen until ZooKeeper has given its session up, then woken: it registers again."""
+        """Freezes a member until its session has expired, then resumes it. The member must register again."""
         before = self._registered(member)
         began = _now_ms()
         member.freeze()
         try:
             wait_for(lambda: self._registered(member) is None, "the session's end", 30)
             self._remove(member)
-            self._owned_soon("a frozen member's session has ended", began, began)
+            self._wait_until_owned("a frozen member's session has ended", began, began)
         finally:
             member.thaw()
         wait_for(lambda: self._registered(member) not in (None, before), "a new registration", 30)
-        self.gone.remove(member)
+        self.former_members.remove(member)
         self.members.append(member)
 
     def restart_zookeeper(self, down_s: float) -> None:
         self._zookeeper.stop()
         stopped = _now_ms()
-        threading.Event().wait(down_s)  # what this event is: a time without ZooKeeper
+        threading.Event().wait(down_s)  # the outage
         began = _now_ms()
         self._zookeeper.start()
-        self._dark.append((stopped + SESSION_MS, began))
+        self._outages.append((stopped + SESSION_MS, began))
 
     def _registered(self, member: AnyMember) -> int | None:
         node = self._session.get(f"/consumers/{self.name}/ids/{self.ids[member]}")
@@ -235,35 +242,35 @@ class SharedGroup:
 
     def _remove(self, member: AnyMember) -> None:
         self.members.remove(member)
-        self.gone.append(member)
+        self.former_members.append(member)
 
     def verified_by_kafka(self) -> bool:
-        """What kafka.tools.VerifyConsumerRebalance says of the group while nothing changes in it."""
+        """Whether kafka.tools.VerifyConsumerRebalance reports success. Repeats if ownership changed meanwhile."""
         arguments = ["--zookeeper.connect", self._connect, "--group", self.name]
         while True:
-            wait_for(self.settled, "all owned", 60)
+            wait_for(self.is_balanced, "all owned", 60)
             done = self._changes()
-            said = java_tool("kafka-0.10.2", "kafka.tools.VerifyConsumerRebalance", arguments).stdout
-            if self.settled() and self._changes() == done:
-                return "successful" in said
+            output = java_tool("kafka-0.10.2", "kafka.tools.VerifyConsumerRebalance", arguments).stdout
+            if self.is_balanced() and self._changes() == done:
+                return "successful" in output
 
     def _changes(self) -> int:
-        """How many owner nodes there have been."""
-        return len(group_history(self._zookeeper.directory / "data", _CHROOT, self.name).lives)
+        """The number of owner nodes that were ever created."""
+        return len(group_history(self._zookeeper.directory / "data", _CHROOT, self.name).owner_nodes)
 
     # --- the end ------------------------------------------------------------------------------------
 
-    def handed(self) -> list[Handed]:
-        """Every message that any member has handed out."""
+    def deliveries(self) -> list[Delivery]:
+        """Every message that any member delivered."""
         return [
-            Handed(
+            Delivery(
                 self.ids[member],
                 isinstance(member, OldConsumer),
                 TopicPartition(m.topic, m.partition),
                 m.offset,
                 m.time_ms,
             )
-            for member in (*self.members, *self.gone)
+            for member in (*self.members, *self.former_members)
             if member in self.ids
             for m in member.messages()
         ]
@@ -278,28 +285,28 @@ class SharedGroup:
             ends[partition] = log.end
         return ends
 
-    def verdict(self) -> Verdict:
-        """Waits until everything that was produced has been consumed, lets all members leave, and judges."""
+    def check(self) -> CheckResult:
+        """Waits until every message is consumed, stops all members, and checks the group's history."""
         ends = self.ends()
 
         def all_consumed() -> bool:
-            return len({(one.partition, one.offset) for one in self.handed()}) >= sum(ends.values())
+            return len({(one.partition, one.offset) for one in self.deliveries()}) >= sum(ends.values())
 
-        with contextlib.suppress(AssertionError):  # the verdict says what is lost
+        with contextlib.suppress(AssertionError):  # the check reports the lost messages
             wait_for(all_consumed, "everything consumed", 30)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda one: one.stop(), self.members))
-        handed = self.handed()
-        verdict = judge(group_history(self._zookeeper.directory / "data", _CHROOT, self.name), handed, ends)
-        for begin, end in self._dark:
-            late = [one for one in handed if begin < one.time_ms < end]
-            verdict.excused["message of an old consumer without ZooKeeper"] += sum(one.old for one in late)
-            verdict.findings += [f"handed out without ZooKeeper: {one}" for one in late if not one.old]
-        return verdict
+        deliveries = self.deliveries()
+        result = check_history(group_history(self._zookeeper.directory / "data", _CHROOT, self.name), deliveries, ends)
+        for begin, end in self._outages:
+            late = [one for one in deliveries if begin < one.time_ms < end]
+            result.excused["message of an old consumer without ZooKeeper"] += sum(one.old for one in late)
+            result.findings += [f"delivered without ZooKeeper: {one}" for one in late if not one.old]
+        return result
 
     def close(self) -> None:
         self._stop.set()
-        for member in (*self.members, *self.gone):
+        for member in (*self.members, *self.former_members):
             member.kill()
         self._session.close()
 
@@ -307,7 +314,7 @@ class SharedGroup:
 def events_of(
     group: SharedGroup, brokers: list[KafkaBroker], dice: random.Random, count: int
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """So many changes, each kind in turn, members chosen by the dice; the scarcer kind of member is spared."""
+    """This number of changes, each kind in turn, on random members of the kind that has more members."""
     kinds = ["kill", "expire", "grow", "new topic", "broker leaves", "broker comes", "leave", "join"]
     kinds += ["ZooKeeper restarts", "ZooKeeper is away"]
     new_topics = 0
@@ -316,14 +323,14 @@ def events_of(
         pythons = [member for member in group.members if isinstance(member, PythonMember)]
         others = [member for member in group.members if isinstance(member, OldConsumer)]
         chosen = dice.choice(pythons if (len(pythons), dice.random()) > (len(others), 0.5) else others)
-        said = re.sub("Member|Consumer", "", type(chosen).__name__).lower()
+        output = re.sub("Member|Consumer", "", type(chosen).__name__).lower()
         match kind:
             case "kill":
-                yield f"a {said} member is killed", lambda member=chosen: group.kill(member)
+                yield f"a {output} member is killed", lambda member=chosen: group.kill(member)
             case "leave":
-                yield f"a {said} member leaves", lambda member=chosen: group.leave(member)
+                yield f"a {output} member leaves", lambda member=chosen: group.leave(member)
             case "expire":
-                yield f"a {said} member is frozen past its session", lambda member=chosen: group.expire(member)
+                yield f"a {output} member is frozen past its session", lambda member=chosen: group.expire(member)
             case "grow":
                 yield "a topic grows", lambda: group.grow("small")
             case "new topic":

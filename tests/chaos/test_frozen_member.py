@@ -1,6 +1,7 @@
-"""A Python member frozen (SIGSTOP) past its session and woken hands out nothing of what it lost, and commits nothing.
+"""A Python member that is frozen (SIGSTOP) past its session timeout and resumed delivers no message of the partitions
+that it lost, and commits nothing.
 
-The same with a member that does not ask for its lease: the checker of shared groups finds what it does.
+The checker of shared groups detects the violations of a faulty member that ignores its lease.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from members import PythonMember
-from ownership_checker import Handed, judge
+from ownership_checker import Delivery, check_history
 from zookeeper_history import group_history
 
 from offsetmgr.core.model import TopicPartition
@@ -24,16 +25,16 @@ from offsetmgr.zookeeper.groups.registry import members
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
+        time.sleep(0.02)  # the pause between two polls
 
 
-@pytest.mark.parametrize("careless", [False, True])
+@pytest.mark.parametrize("ignore_lease", [False, True])
 def test_a_member_frozen_past_its_session_and_woken(
-    careless: bool,
+    ignore_lease: bool,
     zookeeper: ZooKeeperServer,
     kafka: KafkaBroker,
     make_topic: Callable[..., str],
@@ -42,11 +43,11 @@ def test_a_member_frozen_past_its_session_and_woken(
 ) -> None:
     topic = make_topic(unique, 2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for number in range(24_000):  # more than it can have handed out when it is frozen, however late that is
+    for number in range(24_000):  # more than it can deliver before it is frozen
         producer.produce(topic, b"%d" % number, partition=number % 2)
     assert producer.flush(30) == 0
 
-    def member(name: str, careless: bool = False) -> PythonMember:
+    def member(name: str, ignore_lease: bool = False) -> PythonMember:
         return PythonMember(
             tmp_path / name,
             zookeeper=kafka.zookeeper,
@@ -56,10 +57,10 @@ def test_a_member_frozen_past_its_session_and_woken(
             consumer_id=name,
             settings={"zookeeper_session_timeout_ms": 2000, "auto_commit_interval_ms": 100, "release_delay_ms": 0},
             think_ms=3,
-            careless=careless,
+            ignore_lease=ignore_lease,
         )
 
-    frozen, other = member("a", careless), member("b")
+    frozen, other = member("a", ignore_lease), member("b")
     with ZookeeperSession(kafka.zookeeper) as session:
 
         def owned_by(name: str) -> int:
@@ -68,28 +69,28 @@ def test_a_member_frozen_past_its_session_and_woken(
         try:
             frozen.start()
             other.start()
-            wait_for(lambda: owned_by("a") == owned_by("b") == 1, "each owns one")
+            wait_for(lambda: owned_by("a") == owned_by("b") == 1, "each member owns one partition")
             ready = len(frozen.messages())
-            wait_for(lambda: len(frozen.messages()) > ready + 50, "it consumes")
+            wait_for(lambda: len(frozen.messages()) > ready + 50, "the member consumes")
             frozen.freeze()
-            wait_for(lambda: owned_by("b") == 2, "the other one owns both")
+            wait_for(lambda: owned_by("b") == 2, "the other member owns both partitions")
             (registered,) = members(session, unique)
             consumed = len(other.messages())
-            wait_for(lambda: len(other.messages()) > consumed + 50, "and consumes them")
+            wait_for(lambda: len(other.messages()) > consumed + 50, "the other member consumes both partitions")
             frozen.thaw()
-            wait_for(lambda: owned_by("a") == owned_by("b") == 1, "it has come back")
+            wait_for(lambda: owned_by("a") == owned_by("b") == 1, "the resumed member has rejoined")
         finally:
             frozen.stop()
             other.stop()
     assert registered.member_id == f"{unique}_b"
-    handed = [
-        Handed(f"{unique}_{name}", False, TopicPartition(topic, m.partition), m.offset, m.time_ms)
+    deliveries = [
+        Delivery(f"{unique}_{name}", False, TopicPartition(topic, m.partition), m.offset, m.time_ms)
         for name, one in (("a", frozen), ("b", other))
         for m in one.messages()
     ]
-    verdict = judge(group_history(zookeeper.directory / "data", "/kafka", unique), handed, {})
+    result = check_history(group_history(zookeeper.directory / "data", "/kafka", unique), deliveries, {})
 
-    late = [finding for finding in verdict.findings if f"{unique}_a handed out" in finding]
-    assert bool(late) is careless
+    late = [finding for finding in result.findings if f"{unique}_a delivered" in finding]
+    assert bool(late) is ignore_lease
     assert all(finding.endswith("before, expired") for finding in late)
-    assert careless or verdict.findings == []
+    assert ignore_lease or result.findings == []

@@ -1,7 +1,7 @@
-"""Three managers, three brokers, four committing clients; managers and brokers are killed again and again.
+"""Three managers, three brokers and four committing clients; managers and brokers are killed repeatedly.
 
-No acknowledged commit is ever lost, no fetch returns less than was acknowledged before it began, none returns "no
-offset" for a group that has one: `history` checks what the clients recorded.
+No acknowledged commit is lost. No fetch returns less than was acknowledged before it began, or no offset for a group
+that has one: `history` checks the operations that the clients recorded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from committing_client import PARTITIONS, consumer
 from confluent_kafka import TopicPartition
-from fleet import (
+from history import COMMIT, FETCH, violations
+from manager_cluster import (
     acknowledged,
-    answer_to,
     clients_of,
+    fetch_until_answered,
     history_of,
     in_sync,
     managers_of,
@@ -27,7 +28,6 @@ from fleet import (
     three_brokers,
     wait_for,
 )
-from history import COMMIT, FETCH, violations
 
 from offsetmgr.sandbox import ZooKeeperServer
 
@@ -37,7 +37,7 @@ SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 CLIENTS = 4
 EACH = 50
 MANAGER_PAUSE = (0.1, 4.0) if SOAK else (0.1, 1.5)
-"""Seconds between kills of managers: some within a session of each other, some after the shards have moved."""
+"""Seconds between kills of managers: some kills follow within a session timeout, some after the shards have moved."""
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 600)]
 
@@ -54,7 +54,7 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
             killed = {"manager": 0, "broker": 0}
             for number in range(KILLS):
                 if number % 4 == 3:
-                    # One broker may be missing, not two: its predecessor is back in sync first.
+                    # At most one broker may be down, so the one killed before must be in sync again.
                     wait_for(lambda: in_sync(bootstrap, 3), "all brokers are in sync", 120)
                     broker = dice.choice(brokers)
                     broker.kill()
@@ -64,7 +64,7 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
                     manager = dice.choice(managers)
                     manager.kill()
                     if dice.random() < 0.3:
-                        time.sleep(dice.uniform(0, 1))  # the moment of the next kill is what is drawn
+                        time.sleep(dice.uniform(0, 1))  # a random pause before the restart
                     manager.start()
                     killed["manager"] += 1
                 time.sleep(dice.uniform(*MANAGER_PAUSE))
@@ -72,7 +72,7 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
 
             def served_again() -> bool:
                 for manager in managers:
-                    manager.revive()
+                    manager.start_if_exited()
                 return served(addresses, 3)
 
             wait_for(served_again, "all shards are served again", 240)
@@ -83,13 +83,13 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
         history = history_of(files)
         found = violations(history)
         assert not found, f"seed {SEED}: {len(found)} violations, the first: {found[:5]}"
-        # The end: every last acknowledged commit is there.
+        # In the end a fetch returns every last acknowledged commit.
         last: dict[tuple[str, int], int] = {}
         for operation in history:
             if operation.kind == COMMIT and operation.done and operation.value is not None:
                 last[operation.key] = max(last.get(operation.key, 0), operation.value)
         for group in sorted({group for group, _ in last}):
-            values = answer_to(reader := consumer(addresses, group))
+            values = fetch_until_answered(reader := consumer(addresses, group))
             reader.close()
             for partition in range(PARTITIONS):
                 assert (values[partition] or 0) >= last.get((group, partition), 0), TopicPartition("t", partition)

@@ -32,7 +32,7 @@ CHILD = Path(__file__).with_name("dying_migration.py")
 
 
 @dataclass
-class World:
+class Migration:
     """The two stores, and one topic of three partitions that exists in Kafka."""
 
     source: OffsetStore
@@ -44,7 +44,8 @@ class World:
         return TopicPartition(self.topic, partition)
 
     def prepare(self, prefix: str) -> PlanFile:
-        """Three groups: one new in Kafka, one behind there, one ahead in one partition; and a plan for them."""
+        """Creates three groups (one is new in Kafka, one is behind there, one is ahead in one partition) and their
+        plan."""
         for number in range(3):
             offsets = {self.tp(p): OffsetAndMetadata(0) for p in range(3)}
             self.source.commit(f"{prefix}-{number}", offsets)
@@ -58,8 +59,8 @@ class World:
         write_plan(path, planner.header(), planner.plan(planner.selected_groups()))
         return PlanFile(path)
 
-    def held(self, store: OffsetStore, prefix: str) -> dict[str, dict[int, tuple[int, str, int | None]]]:
-        """Offset, metadata and version of every commit; by group number and partition."""
+    def offsets_in(self, store: OffsetStore, prefix: str) -> dict[str, dict[int, tuple[int, str, int | None]]]:
+        """Offset, metadata and version of every commit, by group number and partition."""
         found = store.scan([f"{prefix}-{n}" for n in range(3)])
         return {
             group.group[-1]: {
@@ -76,17 +77,17 @@ class World:
 
 
 @pytest.fixture
-def world(zookeeper, kafka, make_topic, unique, tmp_path) -> Iterator[World]:
+def migration(zookeeper, kafka, make_topic, unique, tmp_path) -> Iterator[Migration]:
     topic = make_topic(unique, 3)
     with (
         open_store(f"zookeeper://{zookeeper.connect}/kafka") as source,
         open_store(f"kafka://{kafka.bootstrap}") as target,
     ):
-        yield World(source, target, topic, tmp_path)
+        yield Migration(source, target, topic, tmp_path)
 
 
 def kill_at(command: str, plan: PlanFile, step: int, moment: str) -> bool:
-    """Runs the command in a process that dies at this step; False where it ended before it."""
+    """Runs the command in a process that kills itself at this step. Returns False if the command ended before it."""
     child = subprocess.run(
         [sys.executable, str(CHILD), command, str(plan.path), str(step), moment],
         capture_output=True,
@@ -111,57 +112,57 @@ BEFORE = {
 }
 
 
-def test_undisturbed_apply_and_rollback(world, unique):
-    plan = world.prepare(unique)
-    source = world.held(world.source, unique)
-    assert world.held(world.target, unique) == BEFORE
-    assert world.run("apply", plan).ok
-    assert world.held(world.target, unique) == AFTER
-    assert world.run("undo", plan).ok
-    assert world.held(world.target, unique) == BEFORE
-    assert world.held(world.source, unique) == source
+def test_undisturbed_apply_and_rollback(migration, unique):
+    plan = migration.prepare(unique)
+    source = migration.offsets_in(migration.source, unique)
+    assert migration.offsets_in(migration.target, unique) == BEFORE
+    assert migration.run("apply", plan).ok
+    assert migration.offsets_in(migration.target, unique) == AFTER
+    assert migration.run("undo", plan).ok
+    assert migration.offsets_in(migration.target, unique) == BEFORE
+    assert migration.offsets_in(migration.source, unique) == source
 
 
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
-def test_apply_killed_at_every_step_and_resumed_ends_as_undisturbed(world, unique, moment):
+def test_apply_killed_at_every_step_and_resumed_ends_as_undisturbed(migration, unique, moment):
     for step in itertools.count():
         prefix = f"{unique}-{step}"
-        plan = world.prepare(prefix)
-        source = world.held(world.source, prefix)
+        plan = migration.prepare(prefix)
+        source = migration.offsets_in(migration.source, prefix)
         killed = kill_at("apply", plan, step, moment)
         if killed:
-            assert world.run("apply", plan).ok
-        assert world.held(world.target, prefix) == AFTER
-        assert world.held(world.source, prefix) == source
+            assert migration.run("apply", plan).ok
+        assert migration.offsets_in(migration.target, prefix) == AFTER
+        assert migration.offsets_in(migration.source, prefix) == source
         if not killed:
             break
     assert step >= 6
 
 
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
-def test_rollback_killed_at_every_step_and_resumed_ends_as_undisturbed(world, unique, moment):
+def test_rollback_killed_at_every_step_and_resumed_ends_as_undisturbed(migration, unique, moment):
     for step in itertools.count():
         prefix = f"{unique}-{step}"
-        plan = world.prepare(prefix)
-        source = world.held(world.source, prefix)
-        assert world.run("apply", plan).ok
+        plan = migration.prepare(prefix)
+        source = migration.offsets_in(migration.source, prefix)
+        assert migration.run("apply", plan).ok
         killed = kill_at("undo", plan, step, moment)
         if killed:
-            assert world.run("undo", plan).ok
-        assert world.held(world.target, prefix) == BEFORE
-        assert world.held(world.source, prefix) == source
+            assert migration.run("undo", plan).ok
+        assert migration.offsets_in(migration.target, prefix) == BEFORE
+        assert migration.offsets_in(migration.source, prefix) == source
         if not killed:
             break
     assert step >= 6
 
 
-def test_apply_killed_and_then_rolled_back_leaves_the_target_as_it_was(world, unique):
+def test_apply_killed_and_then_rolled_back_leaves_the_target_as_it_was(migration, unique):
     for step in itertools.count():
         prefix = f"{unique}-{step}"
-        plan = world.prepare(prefix)
+        plan = migration.prepare(prefix)
         if not kill_at("apply", plan, step, "after"):
             break
         if MigrationState.read(journal_path(plan.path), plan.sha256).apply.intents:
-            assert world.run("undo", plan).ok
-        assert world.held(world.target, prefix) == BEFORE
+            assert migration.run("undo", plan).ok
+        assert migration.offsets_in(migration.target, prefix) == BEFORE
     assert step >= 6

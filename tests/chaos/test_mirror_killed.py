@@ -1,4 +1,5 @@
-"""The mirror as a process, killed (SIGKILL) again and again under load: the target ends equal and never went lower."""
+"""A mirror process that is killed (SIGKILL) repeatedly under load: its target never goes back, and ends equal to the
+source."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def offsets(store: OffsetStore, groups: list[str]) -> dict[tuple[str, TopicParti
 
 @contextmanager
 def in_thread(step) -> Iterator[None]:
-    """Repeats ``step`` in a thread until the end of the block; its failure is the test's."""
+    """Repeats ``step`` in a thread until the end of the block, and raises its error there."""
     ended = threading.Event()
     failed: list[BaseException] = []
 
@@ -79,7 +80,7 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
     with open_store(from_) as source, open_store(to) as target, open_store(to) as observed:
         at = dict.fromkeys(groups, 0)
         seen: dict[tuple[str, TopicPartition], int] = {}
-        looks = 0
+        samples = 0
 
         def load() -> None:
             group = chance.choice(groups)
@@ -89,12 +90,12 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
             )
 
         def watch() -> None:
-            nonlocal looks
+            nonlocal samples
             now = offsets(observed, groups)
             lower = {key: (offset, now.get(key)) for key, offset in seen.items() if now.get(key, -1) < offset}
             assert not lower, f"went lower: {lower}"
             seen.update(now)
-            looks += 1
+            samples += 1
 
         for group in groups:
             source.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(PARTITIONS)})
@@ -103,11 +104,11 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
         done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         assert offsets(target, groups) == offsets(source, groups)
-        assert looks > KILLS
+        assert samples > KILLS
 
 
 def kill_again_and_again(command: list[str], chance: random.Random, directory: Path, seen) -> None:
-    """Starts the mirror and kills it, `KILLS` times: some lives early, most at some moment after the target moved."""
+    """Starts the mirror and kills it, `KILLS` times: sometimes early, mostly some time after the target changed."""
     for life in range(KILLS):
         before = seen()
         early = chance.random() < 0.3
@@ -121,7 +122,7 @@ def kill_again_and_again(command: list[str], chance: random.Random, directory: P
                     time.sleep(0.02)
                 if not early:
                     assert seen() != before, log_file.read_text()
-                    time.sleep(chance.uniform(0, 0.3))  # the moment of the kill is drawn by chance
+                    time.sleep(chance.uniform(0, 0.3))  # a random moment of the kill
             finally:
                 mirror.send_signal(signal.SIGKILL)
                 mirror.wait()

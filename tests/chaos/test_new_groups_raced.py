@@ -1,8 +1,8 @@
-"""Groups that are new in Kafka: a smaller offset never overwrites an acknowledged commit of a client that is no member.
+"""Writes to groups that are new in Kafka never overwrite a larger offset that a client without membership committed.
 
 `migrate apply` and `offsets import` write offsets of groups that Kafka does not know yet, while clients commit newer
-offsets to the same groups without being members (`assign()`, the Admin API). The oracle is the log of
-``__consumer_offsets``: behind a client's commit no record of the same group and partition holds a smaller offset.
+offsets to the same groups without being group members (`assign()`, the Admin API). The oracle is the log of
+``__consumer_offsets``: after a client's commit no record of the same group and partition has a smaller offset.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from offsetmgr.stores.snapshot import write_snapshot
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 GROUPS, PARTITIONS, ROUNDS = (2000, 20, 10) if SOAK else (600, 10, 1)
 OLD = 10
-"""What the snapshot holds of every partition."""
+"""The offset of every partition in the snapshot."""
 RUNS_S, STOPPED_S = ((0.3, 0.7), (1.5, 12.0)) if SOAK else ((0.03,), (0.15,))
-"""How long the process runs and is stopped, in turn; 12 s outlast the session of the group lock."""
+"""Seconds for which the process runs and is stopped, in turn. 12 s exceed the session timeout of the group lock."""
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -78,8 +78,8 @@ class Clients:
 
 
 def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
-    """Commits of clients behind which the log of the offsets topic holds a smaller offset."""
-    form = KafkaRecordFormat()
+    """Commits of clients that a later record with a smaller offset overwrote in the offsets topic."""
+    record_format = KafkaRecordFormat()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
     try:
         numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions
@@ -96,10 +96,10 @@ def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
                 assert message.error() is None, message.error()
                 raw_key, raw_value = message.key(), message.value()
                 assert isinstance(raw_key, bytes)
-                key = form.decode_key(raw_key)
+                key = record_format.decode_key(raw_key)
                 if not isinstance(key, OffsetKey) or key.group not in groups or not isinstance(raw_value, bytes):
                     continue
-                value = form.decode_value(raw_value)
+                value = record_format.decode_value(raw_value)
                 if value.metadata == "client":
                     largest[key] = max(largest[key], value.offset)
                 elif value.offset < largest[key]:
@@ -112,12 +112,12 @@ def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
 
 
 @contextmanager
-def stopped_now_and_then(process: subprocess.Popen[str]) -> Iterator[None]:
-    """SIGSTOPs the process again and again while the block waits for it."""
+def stopped_repeatedly(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Stops (SIGSTOP) and continues the process repeatedly until it exits."""
 
     def stop() -> None:
         for number in range(10_000):
-            time.sleep(RUNS_S[number % len(RUNS_S)])  # the moments are what is tried
+            time.sleep(RUNS_S[number % len(RUNS_S)])  # the schedule of the test
             if process.poll() is not None:
                 return
             process.send_signal(signal.SIGSTOP)
@@ -167,9 +167,9 @@ def test_no_acknowledged_commit_is_overwritten(
         assert producer.flush(60) == 0
         names = [f"{unique[-40:]}-{number}-{n}" for n in range(GROUPS)]
         snapshot = tmp_path / f"{number}.avro"
-        held = {TopicPartition(topic, p): Committed(OLD) for p in range(PARTITIONS)}
+        committed = {TopicPartition(topic, p): Committed(OLD) for p in range(PARTITIONS)}
         with KafkaStore(kafka.bootstrap) as store:
-            write_snapshot(snapshot, header_for(store), [GroupEntry(name, held) for name in names])
+            write_snapshot(snapshot, header_for(store), [GroupEntry(name, committed) for name in names])
         arguments = ["offsets", "import", str(snapshot), "--store", target, "--execute", "--yes"]
         if command == "apply":
             sides = ("--from", f"file:{snapshot}", "--to", target, "--all-groups", "--if-ahead", "keep")
@@ -180,7 +180,7 @@ def test_no_acknowledged_commit_is_overwritten(
         with Clients(kafka.bootstrap, names, topic, seed=number) as clients:
             process = start(tmp_path, *arguments)
             if how == "stopped":
-                with stopped_now_and_then(process):
+                with stopped_repeatedly(process):
                     out, err = process.communicate(timeout=600)
             else:
                 out, err = process.communicate(timeout=600)

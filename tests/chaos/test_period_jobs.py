@@ -1,7 +1,8 @@
-"""Jobs on periods whose driver is killed behind each of its steps, or frozen there past its session and replaced.
+"""Jobs on periods whose driver is killed after a step, or frozen there past its session timeout and replaced.
 
-Its JVM goes the same way (SIGKILL, SIGSTOP); frozen ones are woken. What counts in the end is what an undisturbed one
-would have written. Here at two steps that the seed draws; in `scripts/soak` at every one, and with the undisturbed one.
+The signal (SIGKILL, SIGSTOP) also goes to the JVM. Frozen processes are resumed. The published rows and the offsets
+must equal those of an undisturbed job. CI disturbs two random steps; `scripts/soak` disturbs every step and also runs
+the undisturbed job.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ HOURLY = PeriodSchedule(1_700_006_400_000, HOUR)
 AHEAD = 3 * HOURLY.first_ms
 PARTITIONS = 2
 EACH = 60
-"""Records a period."""
+"""Records per period."""
 KEPT = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800 if SOAK else 400)]
@@ -44,7 +45,7 @@ Row = tuple[str, int, int, str]
 
 
 class Job:
-    """Processes of one job."""
+    """The processes of one job."""
 
     def __init__(self, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topic: str, directory: Path) -> None:
         self.kraft, self.zookeeper, self.name, self.topic = kraft, zookeeper, name, topic
@@ -54,16 +55,19 @@ class Job:
         self.log.touch()
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, periods: int, end: tuple[PeriodStep, int, signal.Signals] | None = None) -> subprocess.Popen[bytes]:
-        """A process that works up to this many periods. ``end``: a step, the number of its period, and a signal."""
+    def start(
+        self, periods: int, fault: tuple[PeriodStep, int, signal.Signals] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process that works up to this number of periods. ``fault``: a step, its period's number, a
+        signal."""
         arguments = {
             "bootstrap": self.kraft.bootstrap, "zookeeper": self.zookeeper.connect, "name": self.name,
             "topic": self.topic, "output": str(self.directory / "output"), "log": str(self.log),
             "first_ms": HOURLY.first_ms, "length_ms": HOUR, "until_ms": HOURLY.period(periods).start_ms,
-            "end": None if end is None else [end[0].name, end[1], int(end[2])],
+            "fault": None if fault is None else [fault[0].name, fault[1], int(fault[2])],
         }  # fmt: skip
         with (self.directory / "stderr").open("ab") as errors:
-            # A group of its own, so that the JVM goes the way of the driver.
+            # Its own process group, so that a signal reaches the JVM and the driver.
             process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), json.dumps(arguments)],
                 stdin=subprocess.DEVNULL,
@@ -74,24 +78,24 @@ class Job:
         self.processes.append(process)
         return process
 
-    def ended(self, process: subprocess.Popen[bytes]) -> int:
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
         return process.wait(300)
 
-    def until_told(
+    def wait_for_step(
         self, process: subprocess.Popen[bytes], step: PeriodStep | None = None, number: int | None = None
     ) -> None:
-        """Until the process has told of this step (None: any)."""
+        """Waits until the process has logged this step (None: any step)."""
         deadline = time.monotonic() + 300
         while True:
             for line in self.log.read_text().splitlines():
                 pid, period, name = line.split()
                 if int(pid) == process.pid and step in (None, PeriodStep[name]) and number in (None, int(period)):
                     return
-            assert process.poll() is None, self.said()
-            assert time.monotonic() < deadline, "it does not get there"
+            assert process.poll() is None, self.stderr_tail()
+            assert time.monotonic() < deadline, "the process does not reach the step"
             time.sleep(0.02)
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         return (self.directory / "stderr").read_text()[-3000:]
 
     def stop_all(self) -> None:
@@ -101,7 +105,7 @@ class Job:
                 process.wait(60)
 
     def outputs(self) -> dict[int, tuple[int, list[Row]]]:
-        """By period: the attempt that counts, and its rows, sorted."""
+        """By period: the published attempt and its sorted rows."""
         found = published_outputs(self.zookeeper.connect, f"/{self.name}", "job")
         return {period.number: (one.attempt, rows_in(Path(one.output))) for period, one in found.items()}
 
@@ -122,7 +126,7 @@ def rows_in(directory: Path) -> list[Row]:
 
 
 class Topic:
-    """A topic with records of some periods in an order of their own, and what each period must have."""
+    """A topic with records of several periods in random order, and the expected rows of each period."""
 
     def __init__(self, bootstrap: str, name: str, periods: int, dice: random.Random) -> None:
         self.name = name
@@ -156,13 +160,13 @@ def dice() -> random.Random:
 
 @pytest.fixture
 def jobs() -> Iterator[list[Job]]:
-    found: list[Job] = []
-    yield found
-    for job in found:
+    started: list[Job] = []
+    yield started
+    for job in started:
         job.stop_all()
 
 
-def test_killed_or_frozen_and_replaced_anywhere_a_job_gives_what_an_undisturbed_one_gives(
+def test_a_job_killed_or_frozen_at_any_step_produces_the_rows_of_an_undisturbed_job(
     kraft: KraftBroker,
     zookeeper: ZooKeeperServer,
     make_topic: MakeTopic,
@@ -173,7 +177,8 @@ def test_killed_or_frozen_and_replaced_anywhere_a_job_gives_what_an_undisturbed_
 ) -> None:
     steps = list(PeriodStep)
     kills = steps if SOAK else dice.sample(steps, 1)
-    freezes = steps if SOAK else dice.sample(steps[:-3], 1)  # where there is something left that it could spoil
+    # After the last three steps a resumed process has nothing left to do that could cause harm.
+    freezes = steps if SOAK else dice.sample(steps[:-3], 1)
     periods = len(kills) + len(freezes)
     topic = Topic(
         kraft.bootstrap, make_topic(unique, PARTITIONS, bootstrap=kraft.bootstrap, config=KEPT), periods, dice
@@ -187,27 +192,27 @@ def test_killed_or_frozen_and_replaced_anywhere_a_job_gives_what_an_undisturbed_
 
     for number, step in enumerate(kills):
         killed = job.start(number + 1, (step, number, signal.SIGKILL))
-        assert job.ended(killed) == -signal.SIGKILL, job.said()
+        assert job.wait(killed) == -signal.SIGKILL, job.stderr_tail()
     for number, step in enumerate(freezes, start=len(kills)):
         frozen = job.start(number + 1, (step, number, signal.SIGSTOP))
-        job.until_told(frozen, step, number)
+        job.wait_for_step(frozen, step, number)
         successor = job.start(number + 1)
-        if dice.random() < 0.5:  # woken while its successor is at work
-            job.until_told(successor)
+        if dice.random() < 0.5:  # resumed while its successor runs
+            job.wait_for_step(successor)
             os.killpg(frozen.pid, signal.SIGCONT)
-            assert job.ended(successor) == 0, job.said()
-            job.ended(frozen)
-        else:  # woken when all is done
-            assert job.ended(successor) == 0, job.said()
+            assert job.wait(successor) == 0, job.stderr_tail()
+            job.wait(frozen)
+        else:  # resumed after its successor is done
+            assert job.wait(successor) == 0, job.stderr_tail()
             before = job.outputs()[number], job.offsets()
             os.killpg(frozen.pid, signal.SIGCONT)
-            job.ended(frozen)
+            job.wait(frozen)
             assert job.outputs()[number] == before[0]
             assert all(offset >= before[1][partition] for partition, offset in job.offsets().items())
 
     assert job.rows() == topic.rows
-    assert job.offsets() == {f"{topic.name}-{n}": end for n, end in enumerate(topic.ends)}
+    assert job.offsets() == {f"{topic.name}-{n}": fault for n, fault in enumerate(topic.ends)}
     if SOAK:
-        assert undisturbed.ended(undisturbed.processes[0]) == 0
+        assert undisturbed.wait(undisturbed.processes[0]) == 0
         assert job.rows() == undisturbed.rows()
         assert job.offsets() == undisturbed.offsets()

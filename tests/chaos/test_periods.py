@@ -1,5 +1,5 @@
-"""Periods on real ZooKeeper while members and leaders are killed, frozen and woken, and ZooKeeper is restarted: none is
-skipped, closed early, closed twice, or stuck. Counted from what the processes wrote down.
+"""Periods on a real ZooKeeper while members and leaders are killed or frozen and resumed, and ZooKeeper is restarted:
+no period is skipped, closed early, closed twice or stuck. `period_log_checker` counts violations in the processes' log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from period_record import Counts, count
+from period_log_checker import Violations, count_violations
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.period.state_nodes import BarrierStateStore
@@ -32,8 +32,8 @@ PROGRAM = Path(__file__).with_name("period_member.py")
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 150)]
 
 
-class Fleet:
-    """Member processes, one for each shard group of partitions; whoever dies is started again."""
+class MemberProcesses:
+    """Member processes, one for each shard group of partitions; a successor replaces each killed process."""
 
     def __init__(self, server: ZooKeeperServer, directory: Path, dice: random.Random) -> None:
         self.server = server
@@ -59,29 +59,29 @@ class Fleet:
             )
         self.names[shard_group] = name
 
-    def end(self, name: str) -> None:
+    def stop_member(self, name: str) -> None:
         process = self.processes.pop(name)
         process.kill()
         process.wait(20)
 
     def read(self) -> BarrierStateStore:
-        """A room in a session that lives: that of before may have ended with the server."""
+        """The state nodes, through a session of this test."""
         if self._session is None:
             self._session = ZookeeperSession(self.server.connect)
         return BarrierStateStore(self._session, self.root)
 
-    def ask(self, question: Callable[[BarrierStateStore], int | str | None]) -> int | str | None:
+    def read_or_none(self, query: Callable[[BarrierStateStore], int | str | None]) -> int | str | None:
         try:
-            return question(self.read())
+            return query(self.read())
         except OffsetMgrError:
-            return None  # it is being restarted: asked again by whoever waits
+            return None  # ZooKeeper is being restarted; callers retry
 
     def number(self) -> int:
-        found = self.ask(lambda nodes: open_.number if (open_ := nodes.read_open()[0]) else None)
+        found = self.read_or_none(lambda nodes: open_.number if (open_ := nodes.read_open()[0]) else None)
         return found if isinstance(found, int) else -1
 
     def leader(self) -> str | None:
-        found = self.ask(lambda nodes: nodes.read().leader)
+        found = self.read_or_none(lambda nodes: nodes.read().leader)
         return found if isinstance(found, str) else None
 
     def wait_for(self, number: int, seconds: float) -> bool:
@@ -104,16 +104,18 @@ class Fleet:
         return self.names.index(name) if name in self.names else self.dice.randrange(MEMBERS)
 
     def successor(self, shard_group: int) -> str:
-        """Half of them come back under their name, which is free only once the old session has ended."""
+        """The name of a successor. Half of them reuse the old name, which is free only after the old session has
+        ended."""
         return self.names[shard_group] if self.dice.random() < 0.5 else f"m{shard_group}-{self.started}"
 
     def kill(self, leader: bool) -> None:
         shard_group = self.victim(leader)
-        self.end(self.names[shard_group])
+        self.stop_member(self.names[shard_group])
         self.start(shard_group, self.successor(shard_group))
 
     def freeze(self, leader: bool) -> None:
-        """Past its session, with somebody else at its work meanwhile; then it wakes beside that one."""
+        """Freezes a member past its session timeout while a successor does its work, and resumes it alongside the
+        successor."""
         shard_group = self.victim(leader)
         frozen = self.names[shard_group]
         self.processes[frozen].send_signal(signal.SIGSTOP)
@@ -122,7 +124,7 @@ class Fleet:
         self.wait_for(before + 2, 30)
         self.processes[frozen].send_signal(signal.SIGCONT)
         self.wait_for(self.number() + 1, 30)
-        self.end(frozen)
+        self.stop_member(frozen)
 
     def restart_zookeeper(self) -> None:
         self.server.kill()
@@ -130,56 +132,56 @@ class Fleet:
 
     def stop(self) -> None:
         for name in list(self.processes):
-            self.end(name)
+            self.stop_member(name)
         if self._session is not None:
             self._session.close()
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def members(tmp_path: Path) -> Iterator[MemberProcesses]:
     with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        fleet = Fleet(server, tmp_path, random.Random(SEED))
+        members = MemberProcesses(server, tmp_path, random.Random(SEED))
         try:
             for shard_group in range(MEMBERS):
-                fleet.start(shard_group, f"m{shard_group}")
-            yield fleet
+                members.start(shard_group, f"m{shard_group}")
+            yield members
         finally:
-            fleet.stop()
+            members.stop()
 
 
-def test_no_period_is_skipped_closed_early_closed_twice_or_stuck(fleet: Fleet) -> None:
-    faults: list[Callable[[], None]] = [lambda n=n: fleet.kill(n % 2 == 0) for n in range(KILLS)]  # type: ignore[misc]
-    faults += [lambda n=n: fleet.freeze(n % 2 == 0) for n in range(STOPS)]  # type: ignore[misc]
-    faults += [fleet.restart_zookeeper] * RESTARTS
-    fleet.dice.shuffle(faults)
+def test_no_period_is_skipped_closed_early_closed_twice_or_stuck(members: MemberProcesses) -> None:
+    faults: list[Callable[[], None]] = [lambda n=n: members.kill(n % 2 == 0) for n in range(KILLS)]  # type: ignore[misc]
+    faults += [lambda n=n: members.freeze(n % 2 == 0) for n in range(STOPS)]  # type: ignore[misc]
+    faults += [members.restart_zookeeper] * RESTARTS
+    members.dice.shuffle(faults)
     begun = time.monotonic()
     for at, fault in enumerate(faults):
-        if not fleet.wait_for(1 + at * (PERIODS - 3) // len(faults), 60):
+        if not members.wait_for(1 + at * (PERIODS - 3) // len(faults), 60):
             break
-        time.sleep(fleet.dice.random() * PACE_MS / 1000)
+        time.sleep(members.dice.random() * PACE_MS / 1000)
         fault()
-    fleet.wait_for(PERIODS, 60)
+    members.wait_for(PERIODS, 60)
     took = time.monotonic() - begun
-    nodes = fleet.read()
+    nodes = members.read()
     view, closed = nodes.read(), nodes.history()
     assert view.seen.open_ is not None and view.open_version is not None
-    lines = fleet.log.read_text().splitlines()
-    counts = count(lines, closed, view.open_version, view.seen.open_.number, PERIODS, PARTITIONS)
+    lines = members.log.read_text().splitlines()
+    violations = count_violations(lines, closed, view.open_version, view.seen.open_.number, PERIODS, PARTITIONS)
     leaders = len({(period.leader, period.epoch) for period in closed.values()})
     sys.stdout.write(
         f"\nseed {SEED}: {view.seen.open_.number} periods, {leaders} leaders, {KILLS} kills, {STOPS} freezes, "
-        f"{RESTARTS} restarts of ZooKeeper, {took:.1f} s; {counts}\n"
+        f"{RESTARTS} restarts of ZooKeeper, {took:.1f} s; {violations}\n"
     )
-    assert counts == Counts(0, 0, 0, 0)
+    assert violations == Violations(0, 0, 0, 0)
     assert all(len(frozenset[object]().union(*period.by.values())) == PARTITIONS for period in closed.values())
     assert leaders > 1
 
 
-def test_the_count_finds_periods_that_broke_the_rule() -> None:
+def test_the_checker_counts_each_kind_of_violation() -> None:
     good = ["begin 0", "done 0 0", "done 0 1", "begin 1", "done 1 0,1", "begin 2"]
     history = dict.fromkeys((0, 1))  # type: ignore[var-annotated]
-    assert count(good, history, 2, 2, 2, 2) == Counts()
-    assert count([*good[:2], *good[3:]], history, 2, 2, 2, 2).closed_early == 1
-    assert count(good, {0: None}, 2, 2, 2, 2).skipped == 1  # type: ignore[dict-item]
-    assert count(good, history, 3, 2, 2, 2).closed_twice == 1
-    assert count(good, history, 2, 2, 3, 2).stuck == 1
+    assert count_violations(good, history, 2, 2, 2, 2) == Violations()
+    assert count_violations([*good[:2], *good[3:]], history, 2, 2, 2, 2).closed_early == 1
+    assert count_violations(good, {0: None}, 2, 2, 2, 2).skipped == 1  # type: ignore[dict-item]
+    assert count_violations(good, history, 3, 2, 2, 2).closed_twice == 1
+    assert count_violations(good, history, 2, 2, 3, 2).stuck == 1

@@ -1,6 +1,6 @@
-"""A relaying manager killed (SIGKILL) and started again under running Java and librdkafka consumers.
+"""A relaying manager that is killed (SIGKILL) and restarted under running Java and librdkafka consumers.
 
-They come back to it, go on where they were, and the real coordinator never holds an offset of theirs.
+The consumers reconnect and resume from their offsets, and the real coordinator never stores an offset of theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from conftest import MakeTopic
-from fleet import Manager, managers_of, served, wait_for
+from manager_cluster import Manager, managers_of, served, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError
@@ -48,7 +48,7 @@ def java_consumer(release: str, bootstrap: str, topic: str, group: str) -> list[
 
 @contextmanager
 def running(command: list[str], output: Path) -> Iterator[Path]:
-    """A consumer that writes every value that it receives to a file."""
+    """Runs a consumer that writes every value that it receives to a file."""
     with output.open("wb") as file, output.with_suffix(".errors").open("wb") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=errors)
     try:
@@ -63,7 +63,7 @@ def received(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().splitlines() if line.isdigit()]
 
 
-def test_consumers_come_back_to_a_manager_that_was_killed(
+def test_consumers_resume_after_a_relaying_manager_was_killed(
     kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:
     make_topic(unique, 2)
@@ -88,7 +88,7 @@ def test_consumers_come_back_to_a_manager_that_was_killed(
         with ExitStack() as stack:
             files = [stack.enter_context(running(command, tmp_path / name)) for name, command in commands.items()]
             send(100)
-            wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all have the first hundred")
+            wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all have 100 messages")
             wait_for(lambda: all(committed(manager, g) == sent for g in groups.values()), "all have committed them")
             kills: list[tuple[list[int], int]] = []
             for _ in range(2):
@@ -97,10 +97,15 @@ def test_consumers_come_back_to_a_manager_that_was_killed(
                 send(50)
                 manager.start()
                 send(50)
-                wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all go on", 90)
-                wait_for(lambda: all(committed(manager, g) == sent for g in groups.values()), "all commit again", 90)
-            # Nobody read again what was committed before a kill. (What was read behind it is: a manager that is away
-            # for longer than their sessions costs the members their membership, as unheard heartbeats do anywhere.)
+                wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all continue", 90)
+                wait_for(
+                    lambda: all(committed(manager, g) == sent for g in groups.values()),
+                    "all commit again",
+                    90,
+                )
+            # No consumer reads records again that it committed before a kill. It does read later records again: a
+            # manager that is down for longer than the session timeout costs the members their membership, as with
+            # Kafka.
             for counts, committed_then in kills:
                 for file, count in zip(files, counts, strict=True):
                     assert min(received(file)[count:]) >= committed_then
@@ -113,20 +118,23 @@ def test_consumers_come_back_to_a_manager_that_was_killed(
         )  # fmt: skip
         assert (status.returncode, status.stderr) == (0, "")
 
-        # One that gets past us (nothing denies it here) is noticed.
+        # The manager reports a commit that bypasses it. (No ACL denies that commit here.)
         stray = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": groups["java39"], "log_level": 0})
-        wait_for(lambda: past_us(stray, unique), "the real coordinator takes a commit once the members are gone")
+        wait_for(
+            lambda: commit_at_the_broker(stray, unique),
+            "the real coordinator accepts a commit",
+        )
         stray.close()
 
-        def alarmed() -> bool:
-            told = subprocess.run(status.args, capture_output=True, text=True, timeout=60, check=False)
-            return told.returncode == 1 and groups["java39"] in told.stderr
+        def reports_bypassing_group() -> bool:
+            status_now = subprocess.run(status.args, capture_output=True, text=True, timeout=60, check=False)
+            return status_now.returncode == 1 and groups["java39"] in status_now.stderr
 
-        wait_for(alarmed, "manager status names the group that has offsets in both places", 90)
+        wait_for(reports_bypassing_group, "manager status names the group that has offsets in both stores", 90)
 
 
-def past_us(client: Consumer, topic: str) -> bool:
-    """Commits at the real coordinator; whether it worked."""
+def commit_at_the_broker(client: Consumer, topic: str) -> bool:
+    """Commits at the real coordinator. Returns whether that succeeded."""
     try:
         return not client.commit(asynchronous=False, offsets=[TopicPartition(topic, 0, 5)])[0].error
     except KafkaException:
@@ -134,7 +142,7 @@ def past_us(client: Consumer, topic: str) -> bool:
 
 
 def committed(manager: Manager, group: str) -> int:
-    """How many messages the group has committed, over both partitions; -1 while nobody answers."""
+    """The sum of the group's offsets over both partitions; -1 while the manager does not answer."""
     try:
         with open_store(f"manager://{manager.address}", ConnectionConfig(timeout_ms=3000)) as store:
             return sum(found.offset for found in store.fetch(group).values() if found)

@@ -1,5 +1,5 @@
-"""Python members and real old consumers in one group: whatever comes or goes, each partition has one owner, no message
-is lost, and none is consumed twice but those after the last commit of a member that was killed or whose session ended.
+"""Python members and real old consumers in one group: through all changes each partition has one owner, no message is
+lost, and none is consumed twice except after the last commit of a member that was killed or whose session expired.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def zookeeper_of_ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+def own_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def brokers(
-    zookeeper_of_ours: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[KafkaBroker]]:
+def brokers(own_zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KafkaBroker]]:
     directory = tmp_path_factory.mktemp("brokers")
-    connect = f"{zookeeper_of_ours.connect}/kafka"
+    connect = f"{own_zookeeper.connect}/kafka"
     started = [KafkaBroker(directory / str(n), zookeeper=connect, broker_id=n, config=SETTINGS) for n in range(2)]
     try:
         for broker in started:
@@ -53,10 +51,10 @@ def brokers(
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"] if SOAK else ["range"])
 def test_members_of_both_kinds_share_a_group_through_all_changes(
-    strategy: str, zookeeper_of_ours: ZooKeeperServer, brokers: list[KafkaBroker], tmp_path: Path
+    strategy: str, own_zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], tmp_path: Path
 ) -> None:
     dice = random.Random(f"{SEED}-{strategy}")
-    group = SharedGroup(tmp_path, zookeeper_of_ours, brokers, f"shared-{strategy}", strategy)
+    group = SharedGroup(tmp_path, own_zookeeper, brokers, f"shared-{strategy}", strategy)
     try:
         group.create_topic("small", 8)
         group.create_topic("large", 50)
@@ -65,16 +63,16 @@ def test_members_of_both_kinds_share_a_group_through_all_changes(
             first = [make() for make in (group.python, group.java) for _ in range(each)]
             group.event(f"{each} Python members and {each} old ones start", lambda: group.start(*first))
             assert group.verified_by_kafka()
-            for number, (what, act) in enumerate(events_of(group, brokers, dice, EVENTS)):
-                group.event(what, act)
+            for number, (description, act) in enumerate(events_of(group, brokers, dice, EVENTS)):
+                group.event(description, act)
                 if SOAK or number == EVENTS - 1:
-                    assert group.verified_by_kafka(), what
-        verdict = group.verdict()
+                    assert group.verified_by_kafka(), description
+        result = group.check()
     finally:
         group.close()
 
-    sys.stdout.write(f"\nseed {SEED}, {strategy}: {verdict.messages} messages, {verdict.lives} owner nodes, ")
+    sys.stdout.write(f"\nseed {SEED}, {strategy}: {result.messages} messages, {result.owner_nodes} owner nodes, ")
     sys.stdout.write(f"{len(group.took)} events, slowest {max(took for _, took in group.took):.1f} s; ")
-    sys.stdout.write(f"doubled or late with a reason: {dict(verdict.excused)}\n")
-    assert verdict.findings == []
-    assert verdict.messages > 1000
+    sys.stdout.write(f"duplicated or late with a reason: {dict(result.excused)}\n")
+    assert result.findings == []
+    assert result.messages > 1000

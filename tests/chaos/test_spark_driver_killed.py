@@ -1,7 +1,7 @@
-"""A streaming job whose driver is killed (SIGKILL, its JVM with it) again and again, and started each time again.
+"""A streaming job whose driver and JVM are killed (SIGKILL) and restarted repeatedly.
 
-Half of the kills come from a fault point between a batch's output and anything that knows of it, half from outside at a
-moment drawn by the seed. Every second time the checkpoint is deleted: then the group alone says where to begin.
+Half of the kills come from a fault point between a batch's output and its commit, half from outside at a random moment.
+After every second kill the checkpoint is deleted, and then the job starts from the group's committed offsets.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Job:
         command += ["--batch-size", str(BATCH), "--until", str(RECORDS)]
         command += [] if die_in is None else ["--die-in", str(die_in)]
         with (self.output.parent / "log").open("ab") as log:
-            # A group of its own, so that the JVM dies with the driver.
+            # Its own process group, so that the kill reaches the JVM and the driver.
             run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self.runs.append(run)
         return run
 
     def stop_all(self) -> None:
-        """Leaves no driver behind, however the test ended."""
+        """Kills the drivers that still run, also after a failed test."""
         for run in self.runs:
             if run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class Job:
         return [[(r[0], r[1], r[2]) for r in json.loads(line)["records"]] for line in lines]
 
     def finished(self) -> dict[str, int]:
-        """What the checkpoint says is finished."""
+        """The end offsets of the last finished batch in the checkpoint."""
         done = [int(path.name) for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()]
         if not done:
             return {}
@@ -79,7 +79,7 @@ class Job:
         return {f"{t}-{p}": o for t, partitions in json.loads(line).items() for p, o in partitions.items()}
 
     def planned(self) -> int:
-        """The number of the next batch that the checkpoint does not know yet."""
+        """The number of the next batch that is not in the checkpoint."""
         found = [int(path.name) for path in (self.checkpoint / "offsets").glob("*") if path.name.isdigit()]
         return max(found, default=-1) + 1
 
@@ -88,8 +88,8 @@ class Job:
             return {str(tp): found.offset for tp, found in store.fetch(self.name).items()}
 
 
-def killed(job: Job, draw: random.Random, at_fault_point: bool) -> None:
-    """One run that ends by SIGKILL after it has written at least one batch."""
+def run_and_kill(job: Job, draw: random.Random, at_fault_point: bool) -> None:
+    """Runs the job until SIGKILL ends it, after it has written at least one batch."""
     before = len(job.batches())
     if at_fault_point:
         run = job.start(die_in=job.planned() + draw.randrange(3))
@@ -99,13 +99,13 @@ def killed(job: Job, draw: random.Random, at_fault_point: bool) -> None:
         while len(job.batches()) == before:
             assert run.poll() is None, (job.output.parent / "log").read_text()[-2000:]
             time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.5))  # a moment drawn by the seed, not something waited for
+        time.sleep(draw.uniform(0, 0.5))  # a random moment of the kill
         os.killpg(run.pid, signal.SIGKILL)
         run.wait(60)
     assert len(job.batches()) > before
 
 
-def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
+def test_no_record_is_lost_and_at_most_the_running_batch_is_repeated(
     kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
@@ -121,9 +121,9 @@ def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
     ends: list[int] = []
     for kill in range(KILLS):
         before = job.committed()
-        killed(job, draw, at_fault_point=kill % 2 == 0)
+        run_and_kill(job, draw, at_fault_point=kill % 2 == 0)
         ends.append(len(job.batches()))
-        # A checkpoint in which nothing is finished yet began at what the group said before.
+        # A checkpoint without a finished batch started from the group's offsets before this run.
         done = job.finished() or before
         ahead = {tp: offset for tp, offset in job.committed().items() if offset > done.get(tp, 0)}
         assert ahead == {}, "the group is ahead of its checkpoint"
@@ -132,11 +132,11 @@ def test_nothing_is_lost_and_at_most_the_batch_in_hand_is_repeated(
     last = job.start()
     assert last.wait(300) == 0, (tmp_path / "log").read_text()[-2000:]
 
-    # Then every record was written; those written twice are of the last batch before a kill, and no others.
+    # Every record was written, and only records of the last batch before a kill were written twice.
     batches = job.batches()
-    wanted = {(topic, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
+    expected = {(topic, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
     times = Counter(record for batch in batches for record in batch)
-    assert set(times) == wanted, "a sink that is keyed by topic, partition and offset holds each record once"
+    assert set(times) == expected, "a sink keyed by topic, partition and offset has each record once"
     begin = 0
     for end in [*ends, len(batches)]:
         written = {record for batch in batches[:begin] for record in batch}

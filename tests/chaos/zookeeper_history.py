@@ -1,6 +1,6 @@
-"""What a ZooKeeper server has really done, from its transaction log: every owner node's life, every offset written.
+"""The history of a group from the transaction log of a ZooKeeper server: every owner node and every written offset.
 
-Watching from outside sees samples; the log has every change, in order, with its time and its session. Format:
+A client that polls or watches sees only samples; the log has every change, in order, with its time and session. Format:
 org.apache.zookeeper.server.persistence.FileTxnLog and the records of zookeeper.jute (3.6 and later).
 """
 
@@ -28,7 +28,8 @@ End = Literal["released", "closed", "expired", "deleted by others"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to one node. ``kind``: ``create``, ``set``, ``delete``, or ``end`` of a session (no path then)."""
+    """One change to one node. ``kind`` is ``create``, ``set``, ``delete``, or ``end`` for a session (without a
+    path)."""
 
     zxid: int
     time_ms: int
@@ -38,11 +39,11 @@ class Change:
     data: bytes = b""
     ephemeral: bool = False
     by_server: bool = False
-    """Of an ``end``: the server has ended the session, not its client."""
+    """For an ``end``: the server ended the session, not the client."""
 
 
 @dataclass(slots=True)
-class Life:
+class OwnerNode:
     """One owner node from its creation to its end; times are the server's, in ms since 1970."""
 
     partition: TopicPartition
@@ -70,20 +71,20 @@ class Commit:
 
 @dataclass(slots=True)
 class GroupHistory:
-    lives: list[Life] = field(default_factory=list)
+    owner_nodes: list[OwnerNode] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     members: dict[int, str] = field(default_factory=dict)
-    """Session -> the member that registered in it."""
+    """The member that registered in each session."""
     session_ends: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    """Session -> when it ended (ms), and whether the server ended it."""
+    """For each session the time of its end (ms), and whether the server ended it."""
 
 
-def changes(data_folder: Path) -> Iterator[Change]:
-    """All changes in the order in which they were made. May be read while the server runs."""
-    logs = (data_folder / "version-2").glob("log.*")
+def changes(data_directory: Path) -> Iterator[Change]:
+    """All changes in their order. The log may be read while the server runs."""
+    logs = (data_directory / "version-2").glob("log.*")
     for file in sorted(logs, key=lambda path: int(path.suffix[1:], 16)):
         content = file.read_bytes()
-        if not content:  # begun a moment ago
+        if not content:  # the server has just created the file
             continue
         assert _HEADER.unpack_from(content)[0] == _MAGIC
         at = _HEADER.size
@@ -91,22 +92,22 @@ def changes(data_folder: Path) -> Iterator[Change]:
             checksum, length = _ENTRY.unpack_from(content, at)
             at += _ENTRY.size
             entry = content[at : at + length]
-            if length == 0 or zlib.adler32(entry) != checksum:  # allocated in advance, or being written
+            if length == 0 or zlib.adler32(entry) != checksum:  # preallocated, or not completely written
                 break
             yield from _of_transaction(entry)
             at += length + 1
 
 
-def group_history(data_folder: Path, chroot: str, group: str) -> GroupHistory:
-    """What the log says of one group of old consumers."""
+def group_history(data_directory: Path, chroot: str, group: str) -> GroupHistory:
+    """The history of one group of old consumers."""
     root = f"{chroot}/consumers/{group}/"
     found = GroupHistory()
-    alive: dict[str, Life] = {}
-    for change in changes(data_folder):
+    alive: dict[str, OwnerNode] = {}
+    for change in changes(data_directory):
         if change.kind == "end":
             found.session_ends[change.session] = change.time_ms, change.by_server
             how: End = "expired" if change.by_server else "closed"
-            for path in [path for path, life in alive.items() if life.session == change.session]:
+            for path in [path for path, node in alive.items() if node.session == change.session]:
                 _end(alive.pop(path), change, how)
             continue
         if not change.path.startswith(root):
@@ -115,33 +116,33 @@ def group_history(data_folder: Path, chroot: str, group: str) -> GroupHistory:
             case ["ids", member] if change.kind == "create":
                 found.members[change.session] = member
             case ["owners", topic, number] if change.kind == "create":
-                life = Life(
+                node = OwnerNode(
                     TopicPartition(topic, int(number)),
                     change.data.decode(),
                     change.session,
                     change.zxid,
                     change.time_ms,
                 )
-                alive[change.path] = life
-                found.lives.append(life)
+                alive[change.path] = node
+                found.owner_nodes.append(node)
             case ["owners", _, _] if change.kind == "delete" and change.path in alive:
-                life = alive.pop(change.path)
-                _end(life, change, "released" if life.session == change.session else "deleted by others")
+                node = alive.pop(change.path)
+                _end(node, change, "released" if node.session == change.session else "deleted by others")
             case ["offsets", topic, number] if change.kind in ("create", "set") and change.data:
                 partition = TopicPartition(topic, int(number))
                 found.commits.append(Commit(partition, int(change.data), change.zxid, change.time_ms, change.session))
     return found
 
 
-def _end(life: Life, change: Change, how: End) -> None:
-    life.ended_zxid, life.ended_ms, life.how = change.zxid, change.time_ms, how
+def _end(node: OwnerNode, change: Change, how: End) -> None:
+    node.ended_zxid, node.ended_ms, node.how = change.zxid, change.time_ms, how
 
 
 def _of_transaction(txn: bytes) -> Iterator[Change]:
     session, cxid, zxid, time_ms, kind = _TXN.unpack_from(txn)
     body = txn[_TXN.size :]
     if kind == _CLOSE:
-        # The server numbers the requests of clients from 1; those that it makes itself carry 0.
+        # Clients number their requests from 1; the requests of the server itself have the number 0.
         yield Change(zxid, time_ms, session, "end", by_server=cxid == 0)
     elif kind == _MULTI:
         at = _INT.size
@@ -150,7 +151,7 @@ def _of_transaction(txn: bytes) -> Iterator[Change]:
             (inner,) = _INT.unpack_from(body, at)
             data, at = _buffer(body, at + _INT.size)
             operations.append((inner, data))
-        # One that was refused is in the log too: whatever came before the culprit looks as if it had happened.
+        # The log also contains rejected transactions, in which the operations before the failed one look successful.
         if all(inner != _ERROR for inner, _ in operations):
             for inner, data in operations:
                 yield from _of_operation(inner, data, zxid, time_ms, session)

@@ -1,4 +1,4 @@
-"""The store contract, held by two stores that stand behind one."""
+"""The store contract of `DualStore`, over three pairs of stores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestDualOfTwoLosslessStores(StoreContract):
 
 
 class TestDualWhoseSecondaryKeepsOffsetsOnly(StoreContract):
-    """As Kafka and ZooKeeper are: the secondary has neither metadata nor leader epochs."""
+    """Like ZooKeeper behind Kafka, the secondary stores neither metadata nor leader epochs."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[OffsetStore]:
@@ -46,7 +46,7 @@ class TestDualWhoseSecondaryKeepsOffsetsOnly(StoreContract):
 
 @pytest.mark.servers
 class TestDualOfKafkaAndZookeeper(StoreContract):
-    """The real pair, as the old consumers with dual.commit.enabled have it."""
+    """The pair of stores that old consumers with dual.commit.enabled use."""
 
     @pytest.fixture(autouse=True)
     def _topics(self, make_topic: MakeTopic) -> None:

@@ -1,4 +1,4 @@
-"""The log on real brokers keeps the contract of every `PartitionLog`, and does right by what only Kafka can do."""
+"""`KafkaLog` on real brokers: the contract of `PartitionLog`, and cases that only a real broker can produce."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.servers
 UNUSED_PORT = "127.0.0.1:1"
 
 
-def a_log(bootstrap: str, topic: str) -> KafkaLog:
+def open_log(bootstrap: str, topic: str) -> KafkaLog:
     return KafkaLog(bootstrap, topic, ensure_topic(bootstrap, {}, topic, partitions=PARTITIONS).partitions)
 
 
@@ -44,7 +44,7 @@ class TestKafkaLog(LogContract):
 
     @pytest.fixture
     def log(self, broker: KafkaBroker | KraftBroker, unique: str) -> Iterator[KafkaLog]:
-        log = a_log(broker.bootstrap, unique)
+        log = open_log(broker.bootstrap, unique)
         yield log
         log.close()
 
@@ -64,12 +64,12 @@ class TestKafkaLog(LogContract):
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, KafkaLog)
         delete_topic(log.bootstrap, log.topic)
-        assert becomes(lambda: a_log(log.bootstrap, log.topic))
+        assert eventually(lambda: open_log(log.bootstrap, log.topic))
 
     def test_a_claim_ends_the_append_of_a_process_that_was_killed_in_the_middle(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
-        """Killed at some moment of an endless series of appends: whole ones are read, and nothing else."""
+        """A process is killed during an endless series of appends; readers get only complete appends."""
         code = f"""
             from offsetmgr.manager.log.kafka import KafkaLog
             writer = KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
@@ -89,15 +89,15 @@ class TestKafkaLog(LogContract):
         acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
         process.wait()
 
-        heir = log.writer(1)
-        heir.claim(TIMEOUT_S)
+        successor = log.writer(1)
+        successor.claim(TIMEOUT_S)
 
         ends = log.end_offsets([1, 9], TIMEOUT_S)
         reader = log.reader()
         reader.follow({1: 0, 9: 0})
         records = read_to(reader, ends)
         reader.close()
-        heir.close()
+        successor.close()
         counts = {p: [0] * (acknowledged + 3) for p in (1, 9)}
         for record in records:
             counts[record.partition][int(record.key)] += 1
@@ -106,13 +106,15 @@ class TestKafkaLog(LogContract):
         assert counts[1][acknowledged + 1] in (0, 500)
         assert counts[1][acknowledged + 2] == 0
 
-    def test_a_batch_that_only_the_broker_finds_too_large_is_refused_and_the_writer_goes_on(
+    def test_a_batch_that_the_broker_rejects_as_too_large_leaves_the_writer_usable(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
         writer = log.writer(1)
         writer.claim(TIMEOUT_S)
-        assert becomes(lambda: refuses(writer.append, {1: [(b"small", b"1")], 9: [(b"big", b"x" * 9000)]}))
+        assert eventually(
+            lambda: is_rejected_as_too_large(writer.append, {1: [(b"small", b"1")], 9: [(b"big", b"x" * 9000)]})
+        )
 
         last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 
@@ -121,12 +123,12 @@ class TestKafkaLog(LogContract):
         log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT_S), newest)
         assert newest[1] == {b"small": b"2"}
 
-    def test_many_small_records_fit_through_a_small_batch_limit(
+    def test_an_append_is_split_into_batches_below_the_size_limit(
         self, broker: KafkaBroker | KraftBroker, unique: str
     ) -> None:
         state = ensure_topic(broker.bootstrap, {}, unique, partitions=1)
         set_topic(broker.bootstrap, unique, {"max.message.bytes": "5000"})
-        assert becomes(lambda: ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes < 5000)
+        assert eventually(lambda: ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes < 5000)
         small = ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes
         log = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small)
         writer = log.writer(0)
@@ -138,17 +140,17 @@ class TestKafkaLog(LogContract):
         log.reader().load({0: 0}, log.end_offsets([0], TIMEOUT_S), newest)
         assert newest == {0: dict(numbered(0, 2000))}
 
-    def test_a_start_that_was_deleted_meanwhile_is_passed_over(
+    def test_a_reader_skips_records_that_were_deleted_after_its_start_offset(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         writer = log.writer(1)
         writer.claim(TIMEOUT_S)
         offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT_S)[1] for number in range(4)]
-        # Deletion is for topics with retention; the test may, and then compacts again.
+        # Brokers delete records only in topics with cleanup.policy=delete, so the test sets it for a moment.
         set_topic(broker.bootstrap, log.topic, {"cleanup.policy": "delete"})
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        asked = [ck.TopicPartition(log.topic, 1, offsets[2])]
-        assert becomes(lambda: [f.exception() for f in admin.delete_records(asked).values()] == [None])
+        up_to = [ck.TopicPartition(log.topic, 1, offsets[2])]
+        assert eventually(lambda: [f.exception() for f in admin.delete_records(up_to).values()] == [None])
         ends = log.end_offsets([1], TIMEOUT_S)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
 
@@ -163,7 +165,7 @@ class TestKafkaLog(LogContract):
         assert [record.key for record in followed] == [b"2", b"3"]
         assert reached == ends
 
-    def test_a_log_that_is_shorter_than_what_was_read_of_it_is_an_error(self, log: KafkaLog) -> None:
+    def test_a_position_beyond_the_end_of_the_log_is_an_error(self, log: KafkaLog) -> None:
         reader = log.reader()
         reader.follow({1: 1000})
 
@@ -171,9 +173,7 @@ class TestKafkaLog(LogContract):
             read(reader, 1)
         reader.close()
 
-    def test_an_append_to_a_topic_that_is_gone_certainly_did_not_happen(
-        self, log: KafkaLog, broker: KafkaBroker | KraftBroker
-    ) -> None:
+    def test_an_append_to_a_deleted_topic_is_rejected(self, log: KafkaLog, broker: KafkaBroker | KraftBroker) -> None:
         writer = log.writer(1)
         writer.claim(TIMEOUT_S)
         delete_topic(broker.bootstrap, log.topic)
@@ -187,7 +187,7 @@ class TestKafkaLog(LogContract):
         )
 
 
-def test_without_brokers_everything_ends_within_its_time_out() -> None:
+def test_without_brokers_every_call_ends_within_its_timeout() -> None:
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
     writer, reader = log.writer(0), log.reader()
 
@@ -199,48 +199,48 @@ def test_without_brokers_everything_ends_within_its_time_out() -> None:
     assert raised_within(1, reader.close) is None
 
 
-def test_a_writer_that_failed_asks_the_brokers_for_nothing_any_more() -> None:
-    """Not even while somebody keeps its exception: a claim that comes late would fence the next writer."""
+def test_a_failed_writer_sends_no_more_requests() -> None:
+    """A late claim would fence the next writer. The writer's threads end even while a caller keeps its exception."""
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
     before = threads()
     writer = log.writer(0)
-    its_own = threads() - before
-    assert its_own
+    writer_threads = threads() - before
+    assert writer_threads
 
-    with pytest.raises(OffsetMgrError) as kept:
+    with pytest.raises(OffsetMgrError) as raised:
         writer.claim(0.2)
 
-    # The kernel may list a thread that has been joined for a moment longer.
-    assert becomes(lambda: not its_own & threads())
-    assert kept.value is not None
+    # The kernel may list a joined thread for a moment longer.
+    assert eventually(lambda: not writer_threads & threads())
+    assert raised.value is not None
 
 
-def test_an_end_below_what_was_confirmed_is_of_the_past_and_not_believed(kraft: KraftBroker, unique: str) -> None:
-    log = a_log(kraft.bootstrap, unique)
+def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: KraftBroker, unique: str) -> None:
+    log = open_log(kraft.bootstrap, unique)
     writer = log.writer(1)
     writer.claim(TIMEOUT_S)
     last = writer.append({1: [(b"k", b"v")]}, TIMEOUT_S)
     delete_topic(kraft.bootstrap, unique)
-    assert becomes(lambda: a_log(kraft.bootstrap, unique))
+    assert eventually(lambda: open_log(kraft.bootstrap, unique))
 
     with pytest.raises(TimedOut, match="newest records"):
         log.end_offsets([1], 3)
-    assert a_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT_S)[1] <= last[1]
+    assert open_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT_S)[1] <= last[1]
 
 
 def threads() -> set[str]:
-    """Threads of this process, those of libraries included."""
+    """The thread ids of this process, including those of libraries."""
     return {directory.name for directory in Path("/proc/self/task").iterdir()}
 
 
-def test_a_writer_that_has_never_claimed_was_fenced_by_no_client(kraft: KraftBroker, unique: str) -> None:
-    log = a_log(kraft.bootstrap, unique)
+def test_an_append_before_the_claim_is_an_error(kraft: KraftBroker, unique: str) -> None:
+    log = open_log(kraft.bootstrap, unique)
     with pytest.raises(ValueError, match="append before claim"):
         log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT_S)
 
 
-def test_a_fenced_claim_that_is_asked_again_stays_fenced(kraft: KraftBroker, unique: str) -> None:
-    log = a_log(kraft.bootstrap, unique)
+def test_a_fenced_writer_cannot_claim_again(kraft: KraftBroker, unique: str) -> None:
+    log = open_log(kraft.bootstrap, unique)
     first, second = log.writer(1), log.writer(1)
     first.claim(TIMEOUT_S)
     second.claim(TIMEOUT_S)
@@ -251,7 +251,7 @@ def test_a_fenced_claim_that_is_asked_again_stays_fenced(kraft: KraftBroker, uni
 
 
 def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgrError] | None:
-    """The class of the error that a call ends with, in time."""
+    """The class of the error that a call raises, or None. Fails if the call takes longer than ``seconds``."""
     error: type[OffsetMgrError] | None = None
     with Stopwatch() as watch:
         try:
@@ -262,7 +262,7 @@ def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgr
     return error
 
 
-def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[EncodedRecord]]) -> bool:
+def is_rejected_as_too_large(append: Callable[..., object], batches: Mapping[int, Sequence[EncodedRecord]]) -> bool:
     try:
         append(batches, TIMEOUT_S)
     except TooLarge:
@@ -270,8 +270,8 @@ def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[Encode
     return False
 
 
-def becomes(condition: Callable[..., object]) -> bool:
-    """Whether a condition comes true in time: a topic's new settings reach its leader after a moment."""
+def eventually(condition: Callable[..., object]) -> bool:
+    """Whether a condition becomes true within the timeout: new topic settings reach the leader with a delay."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -281,11 +281,11 @@ def becomes(condition: Callable[..., object]) -> bool:
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """Returns when the broker knows it no more: in a cluster without ZooKeeper the controller answers, and the broker
-    hears of it a moment later."""
+    """Deletes a topic and waits until it is gone from the broker's metadata, which a KRaft broker updates after the
+    controller has responded."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    assert becomes(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
+    assert eventually(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
 def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:

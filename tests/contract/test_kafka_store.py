@@ -23,11 +23,11 @@ pytestmark = pytest.mark.servers
 
 
 class KafkaContract(StoreContract):
-    """What both brokers share: Kafka takes commits only for topics that exist."""
+    """The contract with real topics, because Kafka accepts commits only for topics that exist."""
 
     @pytest.fixture
     def bootstrap(self) -> str:
-        raise NotImplementedError("which broker")
+        raise NotImplementedError("subclasses choose a broker")
 
     @pytest.fixture(autouse=True)
     def _topics(self, bootstrap: str, make_topic: MakeTopic) -> None:

@@ -1,4 +1,4 @@
-"""The store contract over the wire: an offset manager on a real broker, and listeners before other stores."""
+"""The store contract over the wire: an offset manager on a real broker, and listeners in front of other stores."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ CONFIG = ConnectionConfig(timeout_ms=20_000)
 
 @pytest.fixture(scope="module")
 def manager(kafka: KafkaBroker) -> Iterator[ManagerListener]:
-    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as front:
-        yield front
+    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as listener:
+        yield listener
 
 
 class TestListenerBeforeAStoreThatCompares(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
-        with StoreListener(MemoryStore()) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+        with StoreListener(MemoryStore()) as listener, ManagerStore(listener.bootstrap, CONFIG) as store:
             assert store.capabilities.conditional == "version"
             yield store
 
 
 class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
-    """As Kafka behind the listener: offsets are compared by the client, just before the write."""
+    """Like Kafka behind the listener: the client compares offsets just before the write."""
 
     @pytest.fixture
     def store(self) -> Iterator[ManagerStore]:
         with (
-            StoreListener(MemoryStore(conditional="group-lock")) as front,
-            ManagerStore(front.bootstrap, CONFIG) as store,
+            StoreListener(MemoryStore(conditional="group-lock")) as listener,
+            ManagerStore(listener.bootstrap, CONFIG) as store,
         ):
             assert store.capabilities.conditional == "none"
             yield store
@@ -52,7 +52,7 @@ class TestListenerBeforeAStoreThatDoesNotCompare(StoreContract):
 
 @pytest.mark.servers
 class TestOffsetManager(StoreContract):
-    """All parts in one process, on the shared broker; topics need not exist, as the manager does not look for them."""
+    """A whole offset manager on the shared broker. Topics need not exist, because the manager does not check them."""
 
     @pytest.fixture
     def store(self, manager: ManagerListener) -> Iterator[ManagerStore]:

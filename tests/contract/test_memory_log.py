@@ -1,4 +1,4 @@
-"""The log in memory keeps the contract of every `PartitionLog`, and its controls do what they say."""
+"""`MemoryLog`: the contract of `PartitionLog`, and its methods that inject failures and compact."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def values(log: MemoryLog, partition: int) -> list[bytes | None]:
     return [record.value for record in log.records(partition)]
 
 
-def test_a_held_append_is_acknowledged_and_readable_with_the_high_watermark_only() -> None:
+def test_a_pending_append_is_readable_once_the_high_watermark_advances() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
     append = claimed(log, 1).begin({1: [(b"k", b"v")], 9: [(b"k", b"v")]})
 
@@ -63,7 +63,7 @@ def test_a_held_append_is_acknowledged_and_readable_with_the_high_watermark_only
     assert log.advance_high_watermark() == 0
 
 
-def test_a_held_append_ends_an_appending_threads_wait() -> None:
+def test_the_high_watermark_wakes_a_thread_that_waits_for_its_append() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
     writer, ends = claimed(log, 1), []
     thread = threading.Thread(target=lambda: ends.append(writer.append({1: [(b"k", b"v")]}, 10)))
@@ -77,7 +77,7 @@ def test_a_held_append_ends_an_appending_threads_wait() -> None:
     assert ends == [{1: 0}]
 
 
-def test_a_held_append_that_times_out_is_aborted_and_the_writer_goes_on() -> None:
+def test_a_pending_append_that_times_out_is_aborted_and_the_writer_stays_usable() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
     writer = claimed(log, 1)
     with pytest.raises(AppendRejected):
@@ -89,7 +89,7 @@ def test_a_held_append_that_times_out_is_aborted_and_the_writer_goes_on() -> Non
     assert values(log, 1) == [b"next"]
 
 
-def test_a_claim_fences_a_held_append() -> None:
+def test_a_claim_fences_a_pending_append() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
     append = claimed(log, 1).begin({1: [(b"k", b"v")]})
 
@@ -111,7 +111,7 @@ def test_a_claim_fences_a_held_append() -> None:
         (Failure.FENCED, Fenced, [], []),
     ],
 )
-def test_an_append_made_to_fail(
+def test_an_injected_append_failure(
     failure: Failure, error: type[Exception], before_claim: list[bytes], after_claim: list[bytes]
 ) -> None:
     log = MemoryLog(PARTITIONS)
@@ -122,14 +122,14 @@ def test_an_append_made_to_fail(
         writer.append({1: [(b"k", b"v")]}, 1)
 
     assert values(log, 1) == before_claim
-    heir = claimed(log, 1)
+    successor = claimed(log, 1)
     assert values(log, 1) == after_claim
-    heir.append({1: [(b"k", b"heir")]}, 1)
+    successor.append({1: [(b"k", b"heir")]}, 1)
     assert values(log, 1) == [*after_claim, b"heir"]
 
 
 @pytest.mark.parametrize("failure", [f for f in Failure if f is not Failure.NOT_WRITTEN])
-def test_a_writer_whose_outcome_was_unknown_or_that_was_fenced_is_used_up(failure: Failure) -> None:
+def test_a_writer_cannot_append_after_a_failure_other_than_a_rejection(failure: Failure) -> None:
     log = MemoryLog(PARTITIONS)
     writer = claimed(log, 1)
     log.fail_next_append(1, failure)
@@ -138,7 +138,7 @@ def test_a_writer_whose_outcome_was_unknown_or_that_was_fenced_is_used_up(failur
             writer.append({1: [(b"k", b"v")]}, 1)
 
 
-def test_a_claim_or_read_made_to_fail_fails_once() -> None:
+def test_an_injected_claim_or_read_failure_occurs_once() -> None:
     log = MemoryLog(PARTITIONS)
     log.fail_next_claim(1, TimedOut("claim", "made to fail"))
     log.fail_next_read(TimedOut("read", "made to fail"))
@@ -152,7 +152,7 @@ def test_a_claim_or_read_made_to_fail_fails_once() -> None:
     claimed(log, 1)
 
 
-def test_compaction_keeps_the_newest_record_of_each_key_where_it_stands() -> None:
+def test_compaction_keeps_the_newest_record_of_each_key_at_its_offset() -> None:
     log = MemoryLog(PARTITIONS)
     writer = claimed(log, 1)
     for value in (b"1", b"2", b"3"):
@@ -181,7 +181,7 @@ def test_compaction_keeps_a_tombstone_for_one_pass_and_leaves_the_active_segment
     assert values(log, 1) == [b"1", b"2"]
 
 
-def test_records_before_the_logs_start_are_gone_and_a_reader_from_there_goes_on_behind_them() -> None:
+def test_a_reader_skips_records_below_the_log_start_offset() -> None:
     log = MemoryLog(PARTITIONS)
     writer = claimed(log, 1)
     for value in (b"1", b"2", b"3"):

@@ -1,4 +1,4 @@
-"""The store contract, held by snapshot files in every format that names its groups."""
+"""The store contract of snapshot files, in every format that contains the group names."""
 
 from __future__ import annotations
 

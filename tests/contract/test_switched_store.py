@@ -1,4 +1,4 @@
-"""The store contract, held by a store whose groups follow a switch, in the two modes with the most rules."""
+"""The store contract of a store whose groups are switched, in storage modes zookeeper and dual."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_both(kafka: KafkaBroker) -> Iterator[OffsetStore]:
 
 
 class TestSwitchedInModeZookeeper(StoreContract):
-    many_groups = 30  # one group after the other: see SwitchedStore.edit
+    many_groups = 30  # few, because SwitchedStore.edit edits one group after the other
 
     @pytest.fixture
     def store(self, in_zookeeper: OffsetStore) -> OffsetStore:

@@ -1,5 +1,4 @@
-"""`ZookeeperStore` keeps every promise of an `OffsetStore`, on a server with multi-read and on one without, and in each
-of its layouts."""
+"""The store contract of `ZookeeperStore`, on servers with and without MultiRead, and in each of its layouts."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
@@ -41,7 +40,7 @@ class TestZookeeperStoreOnAServerWithoutMultiRead(StoreContract):
 class TestZookeeperStoreInTheLayoutOfKafka07(StoreContract):
     @pytest.fixture
     def store(self, zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
-        # In a place of its own: whoever looks at all groups of the server in the layout of today cannot read these.
+        # Under its own root, because other tests scan all groups of the server and cannot read this layout.
         with ZookeeperSession(zookeeper.connect, CONFIG) as session:
             ensure_nodes(session, ["/contract-07"])
         with ZookeeperStore(f"{zookeeper.connect}/contract-07", layout="0.7", config=CONFIG) as store:

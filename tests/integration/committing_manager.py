@@ -1,7 +1,7 @@
-"""A process with a runtime that owns every shard group and commits without end: for tests that kill and freeze it.
+"""Runs a manager that owns every shard group and commits until it is killed: for tests that kill and freeze it.
 
-Arguments: bootstrap servers, topic, file. A line of the file is a commit that was acknowledged: group and offset; one
-that was refused: ``refused``, group, offset and error code.
+Arguments: bootstrap servers, topic, output file. Each line of the file is one commit: ``GROUP OFFSET`` if the manager
+acknowledged it, or ``rejected GROUP OFFSET ERROR_CODE``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GROUPS = 40
 PARTITIONS = 8
 
 
-class Always:
-    """Thinks that it owns everything, whatever happens."""
+class PermanentLease:
+    """A lease that is always valid."""
 
     def valid(self) -> bool:
         return True
@@ -31,7 +31,7 @@ class Always:
         pass
 
 
-async def commit_without_end(runtime: ManagerRuntime, group: str, out: TextIO) -> None:
+async def commit_forever(runtime: ManagerRuntime, group: str, out: TextIO) -> None:
     offset = 0
     while True:
         offset += 1
@@ -39,20 +39,20 @@ async def commit_without_end(runtime: ManagerRuntime, group: str, out: TextIO) -
         if response.error == ErrorCode.NONE:
             out.write(f"{group} {offset}\n")
         else:
-            out.write(f"refused {group} {offset} {response.error}\n")
+            out.write(f"rejected {group} {offset} {response.error}\n")
             await asyncio.sleep(0.05)
 
 
 async def main(bootstrap: str, topic: str, file: str) -> None:
     log = KafkaLog(bootstrap, topic, PARTITIONS)
-    runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig(standby=False))
+    runtime = ManagerRuntime(log, AvroRecordFormat(), PermanentLease(), ManagerConfig(standby=False))
     await runtime.start()
     for shard_group in range(runtime.shard_groups):
         runtime.on_assigned(shard_group)
     while any(status.state != "active" for status in runtime.status()):
         await asyncio.sleep(0.01)
     with Path(file).open("w", buffering=1) as out:
-        await asyncio.gather(*[commit_without_end(runtime, f"g{number}", out) for number in range(GROUPS)])
+        await asyncio.gather(*[commit_forever(runtime, f"g{number}", out) for number in range(GROUPS)])
 
 
 if __name__ == "__main__":

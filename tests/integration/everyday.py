@@ -1,4 +1,4 @@
-"""What the tests of the everyday commands share: `Cli`, and what a store is called."""
+"""Helpers for tests of the everyday commands: `Cli` runs a command; the functions name and read a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
 class Cli:
-    """Runs ``offsetmgr`` with a state directory of its own and nothing else in its settings."""
+    """Runs ``offsetmgr`` with empty settings and with its own state directory."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -41,7 +41,7 @@ class Cli:
         return done
 
     def timed(self, *arguments: str, code: int = 0) -> tuple[subprocess.CompletedProcess[str], float]:
-        """And the seconds that it took by its own clock."""
+        """Runs a command. Also returns its duration in seconds, which the command measures itself."""
         took = self._home / "took"
         done = self(*arguments, code=code, program=(*TIMED, str(took)))
         return done, float(took.read_text(encoding="ascii"))
@@ -53,12 +53,12 @@ class Cli:
 
 
 def named_store(flags: list[str]) -> str:
-    """How the store of these flags is named in what is said of it."""
+    """The name of the store that these flags select, as the command prints it."""
     return {"--store": "dual:", "--zookeeper": f"zookeeper://{flags[1]}"}.get(flags[0], f"kafka://{flags[1]};")
 
 
 def inner_store(cli: Cli, flags: list[str], image: Path) -> list[str]:
-    """The flags of the store whose before-images a file holds."""
+    """The flags of the store to which a file of before-images belongs."""
     if "--store" not in flags:
         return flags
     config = tomllib.loads((Path(cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml").read_text())
@@ -70,7 +70,7 @@ def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
     return {row["partition"]: row["offset"] for row in rows}
 
 
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "not within the time given"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"

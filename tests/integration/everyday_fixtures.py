@@ -1,4 +1,4 @@
-"""The fixtures of the everyday commands: a command line, a topic with records, each kind of store, a member."""
+"""Fixtures for tests of the everyday commands: command line, topic with records, each kind of store, group member."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from everyday import Cli, until
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -21,7 +21,7 @@ def cli(tmp_path: Path) -> Cli:
 @pytest.fixture
 def topic(unique: str, kafka: KafkaBroker, make_topic: Callable[..., str]) -> str:
     """A topic of three partitions that hold 10, 20 and 0 records, at one-second steps from 2001-09-09T01:46:40Z."""
-    # The records are old enough for the broker to delete them at its next look, half a minute after its start.
+    # With the default retention the broker would delete records of that age.
     make_topic(unique, 3, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for partition, count in ((0, 10), (1, 20)):
@@ -33,7 +33,7 @@ def topic(unique: str, kafka: KafkaBroker, make_topic: Callable[..., str]) -> st
 
 @pytest.fixture(params=["zookeeper", "kafka", "dual"])
 def flags(request: pytest.FixtureRequest, kafka: KafkaBroker, zookeeper: ZooKeeperServer, cli: Cli) -> list[str]:
-    """What to say for each kind of store, with the brokers for the logs."""
+    """The options that select each kind of store, and the brokers for the log ranges."""
     if request.param != "kafka":
         join_cluster(zookeeper.connect, kafka.bootstrap)
     if request.param == "dual":

@@ -1,4 +1,4 @@
-"""What the tests of the relay share: clients in short, and `Member`, which says exactly what it is told to say."""
+"""Clients for tests of the relay: helpers for confluent-kafka, and `Member`, which sends single group requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -51,7 +51,7 @@ def read(client: Consumer, count: int, seconds: float = 30) -> list[str]:
 
 
 def committed(relay: RunningRelay, group: str) -> dict[tuple[str, int], int]:
-    """What we hold of a group; and the real coordinator holds nothing of anybody."""
+    """A group's offsets in the manager. Also checks that the real coordinator has received no commits."""
     assert relay.bypassed() == {}
     return {where: row[0] for where, row in relay.call(lambda: dict(relay.kept.offsets.get(group, {}))).items()}
 
@@ -68,7 +68,7 @@ NO_EXTRAS = {
 
 
 class Member:
-    """A group member on a connection of its own, as a client's library is one."""
+    """A group member on its own connection. Each request method returns the error code of the response."""
 
     def __init__(self, relay: RunningRelay, group: str, instance_id: str | None = None) -> None:
         self.relay = relay
@@ -83,7 +83,7 @@ class Member:
         return self
 
     async def join(self) -> int:
-        """JoinGroup; version 3 spares dynamic members the second request of KIP-394."""
+        """Sends JoinGroup. In version 3 dynamic members need no second request (KIP-394)."""
         protocols = [{"name": "range", "metadata": encode_subscription()}]
         message = {
             "group_id": self.group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
@@ -127,7 +127,7 @@ class Member:
 
 
 async def joined(relay: RunningRelay, group: str, instance_id: str | None = None) -> Member:
-    """The only member of a group, synced."""
+    """Joins and syncs the only member of a group."""
     member = await Member(relay, group, instance_id).open()
     assert (await member.join(), await member.sync()) == (0, 0)
     return member

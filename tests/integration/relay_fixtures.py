@@ -1,11 +1,11 @@
-"""The fixtures of the relay: one before brokers of each release."""
+"""Fixtures for tests of the relay: one relay in front of brokers of each release."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
@@ -24,5 +24,5 @@ def relay41(kraft: KraftBroker) -> Iterator[RunningRelay]:
 
 @pytest.fixture(params=["kafka-3.9", "kafka-4.1"])
 def release(request: pytest.FixtureRequest) -> tuple[str, RunningRelay]:
-    """Kafka's own tools of a release, and a relay before brokers of the same."""
+    """A release of Kafka's tools, and a relay in front of brokers of that release."""
     return request.param, request.getfixturevalue("relay" if request.param == "kafka-3.9" else "relay41")

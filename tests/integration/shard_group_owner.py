@@ -1,7 +1,7 @@
-"""A process that owns shard groups and does nothing with them but write down when: for tests that kill and freeze it.
+"""Owns shard groups and records assignments and lease samples, in a process that tests kill and freeze.
 
-Arguments: bootstrap servers, group, port that it says it listens on, file, session timeout in seconds. Lines of the
-file are JSON; times are CLOCK_BOOTTIME.
+Arguments: bootstrap servers, group, advertised port, output file, session timeout in seconds. Each line of the file is
+a JSON object; its time is CLOCK_BOOTTIME.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
-BETWEEN_SAMPLES = 0.02
+SAMPLE_INTERVAL_S = 0.02
 
 
-class Notebook:
-    """Also a `OwnershipListener` that takes no time."""
+class EventWriter:
+    """Writes one line per event. As an `OwnershipListener` it returns at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
-    def write(self, event: str, at: float | None = None, **what: Any) -> None:
-        self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **what}) + "\n")
+    def write(self, event: str, at: float | None = None, **fields: Any) -> None:
+        self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **fields}) + "\n")
 
     def on_assigned(self, shard_group: int) -> None:
-        self.write("take", shard_group=shard_group)
+        self.write("assigned", shard_group=shard_group)
 
     async def on_revoked(self, shard_group: int) -> None:
-        self.write("give_up", shard_group=shard_group)
+        self.write("revoked", shard_group=shard_group)
 
 
-def watch(ownership: OwnershipManager, notebook: Notebook) -> None:
-    """Samples the lease in a thread of its own: what another thread is told, at any moment.
+def watch(ownership: OwnershipManager, writer: EventWriter) -> None:
+    """Samples the lease in a separate thread, as a thread that serves requests does.
 
-    The time is taken first: a process may be frozen between any two steps, and what it says after that moment was then
-    looked at after it too."""
+    The time is read before the lease. The process may freeze between the two steps, so the lease was read at that time
+    or later."""
     while True:
         now = boottime()
         valid, left = ownership.valid(), ownership.lease_remaining
-        notebook.write("lease", now, valid=valid, left=left, generation=ownership.generation)
-        time.sleep(BETWEEN_SAMPLES)
+        writer.write("lease", now, valid=valid, left=left, generation=ownership.generation)
+        time.sleep(SAMPLE_INTERVAL_S)
 
 
 async def main(bootstrap: str, group: str, port: str, path: str, session: str) -> None:
@@ -73,15 +73,15 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
         session_timeout_s=seconds,
         rebalance_timeout_s=3 * seconds,
     )
-    notebook = Notebook(Path(path))
+    writer = EventWriter(Path(path))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    threading.Thread(target=watch, args=(ownership, notebook), daemon=True).start()
-    await ownership.start(notebook)
+    threading.Thread(target=watch, args=(ownership, writer), daemon=True).start()
+    await ownership.start(writer)
     await stop.wait()
-    notebook.write("stopping")
+    writer.write("stopping")
     await ownership.stop()
-    notebook.write("stopped")
+    writer.write("stopped")
     await client.close()
 
 

@@ -1,8 +1,8 @@
-"""One switch in a process of its own, that kills or freezes itself when a step has happened.
+"""Runs one live switch in a separate process, which kills or freezes itself after a given step.
 
-Argument: a JSON object with ``zookeeper``, ``bootstrap``, ``group``, ``to``, ``session_ms``, and ``at`` (a step of
-`offsetmgr.migration.live.live_migration.STEPS`, ``begun`` before all of them, or ``recorded`` before the copy)
-with ``signal``.
+Argument: a JSON object with ``zookeeper``, ``bootstrap``, ``group``, ``to``, ``session_ms``, ``signal`` (the signal
+that the process sends to itself) and ``at`` (a step of `offsetmgr.migration.live.live_migration.STEPS`, ``begun``
+before all of them, or ``recorded`` before the copy).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from kept_images import KeptImages
+from before_image_callback import BeforeImageCallback
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
@@ -39,7 +39,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             group,
             SwitchSides(first, second, cluster),
             who="a test's process",
-            images_of=lambda *_: KeptImages(lambda _: reached("recorded")),
+            images_of=lambda *_: BeforeImageCallback(lambda _: reached("recorded")),
             on_step=reached,
         )
         reached("begun")

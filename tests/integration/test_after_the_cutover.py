@@ -1,4 +1,4 @@
-"""Numbers that people are shown once a group has left ZooKeeper, and names of states that do not exist."""
+"""Lag and offsets of a group that has moved from ZooKeeper to Kafka, and unknown names of group states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def both(
 
 
 @pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
-def test_the_lag_counts_from_kafkas_newer_offset_and_the_row_says_so(
+def test_the_lag_counts_from_kafkas_newer_offset_which_the_note_names(
     both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
 ) -> None:
     done = both.run(*command, "--group", unique, "--format", "json")
@@ -47,7 +47,7 @@ def test_the_lag_counts_from_kafkas_newer_offset_and_the_row_says_so(
 
 @pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
 @pytest.mark.parametrize("flags", [(), ("--topic",)])
-def test_a_partition_that_kafka_alone_holds_is_shown_with_the_lag_there(
+def test_a_partition_committed_only_in_kafka_is_shown_with_its_lag(
     both: Commands, unique: str, kafka: KafkaBroker, make_topic: MakeTopic, command: tuple[str, str], flags: list[str]
 ) -> None:
     later = make_topic(f"{unique}-later")
@@ -61,7 +61,7 @@ def test_a_partition_that_kafka_alone_holds_is_shown_with_the_lag_there(
 
 
 @pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
-def test_a_group_that_kafka_alone_holds_is_shown(
+def test_a_group_that_exists_only_in_kafka_is_shown(
     both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
 ) -> None:
     with open_store(f"kafka://{kafka.bootstrap}") as store:
@@ -73,15 +73,15 @@ def test_a_group_that_kafka_alone_holds_is_shown(
     both.run(*command, "--group", f"{unique}-none", code=1)
 
 
-def test_brokers_of_another_cluster_are_named_as_such(both: Commands, unique: str, kraft: KraftBroker) -> None:
+def test_brokers_of_another_cluster_cause_a_warning(both: Commands, unique: str, kraft: KraftBroker) -> None:
     store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
     done = both.run("groups", "describe", "--group", unique, *store, code=None)
     assert f"warning: {kraft.bootstrap} is another Kafka cluster than that of" in done.stderr
 
 
-def test_a_state_that_does_not_exist_is_an_error_that_names_the_states(both: Commands) -> None:
-    refused = both.run("groups", "list", "--state", "Stabel", code=2)
-    assert "STABEL is no state of a group" in refused.stderr
+def test_an_unknown_state_is_an_error_that_lists_the_states(both: Commands) -> None:
+    refused = both.run("groups", "list", "--state", "Steady", code=2)
+    assert "STEADY is not a state of a group" in refused.stderr
     assert "states: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance" in refused.stderr
     assert refused.stdout == ""
     both.run("groups", "list", "--state", "stable,PREPARING_REBALANCE")

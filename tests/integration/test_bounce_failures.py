@@ -1,4 +1,4 @@
-"""What a rolling bounce does when things go wrong, on a real group of two: stop at the first failure, and resume."""
+"""A rolling bounce of a real group of two: it stops at the first failure, and resumes there."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Group:
         member.dual_commit = dual
         member.start()
 
-    def obey(self, orders: Path, stop: threading.Event) -> None:
-        """Restarts whom the files in ``orders`` name; they are written by the bounce's commands."""
+    def run_restarts(self, orders: Path, stop: threading.Event) -> None:
+        """Restarts the members named by the files in ``orders``, which the bounce's commands write."""
         while not stop.wait(0.05):
             for order in sorted(orders.glob("*.order")):
                 member, phase = order.read_text().split()
@@ -57,7 +57,7 @@ class Group:
                 order.rename(order.with_suffix(".done"))
 
     def command(self, phase: str = "{phase}") -> str:
-        """Asks for the restart, and waits until it is done."""
+        """The command that requests a member's restart and waits until the member has restarted."""
         script = self.directory / "restart.sh"
         script.write_text(
             'cd "$(dirname "$0")"/orders; n=$(date +%s%N); echo "$1 $2" > $n.part; mv $n.part $n.order\n'
@@ -77,8 +77,8 @@ class Group:
 
     def bounce(self, to: str, command: str, *more: str) -> list[str]:
         """The arguments of a bounce that is executed."""
-        known = ["--window", "30", "--quiet", "1.5", "--accept-idle", "--execute"]
-        return ["bounce", "--to-phase", to, "--command", command, *known, *more]
+        options = ["--window", "30", "--quiet", "1.5", "--accept-idle", "--execute"]
+        return ["bounce", "--to-phase", to, "--command", command, *options, *more]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def group(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_p
     result = Group(tmp_path, kafka, name, members)
     threads = [
         threading.Thread(target=load),
-        threading.Thread(target=result.obey, args=(tmp_path / "orders", stop)),
+        threading.Thread(target=result.run_restarts, args=(tmp_path / "orders", stop)),
     ]
     try:
         for thread in threads:
@@ -158,25 +158,25 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     again = group.run("write", "--to", "kafka", "-o", "runbook.json")
     assert (again.returncode, "a baseline must not be overwritten" in again.stderr) == (2, True)
 
-    # Nobody has bounced: the check names both.
+    # Before the bounce the check lists both members.
     check = ["check", "--phase", "dual", "--baseline", "runbook.json", "--quiet", "1.5", "--accept-idle"]
     refused = group.run(*check, "--window", "3", "--format", "json")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["not_bounced"] == sorted(before)
 
-    # A dry run shows the commands and restarts nobody.
+    # A dry run prints the commands and restarts no member.
     dry = group.run("bounce", "--to-phase", "dual", "--command", group.command())
     assert dry.returncode == 0, dry.stderr
     assert f"restart.sh {fixed} dual" in dry.stdout
     assert "nothing was executed" in dry.stderr
     assert group.czxids() == before
 
-    # The direct change is refused.
+    # A direct change to Kafka is refused.
     direct = group.run(*group.bounce("kafka", group.command()))
     assert direct.returncode == 1
     assert direct.stderr.splitlines()[-2].startswith("error: bounce zookeeper -> kafka directly: ")
 
-    # A command that fails stops it before anybody else is touched.
+    # A failed command stops the bounce before it restarts the next member.
     failed = group.run(*group.bounce("dual", "echo no {member}; exit 7"))
     assert (failed.returncode, f"the command for {fixed}: exit code 7" in failed.stderr) == (1, True)
     state = group.directory / f"bounce-{group.name}-dual.json"
@@ -184,7 +184,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     assert f"no {fixed}" in state.with_suffix(".log").read_text()
     assert group.czxids() == before
 
-    # A member that comes back with the wrong settings closes its gate; the other one is left alone.
+    # A member that returns with the wrong settings fails its gate; the bounce does not restart the other member.
     wrong = group.run(*group.bounce("dual", group.command("zookeeper")))
     assert wrong.returncode == 1
     assert f"the gate after {fixed} is closed" in wrong.stderr
@@ -193,10 +193,10 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     now = group.czxids()
     assert (now[generated], now[fixed] != before[fixed]) == (before[generated], True)
 
-    # Put right by hand, it resumes: the first one's gate is judged again, and only the second one is restarted.
+    # After a manual fix the bounce resumes: it checks the first gate again and restarts only the second member.
     group.restart(fixed, "kafka", dual=True)
     by_hand = group.czxids()[fixed]
-    # One member is dual now and one ZooKeeper-only: to kafka is refused, and the way back is open.
+    # One member commits to both stores, the other one to ZooKeeper alone: the bounce may go back but not to kafka.
     on = group.run("bounce", "--to-phase", "kafka", "--command", group.command(), "--accept-idle", "--quiet", "1.5")
     assert (on.returncode, f"NO  {generated} (seen)" in on.stderr) == (1, True), on.stderr
     back = group.run(
@@ -213,7 +213,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     finished = group.run(*group.bounce("dual", group.command()))
     assert (finished.returncode, "is finished" in finished.stderr) == (2, True)
 
-    # Killed while a command runs, it resumes without restarting anybody twice; Ctrl-C stops it between steps.
+    # After a kill during a command it resumes without restarting a member twice. Ctrl-C stops it between steps.
     orders = group.directory / "orders"
     done = len(list(orders.glob("*.done")))
     killed = subprocess.Popen(group.cli(*group.bounce("kafka", group.command())), cwd=group.directory)

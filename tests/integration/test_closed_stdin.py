@@ -1,4 +1,4 @@
-"""Commands that ask before they change servers, with stdin closed: each is refused, and nothing is written."""
+"""Commands that prompt before they change servers: with stdin closed each is refused and writes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from everyday import Cli, committed
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -27,8 +27,8 @@ def test_every_prompt_of_a_migration_is_refused_without_stdin(
     sides = ["--from", f"zookeeper://{chroot}", "--to", f"kafka://{kafka.bootstrap}"]
 
     def set_old(offset: int) -> None:
-        place = ["--group", group, "--topic", f"{topic}:0", "--to-offset", str(offset)]
-        cli("offsets", "set", *place, *old, *(["--new-group"] if offset == 3 else []), "--execute", "--yes")
+        selection = ["--group", group, "--topic", f"{topic}:0", "--to-offset", str(offset)]
+        cli("offsets", "set", *selection, *old, *(["--new-group"] if offset == 3 else []), "--execute", "--yes")
 
     def refused(*arguments: str) -> None:
         done = cli(*arguments, code=2, program=CLOSED)

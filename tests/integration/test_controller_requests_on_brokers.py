@@ -1,6 +1,6 @@
-"""``zk elect|reassign|delete-topic``, carried out by the controller of three real brokers with ZooKeeper (3.9.1).
+"""``zk elect|reassign|delete-topic``, executed by the controller of three real brokers with ZooKeeper (3.9.1).
 
-Topics are the tests' own. The brokers do not elect preferred leaders by themselves, so that who leads is known.
+Each test creates its own topics. Automatic election of preferred leaders is off, so a test knows the leaders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.servers
 BROKERS = 3
 SETTINGS = {
     "auto.leader.rebalance.enable": "false",
-    # A frozen broker counts as alive for so long, on a busy machine too.
+    # A frozen broker counts as alive during a test, on a busy machine too.
     "zookeeper.session.timeout.ms": 30_000,
     "offsets.topic.num.partitions": 1,
 }
@@ -43,7 +43,7 @@ SETTINGS = {
 
 @dataclass
 class Trio:
-    """Three brokers of one cluster, and a fourth that is a cluster of its own and deletes no topics."""
+    """Three brokers of one cluster, and ``keeper``: the only broker of a second cluster, which deletes no topics."""
 
     brokers: list[KafkaBroker]
     keeper: KafkaBroker
@@ -74,7 +74,7 @@ def servers(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def trio(servers: Trio) -> Trio:
-    """All brokers up and registered before a test, whatever the one before has done."""
+    """Starts the brokers that an earlier test stopped, and waits until all are registered."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(KafkaBroker.start, servers.brokers))
     with ZookeeperSession(servers.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
@@ -93,7 +93,7 @@ def assigned(session: ZookeeperSession, topic: str) -> dict[int, AssignedPartiti
 
 
 def as_assigned(session: ZookeeperSession, topic: str) -> dict[str, Any]:
-    """The topic's replicas as the JSON of a reassignment."""
+    """The topic's replicas in the JSON format of a reassignment."""
     listed = [
         {"topic": topic, "partition": n, "replicas": list(p.replicas)} for n, p in assigned(session, topic).items()
     ]
@@ -122,16 +122,16 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     before = {n: partition.replicas for n, partition in assigned(session, topic).items()}
     after = {n: [broker for broker in range(BROKERS) if broker != replicas[0]] for n, replicas in before.items()}
     moves, image = write(tmp_path / "moves.json", topic, after), tmp_path / "before.json"
-    asked = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves))
+    options = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves))
 
-    dry = commands.run("zk", *asked)
+    dry = commands.run("zk", *options)
     assert "dry run: would change the replicas of 2 partitions; nothing was changed" in dry.stderr
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
 
-    moved = commands.run("zk", *asked, "--before-image", str(image), "--execute", "--yes")
-    there = assigned(session, topic)
-    assert {n: list(p.replicas) for n, p in there.items()} == after
-    assert {n: set(p.isr) for n, p in there.items()} == {n: set(replicas) for n, replicas in after.items()}
+    moved = commands.run("zk", *options, "--before-image", str(image), "--execute", "--yes")
+    after_move = assigned(session, topic)
+    assert {n: list(p.replicas) for n, p in after_move.items()} == after
+    assert {n: set(p.isr) for n, p in after_move.items()} == {n: set(replicas) for n, replicas in after.items()}
     assert "2 of 2 done" in moved.stderr
     assert f"undo: offsetmgr zk reassign --reassignment-json-file {image} --zookeeper" in moved.stderr
 
@@ -140,17 +140,17 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     assert {(row["partition"], row["outcome"]) for row in outcomes} == {(0, "done"), (1, "done")}
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
     assert session.get(paths.REASSIGN_PARTITIONS) is None
-    kafkas = java_tool(
+    verified = java_tool(
         "kafka-3.9",
         "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
         ["--bootstrap-server", trio.bootstrap, "--reassignment-json-file", str(image), "--verify"],
     )
-    assert kafkas.stdout.count("is completed") == 2, kafkas.stdout + kafkas.stderr
+    assert verified.stdout.count("is completed") == 2, verified.stdout + verified.stderr
     again = commands.run("zk", *back, "--execute", "--yes")
     assert "nothing to change" in again.stderr
 
 
-def test_a_reassignment_with_one_thing_wrong_changes_nothing(
+def test_a_reassignment_with_one_invalid_part_changes_nothing(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 2, replicas=2), Commands(tmp_path)
@@ -159,7 +159,7 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
     moves = write(tmp_path / "moves.json", topic, {0: first[::-1], 1: [1, 7], 9: [1, 2]})
     own = session.get(paths.broker(0))
     assert own is not None
-    left_over = session.transaction([Create(paths.broker(7), own.data)])  # persistent, as no broker makes it
+    left_over = session.transaction([Create(paths.broker(7), own.data)])  # persistent: brokers create ephemeral nodes
     assert left_over.state is OperationState.COMMITTED
 
     outcomes = rows(
@@ -179,24 +179,24 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
     assert session.get(paths.REASSIGN_PARTITIONS) is None
 
 
-def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed_since_it_was_judged(
+def test_a_request_is_refused_while_another_runs_or_if_the_state_changed_since_the_check(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
-    judged = read_state(session, [topic])
-    (holder,) = judged.topic(topic).partitions[0].replicas
+    checked = read_state(session, [topic])
+    (holder,) = checked.topic(topic).partitions[0].replicas
     target = trio.brokers[(holder + 1) % BROKERS]
-    if target.broker_id == judged.controller:
+    if target.broker_id == checked.controller:
         target = trio.brokers[(holder + 2) % BROKERS]
     moves = write(tmp_path / "moves.json", topic, {0: [target.broker_id]})
-    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves), "--execute")
+    options = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves), "--execute")
 
-    target.freeze()  # its session lives on for a while, so it counts as alive, and fetches nothing
+    target.freeze()  # its session is still valid, so it counts as alive, but it fetches nothing
     try:
-        first = commands.run(*asked, "--yes", "--wait", "0.5", code=1)
-        second = commands.run(*asked, "--yes", code=1)
+        first = commands.run(*options, "--yes", "--wait", "0.5", code=1)
+        second = commands.run(*options, "--yes", code=1)
         with pytest.raises(Conflict, match="reassign_partitions exists already"):
-            submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [])
+            submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], checked, [])
     finally:
         target.thaw()
 
@@ -206,11 +206,11 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
     wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
     assert assigned(session, topic)[0].replicas == (target.broker_id,)
     with pytest.raises(Conflict, match=rf"/brokers/topics/{topic} changed meanwhile; nothing was written"):
-        submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], judged, [topic])
+        submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, b"{}")], checked, [topic])
     assert session.get(paths.REASSIGN_PARTITIONS) is None
 
 
-def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
+def test_a_stuck_reassignment_is_cancelled_by_the_command_in_the_hint(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
@@ -219,21 +219,23 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
     target = next(b for b in trio.brokers if b.broker_id not in (*before, state.controller))
     controller = trio.brokers[state.controller or 0].bootstrap
     moves, image = write(tmp_path / "moves.json", topic, {0: [target.broker_id]}), tmp_path / "before image.json"
-    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--bootstrap-server", controller, "--execute", "--yes")
+    options = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--bootstrap-server", controller, "--execute", "--yes")
 
-    target.freeze()  # it counts as alive for a while, and never comes into sync
+    target.freeze()  # it counts as alive for a while, but never comes into sync
     try:
         moving = commands.run(
-            *asked,
+            *options,
             *("--reassignment-json-file", str(moves), "--before-image", str(image), "--wait", "0.5"),
             code=1,
         )
-        undo = commands.run(*asked, "--reassignment-json-file", str(image), code=1)
-        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
-        (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: if it does not finish"))
-        command, *arguments = shlex.split(told.partition("cancel it: ")[2])
-        kafkas = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
-        wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has given it up")
+        undo = commands.run(*options, "--reassignment-json-file", str(image), code=1)
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller has started the reassignment")
+        (hint,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: if it does not finish"))
+        command, *arguments = shlex.split(hint.partition("cancel it: ")[2])
+        verified = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
+        wait_for(
+            lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has cancelled the reassignment"
+        )
         back = assigned(session, topic)[0]
     finally:
         target.thaw()
@@ -241,11 +243,11 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
     assert command == "kafka-reassign-partitions.sh"
     assert "another is running" in undo.stderr
     assert "or cancel it: kafka-reassign-partitions.sh" in undo.stderr
-    assert "Successfully cancelled partition reassignment" in kafkas.stdout, kafkas.stdout + kafkas.stderr
+    assert "Successfully cancelled partition reassignment" in verified.stdout, verified.stdout + verified.stderr
     assert (back.replicas, back.moving) == (before, False)
 
 
-def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
+def test_a_reassignment_is_followed_across_a_controller_failover(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     first = read_state(session, []).controller
@@ -253,14 +255,14 @@ def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
     topic, commands = create_topic(trio.bootstrap, unique, 1, replicas=1), Commands(tmp_path)
     home = write(tmp_path / "home.json", topic, {0: [others[0].broker_id]})
     moves = write(tmp_path / "moves.json", topic, {0: [others[1].broker_id]})
-    asked = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--execute", "--yes", "--reassignment-json-file")
-    commands.run(*asked, str(home))
+    options = ("zk", "reassign", "--zookeeper", trio.zookeeper, "--execute", "--yes", "--reassignment-json-file")
+    commands.run(*options, str(home))
 
     others[1].freeze()
     try:
-        moving = commands.start(*asked, str(moves))
-        wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is not None, "the request is made")
-        wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
+        moving = commands.start(*options, str(moves))
+        wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is not None, "the request is written")
+        wait_for(lambda: assigned(session, topic)[0].moving, "the controller has started the reassignment")
         trio.brokers[first or 0].stop()
     finally:
         others[1].thaw()
@@ -272,7 +274,7 @@ def test_a_controller_that_goes_in_the_middle_is_followed_to_the_next_one(
     assert read_state(session, []).controller != first
 
 
-def test_preferred_leaders_lead_again_after_a_broker_was_away(
+def test_preferred_leaders_lead_again_after_a_broker_restart(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     topic, commands = create_topic(trio.bootstrap, unique, 3, replicas=2), Commands(tmp_path)
@@ -298,7 +300,7 @@ def test_preferred_leaders_lead_again_after_a_broker_was_away(
     assert session.get(paths.PREFERRED_REPLICA_ELECTION) is None
 
 
-def test_a_deleted_topic_is_gone_and_one_with_a_dead_broker_stays_open_until_it_is_back(
+def test_a_deletion_of_a_topic_with_a_dead_broker_ends_when_the_broker_returns(
     trio: Trio, session: ZookeeperSession, unique: str, tmp_path: Path
 ) -> None:
     commands = Commands(tmp_path)
@@ -325,15 +327,15 @@ def test_a_deleted_topic_is_gone_and_one_with_a_dead_broker_stays_open_until_it_
     assert f"error: topic {plain}: there is no /brokers/topics/{plain}" in refused.stderr
 
 
-def test_a_controller_that_deletes_no_topics_is_found_out_before_or_after(
+def test_disabled_topic_deletion_is_reported_before_or_after_the_request(
     trio: Trio, unique: str, tmp_path: Path
 ) -> None:
     commands, keeper = Commands(tmp_path), trio.keeper
     topic = create_topic(keeper.bootstrap, unique, 1)
-    asked = ("zk", "delete-topic", "--zookeeper", keeper.zookeeper, "--topic", topic, "--execute", "--yes")
+    options = ("zk", "delete-topic", "--zookeeper", keeper.zookeeper, "--topic", topic, "--execute", "--yes")
 
-    before = commands.run(*asked, "--bootstrap-server", keeper.bootstrap, code=1)
-    after = commands.run(*asked, code=1)
+    before = commands.run(*options, "--bootstrap-server", keeper.bootstrap, code=1)
+    after = commands.run(*options, code=1)
 
     assert "delete.topic.enable is false on the controller, broker 0" in before.stderr
     assert "not checked: delete.topic.enable of the controller (no --bootstrap-server)" in after.stderr
@@ -342,10 +344,10 @@ def test_a_controller_that_deletes_no_topics_is_found_out_before_or_after(
         assert read_state(session, [topic]).partition(TopicPartition(topic, 0)).replicas == (0,)
 
 
-def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
+def test_an_unreadable_topic_is_refused_and_leaders_of_the_others_are_elected(
     zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
-    """A ZooKeeper that says what a controller would have written; what becomes of its request is not looked at."""
+    """The test writes the nodes that brokers would write, so no controller processes the request."""
     commands = Commands(tmp_path)
     address = f"{zookeeper.connect}/{unique}"
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[0,1]}'
@@ -365,11 +367,11 @@ def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
             ]
         )
         assert planted.state is OperationState.COMMITTED
-        asked = ("elect", "--zookeeper", address)
+        options = ("elect", "--zookeeper", address)
 
-        alone = commands.run("zk", *asked, "--topic", "bad", code=1)
-        both = rows(commands, *asked, "--topic", "bad", "--topic", "go*", "--topic", "good:0", code=1)
-        done = commands.run("zk", *asked, "--all-topics", "--execute", "--yes", "--wait", "0", code=1)
+        alone = commands.run("zk", *options, "--topic", "bad", code=1)
+        both = rows(commands, *options, "--topic", "bad", "--topic", "go*", "--topic", "good:0", code=1)
+        done = commands.run("zk", *options, "--all-topics", "--execute", "--yes", "--wait", "0", code=1)
         request = session.get(f"/{unique}/admin/preferred_replica_election")
 
     assert "error: ZooKeeper node /brokers/topics/bad: is of version 99" in alone.stderr
@@ -383,8 +385,10 @@ def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
     assert "error: ZooKeeper node /brokers/topics/bad: is of version 99" in done.stderr
 
 
-def test_without_brokers_no_client_is_asked(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:
-    """As after all brokers of a cluster have gone: the topic is there, the controller is not."""
+def test_requests_are_refused_if_the_cluster_has_no_controller(
+    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
+) -> None:
+    """ZooKeeper of a cluster whose brokers are all gone: the topic exists, the controller does not."""
     commands = Commands(tmp_path)
     address = f"{zookeeper.connect}/{unique}"
     with ZookeeperSession(zookeeper.connect, ConnectionConfig(timeout_ms=20_000)) as session:

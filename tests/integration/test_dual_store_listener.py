@@ -1,5 +1,5 @@
-"""Dual commit for every client (issue's line 10): commits of two languages through a listener before Kafka and
-ZooKeeper, while either of the two fails; afterwards both say the same, and it is what was acknowledged last."""
+"""Dual commit for every client: a Python and a Java client commit through a listener in front of Kafka and ZooKeeper
+while either store fails. Afterwards both stores hold the offsets that were acknowledged last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener, StoreListener
 from processes import Commands, create_topic, wait_for
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -39,16 +39,16 @@ PHASES = 7
 PARTITIONS = 4
 PATIENT = ConnectionConfig(timeout_ms=20_000)
 AS_SERVED = ConnectionConfig(timeout_ms=5_000)
-"""What ``manager serve`` opens a store with."""
+"""The configuration with which ``manager serve`` opens a store."""
 
 
 class Committer:
-    """A client that commits until it is told to stop; ``acknowledged`` is what it was told, in order."""
+    """A client that commits until ``stop_requested`` is set. ``acknowledged``: partitions and offsets, in order."""
 
     def __init__(self, group: str) -> None:
         self.group = group
         self.acknowledged: list[tuple[int, int]] = []
-        self.enough = threading.Event()
+        self.stop_requested = threading.Event()
 
     def count(self) -> int:
         return len(self.acknowledged)
@@ -63,7 +63,7 @@ class PythonCommitter(Committer):
             {"bootstrap.servers": bootstrap, "group.id": self.group, "socket.timeout.ms": 4000, "log_level": 0}
         )
         number = 0
-        while not self.enough.is_set():
+        while not self.stop_requested.is_set():
             number += 1
             partition, offset = number % PARTITIONS, number // 2 if number % 37 == 0 else number
             while not self._committed(consumer, ck.TopicPartition(topic, partition, offset)):
@@ -99,7 +99,7 @@ class JavaCommitter(Committer):
                 for line in process.stdout:
                     partition, offset = line.split("\t")
                     self.acknowledged.append((int(partition), int(offset)))
-                    if self.enough.is_set():
+                    if self.stop_requested.is_set():
                         stop.touch()
             finally:
                 process.kill()
@@ -112,7 +112,7 @@ def running(committer: Committer, work: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        committer.enough.set()
+        committer.stop_requested.set()
         thread.join(60)
         assert not thread.is_alive()
 
@@ -122,7 +122,7 @@ def dual_uri(kafka: str, zookeeper: str) -> str:
     return f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}"
 
 
-def held(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> dict[int, int]:
+def offsets_of(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> dict[int, int]:
     (found,) = store.scan([group])
     assert (found.error, dict(found.errors)) == (None, {})
     assert {tp.topic for tp in found.offsets} <= {topic}
@@ -130,14 +130,14 @@ def held(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> dict[int
 
 
 @pytest.mark.timeout(600)
-def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
+def test_both_stores_hold_the_last_acknowledged_offsets_after_failures(tmp_path: Path) -> None:
     python, java = PythonCommitter("python-app"), JavaCommitter("java-app")
     committers = (python, java)
 
-    def acknowledged(more: int) -> None:
-        """Waits until each client has so many more acknowledged commits."""
-        wanted = [committer.count() + more for committer in committers]
-        wait_for(lambda: all(c.count() >= w for c, w in zip(committers, wanted, strict=True)), f"{more} commits")
+    def wait_for_commits(more: int) -> None:
+        """Waits until each client has this many more acknowledged commits."""
+        expected = [committer.count() + more for committer in committers]
+        wait_for(lambda: all(c.count() >= w for c, w in zip(committers, expected, strict=True)), f"{more} commits")
 
     share = COMMITS // PHASES // len(committers) + 1
     with ZooKeeperServer(tmp_path / "zk") as zookeeper, KraftBroker(tmp_path / "kafka") as kafka:
@@ -146,40 +146,42 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
         fill(kafka.bootstrap, topic, 2 * COMMITS)
         store = open_store(dual_uri(kafka.bootstrap, zookeeper.connect), AS_SERVED)
         (tmp_path / "java").mkdir()
-        with StoreListener(store, cluster=kafka.bootstrap) as front:
+        with StoreListener(store, cluster=kafka.bootstrap) as listener:
             with (
-                running(python, lambda: python.run(front.bootstrap, topic)),
-                running(java, lambda: java.run(front.bootstrap, topic, tmp_path / "java")),
+                running(python, lambda: python.run(listener.bootstrap, topic)),
+                running(java, lambda: java.run(listener.bootstrap, topic, tmp_path / "java")),
             ):
-                acknowledged(share)
+                wait_for_commits(share)
 
                 zookeeper.stop()
-                acknowledged(share)  # with Kafka alone: a failure of ZooKeeper fails no commit
-                assert front.backend.metrics()["secondary_pending"] > 0
+                wait_for_commits(share)  # with Kafka alone: commits succeed although ZooKeeper fails
+                assert listener.backend.metrics()["secondary_pending"] > 0
 
                 kafka.kill()
                 kafka.start()
-                acknowledged(share)  # Kafka alone again, after both were away
+                wait_for_commits(share)  # with Kafka alone, after both stores were down
 
                 zookeeper.start()
-                acknowledged(share)
-                wait_for(lambda: front.backend.metrics()["secondary_failing"] == 0, "ZooKeeper is written again")
-                acknowledged(share)
+                wait_for_commits(share)
+                wait_for(lambda: listener.backend.metrics()["secondary_failing"] == 0, "ZooKeeper accepts writes")
+                wait_for_commits(share)
 
                 zookeeper.kill()
-                acknowledged(share)
+                wait_for_commits(share)
                 zookeeper.start()
 
                 kafka.stop()
                 kafka.start()
-                acknowledged(share)
-            lacking = ("secondary_pending", "primary_in_doubt")
-            wait_for(lambda: not any(front.backend.metrics()[name] for name in lacking), "ZooKeeper has everything")
-            assert front.backend.metrics()["secondary_dropped_total"] == 0
+                wait_for_commits(share)
+            pending = ("secondary_pending", "primary_in_doubt")
+            wait_for(
+                lambda: not any(listener.backend.metrics()[name] for name in pending), "ZooKeeper has every offset"
+            )
+            assert listener.backend.metrics()["secondary_dropped_total"] == 0
         with KafkaStore(kafka.bootstrap, PATIENT) as first, ZookeeperStore(zookeeper.connect, config=PATIENT) as second:
             for committer in committers:
-                assert held(first, committer.group, topic) == committer.last()
-                assert held(second, committer.group, topic) == committer.last()
+                assert offsets_of(first, committer.group, topic) == committer.last()
+                assert offsets_of(second, committer.group, topic) == committer.last()
         assert sum(committer.count() for committer in committers) >= COMMITS
 
         commands = Commands(tmp_path)
@@ -192,18 +194,18 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
         assert [(row["status"], row["evidence"]) for row in verified] == [("equal", "seen")] * 2 * PARTITIONS
 
 
-def test_a_modern_consumers_commit_is_where_old_consumers_look_for_it(
+def test_a_modern_consumers_commit_is_in_the_znode_that_old_consumers_read(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, 2)
     store = ZookeeperStore(f"{zookeeper.connect}/kafka", config=AS_SERVED)
-    with StoreListener(store, cluster=kafka.bootstrap) as front:
-        consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": unique})
+    with StoreListener(store, cluster=kafka.bootstrap) as listener:
+        consumer = ck.Consumer({"bootstrap.servers": listener.bootstrap, "group.id": unique})
         consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42, "dropped")], asynchronous=False)
         node = store.session.get(f"/consumers/{unique}/offsets/{topic}/1")
 
-        with ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as theirs:
-            theirs.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(7)})
+        with ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as old_store:
+            old_store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(7)})
         found = consumer.committed([ck.TopicPartition(topic, 0), ck.TopicPartition(topic, 1)], timeout=10)
         consumer.close()
 
@@ -211,20 +213,20 @@ def test_a_modern_consumers_commit_is_where_old_consumers_look_for_it(
     assert [tp.offset for tp in found] == [7, 42]
 
 
-def test_consumers_that_subscribe_have_dual_commit_through_the_relay(
+def test_consumers_that_subscribe_use_dual_commit_through_the_relay(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
 ) -> None:
-    """Their group is the real coordinator's, so their commits reach it with their generation; ZooKeeper gets them too,
-    and a commit of an earlier generation neither of the two."""
+    """The real coordinator manages the group, so it receives the commits with their generation. ZooKeeper receives the
+    same commits. A commit of a client that is not a member reaches neither store."""
     topic = make_topic(unique, 2)
     fill(kafka.bootstrap, topic, 20, partitions=2)
     uri = dual_uri(kafka.bootstrap, f"{zookeeper.connect}/kafka")
-    with ManagerListener(kafka.bootstrap, "unused", relay=True, store=uri) as front:
+    with ManagerListener(kafka.bootstrap, "unused", relay=True, store=uri) as listener:
 
         def consumer() -> ck.Consumer:
             new = ck.Consumer(
                 {
-                    "bootstrap.servers": front.bootstrap,
+                    "bootstrap.servers": listener.bootstrap,
                     "group.id": unique,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
@@ -243,10 +245,10 @@ def test_consumers_that_subscribe_have_dual_commit_through_the_relay(
         wait_for(lambda: owns(2, first), "the assignment")
         first.commit(offsets=[ck.TopicPartition(topic, p, 5) for p in (0, 1)], asynchronous=False)
         second = consumer()
-        wait_for(lambda: owns(1, first, second), "the second member's part")
+        wait_for(lambda: owns(1, first, second), "the second member's assignment")
         second.commit(offsets=[ck.TopicPartition(topic, second.assignment()[0].partition, 9)], asynchronous=False)
         moved = second.assignment()[0].partition
-        stale = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": unique})
+        stale = ck.Consumer({"bootstrap.servers": listener.bootstrap, "group.id": unique})
         with pytest.raises(ck.KafkaException) as refused:
             stale.commit(offsets=[ck.TopicPartition(topic, 1 - moved, 1)], asynchronous=False)
         for member in (stale, second, first):
@@ -257,12 +259,12 @@ def test_consumers_that_subscribe_have_dual_commit_through_the_relay(
         KafkaStore(kafka.bootstrap, PATIENT) as native,
         ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as nodes,
     ):
-        assert held(native, unique, topic) == {moved: 9, 1 - moved: 5}
-        assert held(nodes, unique, topic) == {moved: 9, 1 - moved: 5}
+        assert offsets_of(native, unique, topic) == {moved: 9, 1 - moved: 5}
+        assert offsets_of(nodes, unique, topic) == {moved: 9, 1 - moved: 5}
 
 
 def fill(bootstrap: str, topic: str, records: int, partitions: int = PARTITIONS) -> None:
-    """So many records in each partition: a committed offset is believed only up to the log's end."""
+    """Writes this many records to each partition: a committed offset is valid only up to the log's end."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for number in range(records * partitions):
         producer.produce(topic, b"x", partition=number % partitions)

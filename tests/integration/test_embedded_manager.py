@@ -1,4 +1,4 @@
-"""The offset manager inside a program, alone and beside others."""
+"""The offset manager embedded in a program, alone and together with other managers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def embedded(kafka: KafkaBroker, topic: str) -> Iterator[OffsetManager]:
         yield manager
 
 
-def test_it_commits_fetches_deletes_and_remembers(kafka: KafkaBroker, unique: str) -> None:
+def test_commits_and_deletions_survive_a_restart(kafka: KafkaBroker, unique: str) -> None:
     with embedded(kafka, unique) as manager:
         assert manager.fetch("g", [A]) == {A: ABSENT}
         manager.commit("g", {A: OffsetAndMetadata(5, "m", 3), B: OffsetAndMetadata(6), C: OffsetAndMetadata(7)})
@@ -39,11 +39,11 @@ def test_it_commits_fetches_deletes_and_remembers(kafka: KafkaBroker, unique: st
         manager.delete("g", [B])
         assert manager.fetch("g", [A, B]) == {A: Committed(5, "m", 3), B: ABSENT}
         manager.delete("g")
-        manager.delete("g")  # there is nothing left, which is what was wanted
+        manager.delete("g")  # idempotent: there is nothing left to delete
         assert manager.groups() == ["h"]
 
 
-def test_it_lowers_nothing_unless_told_and_says_what_failed(kafka: KafkaBroker, unique: str) -> None:
+def test_a_rewind_is_rejected_unless_allowed_and_each_failure_is_reported(kafka: KafkaBroker, unique: str) -> None:
     with embedded(kafka, unique) as manager:
         manager.commit("g", {A: OffsetAndMetadata(5)})
         with pytest.raises(PartialFailure) as caught:
@@ -58,7 +58,7 @@ def test_it_lowers_nothing_unless_told_and_says_what_failed(kafka: KafkaBroker, 
         assert manager.fetch("g", [A]) == {A: Committed(4)}
 
 
-def test_threads_that_commit_to_one_group_never_lower_it(kafka: KafkaBroker, unique: str) -> None:
+def test_concurrent_commits_never_lower_an_offset(kafka: KafkaBroker, unique: str) -> None:
     with embedded(kafka, unique) as manager:
 
         def climb(start: int) -> None:
@@ -76,10 +76,10 @@ def test_threads_that_commit_to_one_group_never_lower_it(kafka: KafkaBroker, uni
         assert manager.fetch("g", [A]) == {A: Committed(39)}
 
 
-def test_two_share_the_groups_and_one_takes_over_from_the_other(
+def test_two_managers_share_the_groups_and_one_takes_over_from_the_other(
     kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Sessions so long that nothing comes back because one is over.
+    # Sessions outlast the test, so groups move only because a manager joins or leaves.
     monkeypatch.setattr(embedded_manager, "NodeConfig", partial(NodeConfig, session_timeout_s=120.0))
     groups = [f"g{number}" for number in range(40)]
     with embedded(kafka, unique) as first:
@@ -94,7 +94,7 @@ def test_two_share_the_groups_and_one_takes_over_from_the_other(
             with pytest.raises(NotCoordinator, match="belongs to the manager embedded-"):
                 first.commit(group, {A: OffsetAndMetadata(2)})
             second.commit(group, {A: OffsetAndMetadata(3)})
-        # It has left: its groups come back, and nobody has to wait for its session to end.
+        # The second manager has left: its groups return before its session ends.
         deadline = time.monotonic() + 60
         while _owners(first, first, groups)[0] != groups:
             assert time.monotonic() < deadline
@@ -103,16 +103,16 @@ def test_two_share_the_groups_and_one_takes_over_from_the_other(
 
 
 def _owners(first: OffsetManager, second: OffsetManager, groups: list[str]) -> tuple[list[str], list[str]]:
-    """The groups that the first answers for, and those that the second does."""
-    answered: tuple[list[str], list[str]] = ([], [])
+    """The groups that each of the two managers serves."""
+    served: tuple[list[str], list[str]] = ([], [])
     for group in groups:
-        for manager, found in zip((first, second), answered, strict=True):
+        for manager, found in zip((first, second), served, strict=True):
             try:
                 manager.fetch(group)
             except NotCoordinator:
                 continue
             found.append(group)
-    return answered
+    return served
 
 
 def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_written(
@@ -129,7 +129,7 @@ def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_writte
         assert manager.fetch("g") == {A: Committed(5)}
 
 
-def test_outside_of_its_context_it_says_so(kafka: KafkaBroker, unique: str) -> None:
+def test_a_fetch_outside_of_the_context_raises_not_coordinator(kafka: KafkaBroker, unique: str) -> None:
     manager = OffsetManager(kafka.bootstrap, topic=unique)
     with pytest.raises(NotCoordinator, match="not running"):
         manager.fetch("g")

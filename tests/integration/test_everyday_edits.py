@@ -1,4 +1,4 @@
-"""``offsets set``, ``reset``, ``delete``, and how they are taken back, on real ZooKeeper and real Kafka."""
+"""``offsets set``, ``reset`` and ``delete``, and their undo, on real ZooKeeper and real Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from everyday import COMMAND, Cli, committed, inner_store, named_store
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.core.model import Committed
@@ -23,7 +23,7 @@ pytest_plugins = ["everyday_fixtures"]
 pytestmark = pytest.mark.servers
 
 
-def test_offsets_are_set_shown_and_taken_back(cli: Cli, flags: list[str], topic: str) -> None:
+def test_offsets_are_set_shown_and_undone(cli: Cli, flags: list[str], topic: str) -> None:
     dry = cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0,1", "--to-offset", "4", *flags)
     assert f"dry run: would change 2 offsets in 1 group in {named_store(flags)}" in dry.stderr
     assert "; nothing was changed" in dry.stderr
@@ -38,9 +38,9 @@ def test_offsets_are_set_shown_and_taken_back(cli: Cli, flags: list[str], topic:
     assert [undo[3] for undo in undos] == images
     assert len(images) == (2 if "--store" in flags else 1)
 
-    there, absent = cli.rows("offsets", "get", "--group", topic, "--topic", f"{topic}:1,2", *flags)
-    assert there["commit_timestamp"] is None or there["commit_timestamp"] > 1_700_000_000_000
-    assert there | {"commit_timestamp": None} == {
+    present, absent = cli.rows("offsets", "get", "--group", topic, "--topic", f"{topic}:1,2", *flags)
+    assert present["commit_timestamp"] is None or present["commit_timestamp"] > 1_700_000_000_000
+    assert present | {"commit_timestamp": None} == {
         "group": topic,
         "topic": topic,
         "partition": 1,
@@ -75,14 +75,14 @@ def test_reset_follows_every_scenario_of_kafkas_tool(cli: Cli, flags: list[str],
     every = ["--topic", topic]
     assert reset(*every, "--to-earliest")[0] == {0: 0, 1: 0, 2: 0}
     assert reset(*every, "--to-latest")[0] == {0: 10, 1: 20, 2: 0}
-    offsets, said = reset(*every, "--to-offset", "15")
+    offsets, output = reset(*every, "--to-offset", "15")
     assert offsets == {0: 10, 1: 15, 2: 0}
-    assert said.count("clamped from 15 to the log's end") == 2
+    assert output.count("clamped from 15 to the log's end") == 2
     assert reset("--topic", f"{topic}:1", "--shift-by", "-5")[0] == {0: 10, 1: 10, 2: 0}
     assert reset("--all-topics", "--shift-by", "-100")[0] == {0: 0, 1: 0, 2: 0}
-    offsets, said = reset(*every, "--to-datetime", "2001-09-09T01:46:55.000")
+    offsets, output = reset(*every, "--to-datetime", "2001-09-09T01:46:55.000")
     assert offsets == {0: 10, 1: 15, 2: 0}
-    assert said.count("no record at or after that time: the log's end") == 2
+    assert output.count("no record at or after that time: the log's end") == 2
     assert reset(*every, "--by-duration", "P20000D")[0] == {0: 0, 1: 0, 2: 0}
     assert reset("--topic", f"{topic}:0,1", "--to-current")[0] == {0: 0, 1: 0, 2: 0}
     file = tmp_path / "plan.csv"
@@ -106,34 +106,34 @@ def test_an_exported_plan_is_read_back(cli: Cli, flags: list[str], topic: str, t
     assert len(two.stdout.splitlines()) == 6
 
 
-def test_ctrl_c_at_the_question_does_nothing_and_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_changes_nothing_and_is_reported(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "store.avro"
     with open_store(f"file:{file}") as store:
         store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(8)})
     arguments = ["groups", "delete", "--group", "g", "--execute", "--store", f"file:{file}"]
-    ours, theirs = pty.openpty()
+    primary, replica = pty.openpty()
     try:
         with subprocess.Popen(
-            [*COMMAND, *arguments], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=cli.environ
+            [*COMMAND, *arguments], stdin=replica, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=cli.environ
         ) as process:
             assert process.stderr is not None
-            said = b""
-            while not said.endswith(b"[y/N] "):
+            output = b""
+            while not output.endswith(b"[y/N] "):
                 got = os.read(process.stderr.fileno(), 4096)
-                assert got, said
-                said += got
+                assert got, output
+                output += got
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
-            # Python writes the question once more where the signal comes while it is still flushing it.
+            # Python prints the prompt again if the signal arrives while it flushes the prompt.
             assert process.stderr.read().strip().endswith(b"interrupted: nothing was done")
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(primary)
+        os.close(replica)
     with open_store(f"file:{file}") as store:
         assert len(store.fetch("g")) == 1
 
 
-def test_an_undo_names_what_it_needs_and_a_failed_edit_offers_none(
+def test_an_undo_command_has_all_options_and_a_failed_edit_prints_none(
     cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     here = ["--bootstrap-server", kafka.bootstrap]
@@ -146,12 +146,12 @@ def test_an_undo_names_what_it_needs_and_a_failed_edit_offers_none(
     assert "undo:" not in failed.stderr
 
 
-def test_an_edit_of_two_stores_is_taken_back_in_each(
+def test_an_edit_of_two_stores_is_undone_in_each(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
 ) -> None:
     first, second = f"kafka://{kafka.bootstrap}", f"zookeeper://{zookeeper.connect}"
-    held = {first: {0: 9, 1: 3}, second: {0: 5, 1: 7, 2: 1}}
-    for uri, offsets in held.items():
+    before = {first: {0: 9, 1: 3}, second: {0: 5, 1: 7, 2: 1}}
+    for uri, offsets in before.items():
         with open_store(uri) as store:
             store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
     join_cluster(zookeeper.connect, kafka.bootstrap)
@@ -159,18 +159,18 @@ def test_an_edit_of_two_stores_is_taken_back_in_each(
     done = cli("offsets", "set", "--group", topic, "--topic", f"{topic}:0-2", "--to-offset", "8", "--execute", "--yes",
                "--store", dual)  # fmt: skip
     assert "done: 3 changed" in done.stderr
-    for uri in held:
+    for uri in before:
         assert committed(cli, ["--store", uri], topic) == {0: 8, 1: 8, 2: 8}
     undos = [shlex.split(line.removeprefix("undo: ")) for line in done.stderr.splitlines() if line.startswith("undo: ")]
-    assert [undo[undo.index("--store") + 1].partition("?")[0] for undo in undos] == list(held)
+    assert [undo[undo.index("--store") + 1].partition("?")[0] for undo in undos] == list(before)
     for undo in undos:
         assert undo[0] == "offsetmgr"
         cli(*undo[1:], "--yes")
-    for uri, offsets in held.items():
+    for uri, offsets in before.items():
         assert committed(cli, ["--store", uri], topic) == offsets
 
 
-def test_deleted_offsets_come_back_from_their_before_images(cli: Cli, flags: list[str], topic: str) -> None:
+def test_deleted_offsets_are_restored_from_their_before_images(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0,1", "--to-offset", "8", "--metadata",
         "mine", "--execute", "--yes", *flags)  # fmt: skip
     image = Path(cli.environ["XDG_STATE_HOME"]) / "mine.avro"
@@ -184,7 +184,7 @@ def test_deleted_offsets_come_back_from_their_before_images(cli: Cli, flags: lis
     assert committed(cli, flags, topic) == {0: 8, 1: 8}
 
 
-def test_an_undo_says_which_groups_it_leaves_empty(cli: Cli, flags: list[str], topic: str) -> None:
+def test_an_undo_names_the_groups_that_it_leaves_empty(cli: Cli, flags: list[str], topic: str) -> None:
     # Given a group that an edit created, in one store or in two
     image = Path(cli.environ["XDG_STATE_HOME"]) / "mine.avro"
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "8", "--execute",
@@ -193,25 +193,25 @@ def test_an_undo_says_which_groups_it_leaves_empty(cli: Cli, flags: list[str], t
         one = image.with_stem(part)
         there = inner_store(cli, flags, one)
 
-        # When the edit is taken back
+        # When the edit is undone
         undone = cli("offsets", "import", str(one), "--execute", "--yes", *there)
 
-        # Then the group that stays is named, with what removes it
+        # Then the output names the group that stays, and the command that removes it
         stays = {"group": topic} in cli.rows("groups", "list", *there)
-        said = f"group '{topic}' stays, empty; offsetmgr groups delete --group NAME --execute removes it\n"
-        assert (said in undone.stderr) is stays
+        notice = f"group '{topic}' stays, empty; offsetmgr groups delete --group NAME --execute removes it\n"
+        assert (notice in undone.stderr) is stays
         if stays:
             cli("groups", "delete", "--group", topic, "--execute", "--yes", *there)
         assert {"group": topic} not in cli.rows("groups", "list", *there)
 
 
-def test_before_images_are_on_disk_before_anything_is_changed(
+def test_an_edit_changes_nothing_if_before_images_cannot_be_written(
     cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     here = ["--bootstrap-server", kafka.bootstrap]
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(7)})
-    file = tmp_path / "not-a-folder"
+    file = tmp_path / "not-a-directory"
     file.write_text("")
     failed = cli("offsets", "set", "--group", topic, "--topic", f"{topic}:0", "--to-offset", "1", "--execute", "--yes",
                  "--before-image", str(file / "x.avro"), *here, code=1)  # fmt: skip

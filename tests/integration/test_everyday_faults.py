@@ -1,4 +1,4 @@
-"""The everyday commands before a dead server, one that never answers, the wrong kind of one, an unknown group."""
+"""The everyday commands against a dead server, a silent one and the wrong kind of server, and with an unknown group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from everyday import Cli
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
@@ -30,24 +30,24 @@ READS_AND_EDITS = [
     ["offsets", "export", "x.avro", "--group", "g"],
 ]
 TIMEOUT_MS = 1500
-LITTLE = 3.0
-"""Seconds beside the timeout, by the command's own clock: its modules are imported in them."""
-PATIENT_MS = 30_000
-"""Where the servers are as they should be, and may be as busy as they like."""
+OVERHEAD_S = 3.0
+"""Time above the timeout, by the command's own clock, for the import of modules."""
+LONG_TIMEOUT_MS = 30_000
+"""Timeout for commands against servers that work but may be busy."""
 
 
 @pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
-    """A port that accepts connections and never says a word."""
+    """The address of a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def check_fault(cli: Cli, arguments: list[str], tmp_path: Path, timeout_ms: int = TIMEOUT_MS) -> str:
-    """One clear line, exit code 1, in time, nothing on stdout, no file left."""
+    """Checks one error line, exit code 1, the duration, an empty stdout and that no file is left. Returns the line."""
     arguments = [str(tmp_path / a) if a == "x.avro" else a for a in arguments]
     done, took = cli.timed(*arguments, "--timeout", str(timeout_ms), code=1)
-    assert took < timeout_ms / 1000 + LITTLE
+    assert took < timeout_ms / 1000 + OVERHEAD_S
     assert done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("reading:")]
     assert [re.split("[: ]", line)[0] for line in lines] in (["error"], ["error", "hint"]), done.stderr
@@ -59,12 +59,12 @@ def check_fault(cli: Cli, arguments: list[str], tmp_path: Path, timeout_ms: int 
 
 @pytest.mark.parametrize("arguments", READS_AND_EDITS, ids=lambda a: "-".join(a[:2]))
 @pytest.mark.parametrize("kind", ["kafka", "zookeeper"])
-def test_a_dead_server_is_one_line_within_the_time_out(
+def test_a_dead_server_is_one_error_line_within_the_timeout(
     kind: str, arguments: list[str], cli: Cli, tmp_path: Path
 ) -> None:
-    with socket.socket() as held:  # bound and not listening: connections are refused, and nobody else takes the port
-        held.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as unused:  # bound without listening: connections are refused, and the port stays reserved
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         flags = ["--bootstrap-server", address] + (["--zookeeper", address] if kind == "zookeeper" else [])
         line = check_fault(cli, [*arguments, *flags], tmp_path)
     assert address in line
@@ -72,7 +72,7 @@ def test_a_dead_server_is_one_line_within_the_time_out(
 
 @pytest.mark.parametrize("arguments", READS_AND_EDITS, ids=lambda a: "-".join(a[:2]))
 @pytest.mark.parametrize("kind", ["kafka", "zookeeper"])
-def test_a_port_that_never_answers_is_one_line_within_the_time_out(
+def test_a_silent_server_is_one_error_line_within_the_timeout(
     kind: str, arguments: list[str], cli: Cli, tmp_path: Path, silent: str
 ) -> None:
     flags = ["--bootstrap-server", silent] + (["--zookeeper", silent] if kind == "zookeeper" else [])
@@ -86,7 +86,7 @@ def test_a_port_that_never_answers_is_one_line_within_the_time_out(
     ids=lambda a: "-".join(a[:2]),
 )
 @pytest.mark.parametrize("kind", ["kafka", "zookeeper"])
-def test_an_unknown_group_is_one_line(
+def test_an_unknown_group_is_one_error_line(
     kind: str,
     arguments: list[str],
     cli: Cli,
@@ -101,11 +101,11 @@ def test_an_unknown_group_is_one_line(
         flags += ["--zookeeper", zookeeper.connect]
     unknown = f"{topic}-unknown"
     named = [unknown if a == "g" else topic if a == "t" else f"{topic}:0" if a == "t:0" else a for a in arguments]
-    line = check_fault(cli, [*named, *flags], tmp_path, PATIENT_MS)
+    line = check_fault(cli, [*named, *flags], tmp_path, LONG_TIMEOUT_MS)
     assert f"group '{unknown}'" in line
 
 
-def test_the_wrong_kind_of_server_is_one_line(
+def test_the_wrong_kind_of_server_is_one_error_line(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     assert kafka.bootstrap in check_fault(cli, ["groups", "list", "--zookeeper", kafka.bootstrap], tmp_path)
@@ -113,7 +113,7 @@ def test_the_wrong_kind_of_server_is_one_line(
     assert zookeeper.connect in line
 
 
-def test_a_port_that_takes_no_logins_is_reported_as_such(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_a_port_without_sasl_is_reported_with_a_hint(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"

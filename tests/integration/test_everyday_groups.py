@@ -1,4 +1,4 @@
-"""Groups that are copied, renamed, deleted, exported, or have live members, on real ZooKeeper and real Kafka."""
+"""Copy, rename, deletion and export of groups, and groups with live members, on real ZooKeeper and real Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest_plugins = ["everyday_fixtures"]
 pytestmark = pytest.mark.servers
 
 
-def planted(zookeeper: ZooKeeperServer, path: str, data: bytes) -> None:
+def create_node(zookeeper: ZooKeeperServer, path: str, data: bytes) -> None:
     client = KazooClient(zookeeper.connect)
     client.start()
     client.create(path, data, makepath=True)
@@ -25,7 +25,7 @@ def planted(zookeeper: ZooKeeperServer, path: str, data: bytes) -> None:
     client.close()
 
 
-def test_a_group_named_like_a_glob_is_meant_alone(
+def test_a_group_named_like_a_glob_is_selected_alone(
     cli: Cli, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
     flags = ["--zookeeper", zookeeper.connect]
@@ -148,7 +148,7 @@ def test_old_consumers_in_zookeeper_are_members_too(
         refused = cli("offsets", "reset", "--group", topic, "--topic", topic, "--to-earliest", "--execute", "--yes",
                       *there, code=1)  # fmt: skip
         assert "STABLE with 1 member: " in refused.stderr
-        # its group in Kafka is refused too, where the ZooKeeper is known: with dual commit it commits there as well
+        # Edits in Kafka are refused too if the ZooKeeper is known: a member with dual commit commits there as well.
         cli.environ["OFFSETMGR_ZOOKEEPER"] = there[1]
         in_kafka = ["--store", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
         for edit in (
@@ -165,10 +165,10 @@ def test_old_consumers_in_zookeeper_are_members_too(
     finally:
         consumer.stop()
 
-    def alone() -> bool:
+    def has_no_members() -> bool:
         return cli.rows("groups", "list", "--group", topic, "--state", *there) == [{"group": topic, "state": "EMPTY"}]
 
-    until(alone)
+    until(has_no_members)
     cli.environ["OFFSETMGR_ZOOKEEPER"] = there[1]
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "3", *in_kafka)
     del cli.environ["OFFSETMGR_ZOOKEEPER"]
@@ -176,19 +176,19 @@ def test_old_consumers_in_zookeeper_are_members_too(
     assert committed(cli, there, topic)[0] == 0
 
 
-def test_a_zookeeper_of_another_cluster_tells_nothing_of_a_group_of_this_one(
+def test_members_in_the_zookeeper_of_another_cluster_are_ignored(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
 ) -> None:
     # Given a group of the same name with a registered consumer, below another chroot
-    somebody = b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"1"}'
-    planted(zookeeper, f"/{topic}/consumers/{topic}/ids/somebody", somebody)
+    registration = b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"1"}'
+    create_node(zookeeper, f"/{topic}/consumers/{topic}/ids/consumer-1", registration)
     cli.environ["OFFSETMGR_ZOOKEEPER"] = f"{zookeeper.connect}/{topic}"
     edit = ["offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "3"]
     edit += ["--store", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
 
-    # When nothing says whose ZooKeeper it is, then the group may be the same
-    assert "STABLE with 1 member: member (somebody)" in cli(*edit, code=1).stderr
+    # When the ZooKeeper has no cluster id, then the group may be the same
+    assert "STABLE with 1 member: member (consumer-1)" in cli(*edit, code=1).stderr
 
-    # When it is seen to be another cluster's, then it is another group
-    planted(zookeeper, f"/{topic}/cluster/id", b'{"version":"1","id":"another"}')
+    # When the ZooKeeper has another cluster id, then it is another group
+    create_node(zookeeper, f"/{topic}/cluster/id", b'{"version":"1","id":"another"}')
     assert "done: 1 changed" in cli(*edit).stderr

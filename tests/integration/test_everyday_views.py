@@ -1,4 +1,4 @@
-"""``groups`` and ``offsets`` as they are listed, described and watched, against real ZooKeeper and real Kafka."""
+"""``groups`` and ``offsets``: lists, descriptions and watches, on real ZooKeeper and real Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from everyday import COMMAND, Cli
 from kazoo.client import KazooClient
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -22,7 +22,7 @@ pytest_plugins = ["everyday_fixtures"]
 pytestmark = pytest.mark.servers
 
 
-def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[str], topic: str) -> None:
+def test_lag_and_description_use_the_ranges_of_the_real_log(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0-2", "--to-offset", "8", "--execute",
         "--yes", *flags)  # fmt: skip
     rows = cli.rows("offsets", "lag", "--group", topic, *flags)
@@ -44,7 +44,7 @@ def test_lag_and_description_count_against_the_real_log(cli: Cli, flags: list[st
     assert watched.stdout.count("GROUP") == 2
 
 
-def test_partitions_that_are_asked_for_are_shown_committed_or_not(cli: Cli, flags: list[str], topic: str) -> None:
+def test_requested_partitions_are_shown_with_or_without_a_commit(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--to-offset", "8", "--execute",
         "--yes", *flags)  # fmt: skip
     rows = cli.rows("offsets", "get", "--group", topic, "--topic", topic, *flags)
@@ -58,27 +58,27 @@ def test_partitions_that_are_asked_for_are_shown_committed_or_not(cli: Cli, flag
     rows = cli.rows("offsets", "lag", "--group", topic, "--topic", f"{topic}:2", *flags)
     assert [(r["partition"], r["lag"]) for r in rows] == [(2, None)]
     for command in ("get", "lag"):
-        said = cli("offsets", command, "--group", topic, "--topic", f"{topic}-none", *flags, code=1)
-        assert said.stderr == f"error: group '{topic}': has no committed offsets in topic {topic}-none\n"
-        said = cli("offsets", command, "--all-groups", "--topic", f"{topic}-none", *flags)
-        assert f"no committed offsets in topic {topic}-none in " in said.stderr
+        done = cli("offsets", command, "--group", topic, "--topic", f"{topic}-none", *flags, code=1)
+        assert done.stderr == f"error: group '{topic}': has no committed offsets in topic {topic}-none\n"
+        done = cli("offsets", command, "--all-groups", "--topic", f"{topic}-none", *flags)
+        assert f"no committed offsets in topic {topic}-none in " in done.stderr
 
 
-def test_a_topic_that_no_described_group_has_is_an_error(cli: Cli, flags: list[str], topic: str) -> None:
+def test_a_topic_without_offsets_in_any_described_group_is_an_error(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--to-offset", "8", "--execute",
         "--yes", *flags)  # fmt: skip
     describe = ["groups", "describe", "--group", topic, "--topic"]
-    said = cli(*describe, f"{topic}-typo", *flags, code=1)
-    assert "0 members, nothing committed in these topics" in said.stdout
-    assert said.stderr.startswith(f"error: topic {topic}-typo: not among the groups' offsets in ")
-    beside = cli(*describe, topic, "--topic", f"{topic}-typo", "--format", "json", *flags, code=1)
-    assert [row["offset"] for row in json.loads(beside.stdout)] == [8]
+    done = cli(*describe, f"{topic}-typo", *flags, code=1)
+    assert "0 members, nothing committed in these topics" in done.stdout
+    assert done.stderr.startswith(f"error: topic {topic}-typo: not among the groups' offsets in ")
+    mixed = cli(*describe, topic, "--topic", f"{topic}-typo", "--format", "json", *flags, code=1)
+    assert [row["offset"] for row in json.loads(mixed.stdout)] == [8]
     for option in ("--members", "--state"):
         refused = cli(*describe, topic, option, *flags, code=2)
         assert f"--topic: selects partitions, but {option} shows no partitions" in refused.stderr
 
 
-def test_an_empty_place_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
+def test_an_empty_store_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
     client = KazooClient(zookeeper.connect)
     client.start()
     try:
@@ -86,19 +86,19 @@ def test_an_empty_place_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: s
     finally:
         client.stop()
         client.close()
-    place = f"{zookeeper.connect}/{unique}"
-    said = cli("groups", "list", "--zookeeper", place)
-    nothing = re.compile(rf"no groups in zookeeper://{place}[^ ]*; is the chroot right\?\n")
-    assert said.stdout == ""
-    assert nothing.fullmatch(said.stderr)
-    assert cli.rows("groups", "list", "--zookeeper", place) == []
-    said = cli("groups", "describe", "--all-groups", "--zookeeper", place)
-    assert nothing.fullmatch(said.stderr)
-    said = cli("offsets", "get", "--all-groups", "--zookeeper", place)
-    assert said.stderr.startswith(f"no committed offsets in zookeeper://{place}")
+    address = f"{zookeeper.connect}/{unique}"
+    done = cli("groups", "list", "--zookeeper", address)
+    nothing = re.compile(rf"no groups in zookeeper://{address}[^ ]*; is the chroot right\?\n")
+    assert done.stdout == ""
+    assert nothing.fullmatch(done.stderr)
+    assert cli.rows("groups", "list", "--zookeeper", address) == []
+    done = cli("groups", "describe", "--all-groups", "--zookeeper", address)
+    assert nothing.fullmatch(done.stderr)
+    done = cli("offsets", "get", "--all-groups", "--zookeeper", address)
+    assert done.stderr.startswith(f"no committed offsets in zookeeper://{address}")
 
 
-def test_one_odd_name_does_not_break_a_listing_of_two_stores(
+def test_one_invalid_group_name_does_not_break_a_list_of_two_stores(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
 ) -> None:
     odd = f"{topic}/odd"
@@ -130,7 +130,7 @@ def test_states_are_listed_filtered_and_described(cli: Cli, kafka: KafkaBroker, 
     assert kafka.bootstrap in str(row["coordinator"])
 
 
-def test_only_with_lag_leaves_out_nothing_but_what_is_well(
+def test_only_with_lag_omits_only_partitions_without_lag(
     cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
 ) -> None:
     flags = ["--zookeeper", zookeeper.connect, "--bootstrap-server", kafka.bootstrap]

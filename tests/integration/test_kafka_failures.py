@@ -1,4 +1,4 @@
-"""What the Kafka store and cluster say, and when, where servers are dead, frozen, new, strange or want a login."""
+"""Errors of `KafkaStore` and `KafkaCluster`, and their delay, with dead, frozen, new, non-Kafka and secured servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from processes import may_log_in
+from processes import wait_for_login
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.servers
 
 
-def refused(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrError, OffsetMgrError, OffsetMgrError]:
-    """What fetching and editing through the store, and asking the cluster, raise."""
+def errors_of(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrError, OffsetMgrError, OffsetMgrError]:
+    """The errors of a fetch and an edit through the store, and of a request to the cluster."""
     config = ConnectionConfig(kafka=kafka, timeout_ms=timeout_ms)
     edit = GroupEdit("g", {TopicPartition("t", 0): Change(OffsetAndMetadata(1))})
     with KafkaStore(bootstrap, config) as store, KafkaCluster(bootstrap, config) as cluster:
@@ -57,16 +57,16 @@ def refused(bootstrap: str, timeout_ms: int, **kafka: str) -> tuple[OffsetMgrErr
             store.fetch("g")
         with pytest.raises(OffsetMgrError) as editing:
             list(store.edit([edit]))
-        with pytest.raises(OffsetMgrError) as asking:
+        with pytest.raises(OffsetMgrError) as querying:
             cluster.cluster_id()
-    return fetching.value, editing.value, asking.value
+    return fetching.value, editing.value, querying.value
 
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    with socket.socket() as held:  # bound and not listening: connections are refused, and nobody else takes the port
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    with socket.socket() as unused:  # bound without listening: connections are refused, and the port stays reserved
+        unused.bind(("127.0.0.1", 0))
+        yield unused.getsockname()[1]
 
 
 # --- dead, strange, frozen ------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def closed_port() -> Iterator[int]:
 
 def test_a_dead_server_is_unreachable_at_once(closed_port: int) -> None:
     with Stopwatch() as watch:
-        errors = refused(f"127.0.0.1:{closed_port}", timeout_ms=10_000)
+        errors = errors_of(f"127.0.0.1:{closed_port}", timeout_ms=10_000)
 
     assert {type(e) for e in errors} == {Unreachable}
     assert all("Connection refused" in str(e) and str(closed_port) in str(e) for e in errors)
@@ -82,36 +82,36 @@ def test_a_dead_server_is_unreachable_at_once(closed_port: int) -> None:
 
 
 def test_a_host_that_does_not_exist_is_unreachable() -> None:
-    errors = refused("no-such-host.invalid:9092", timeout_ms=10_000)
+    errors = errors_of("no-such-host.invalid:9092", timeout_ms=10_000)
 
     assert {type(e) for e in errors} == {Unreachable}
 
 
-def test_zookeepers_port_is_reported_apart_from_a_broker(zookeeper: ZooKeeperServer) -> None:
-    errors = refused(zookeeper.connect, timeout_ms=5_000)
+def test_a_zookeeper_port_is_reported_as_no_broker(zookeeper: ZooKeeperServer) -> None:
+    errors = errors_of(zookeeper.connect, timeout_ms=5_000)
 
     assert {type(e) for e in errors} == {ServerError}
     assert {e.why for e in errors} == {"the server at this address does not respond like a Kafka broker"}
 
 
-def test_a_listener_that_says_nothing_times_out_within_the_time_out() -> None:
+def test_a_silent_listener_times_out_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with Stopwatch() as watch:
-            errors = refused(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1_000)
+            errors = errors_of(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=1_000)
 
         assert {type(e) for e in errors} == {TimedOut}
         assert watch.seconds < 6
 
 
-def test_tls_on_a_plain_listener_is_refused_clearly(kafka: KafkaBroker) -> None:
-    fetching, editing, asking = refused(kafka.bootstrap, 3_000, **{"security.protocol": "ssl"})
+def test_tls_to_a_plaintext_listener_is_an_error(kafka: KafkaBroker) -> None:
+    fetching, editing, querying = errors_of(kafka.bootstrap, 3_000, **{"security.protocol": "ssl"})
 
     assert isinstance(fetching, ServerError | Unreachable | TimedOut)
     assert type(fetching) is type(editing)
-    assert isinstance(asking, ServerError | Unreachable | TimedOut)
+    assert isinstance(querying, ServerError | Unreachable | TimedOut)
 
 
-def test_a_second_bootstrap_server_is_used_where_the_first_is_dead(kafka: KafkaBroker, closed_port: int) -> None:
+def test_a_second_bootstrap_server_is_used_if_the_first_is_dead(kafka: KafkaBroker, closed_port: int) -> None:
     both = f"127.0.0.1:{closed_port},{kafka.bootstrap}"
 
     with KafkaStore(both) as store, KafkaCluster(both) as cluster:
@@ -123,8 +123,8 @@ def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port:
         "from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster\n"
         "from offsetmgr.stores.kafka import KafkaStore\n"
         "from offsetmgr.core.errors import Unreachable\n"
-        "for ask in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"
-        "    try: ask()\n"
+        "for call in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"
+        "    try: call()\n"
         "    except Unreachable: print('unreachable')\n"
     ).replace("ADDRESS", repr(f"127.0.0.1:{closed_port}"))
 
@@ -133,14 +133,14 @@ def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "unreachable\nunreachable\n", "")
 
 
-# --- brokers of this module's own -----------------------------------------------------------------
+# --- separate brokers -----------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["3.9", "4.1"])
 def own_broker(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> Iterator[KafkaBroker | KraftBroker]:
-    """A broker on which no group has ever been: its ``__consumer_offsets`` does not exist."""
+    """A new broker, whose ``__consumer_offsets`` does not exist."""
     broker: KafkaBroker | KraftBroker
     if request.param == "3.9":
         broker = KafkaBroker(tmp_path, zookeeper=f"{zookeeper.connect}/{tmp_path.name}-{os.getpid()}")
@@ -159,7 +159,7 @@ def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
 
         result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
 
-        assert time.monotonic() - began < 50  # what hangs does so until its timeout
+        assert time.monotonic() - began < 50  # a request that hangs lasts until its timeout
         assert result.outcomes[TopicPartition(topic, 0)].status is EditStatus.WRITTEN
         assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
 
@@ -168,20 +168,18 @@ def test_describing_groups_of_a_fresh_cluster_does_not_hang(own_broker: KafkaBro
     with KafkaCluster(own_broker.bootstrap, ConnectionConfig(timeout_ms=60_000)) as cluster:
         began = time.monotonic()
 
-        described = cluster.describe_groups(["nobody"])
+        described = cluster.describe_groups(["no-such-group"])
 
-        assert getattr(described["nobody"], "state", described["nobody"]) == "DEAD"
+        assert getattr(described["no-such-group"], "state", described["no-such-group"]) == "DEAD"
         assert time.monotonic() - began < 50
 
 
-def test_a_frozen_broker_is_a_time_out_and_nothing_else(
-    own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
-) -> None:
+def test_a_frozen_broker_causes_timeouts_only(own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic) -> None:
     topic = make_topic("frozen", 1, bootstrap=own_broker.bootstrap)
     tp = TopicPartition(topic, 0)
     config = ConnectionConfig(timeout_ms=2_000)
     with KafkaStore(own_broker.bootstrap, config) as store, KafkaCluster(own_broker.bootstrap, config) as cluster:
-        # A broker that is still warming up takes longer than that.
+        # A broker that has just started may exceed the timeout.
         _until(lambda: not _failures(store, "g", {tp: OffsetAndMetadata(5)}))
         _until(lambda: isinstance(cluster.log_ranges([tp])[tp], LogRange))
         own_broker.freeze()
@@ -210,16 +208,16 @@ def _failures(store: KafkaStore, group: str, offsets: dict[TopicPartition, Offse
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Repeats what has a timeout of its own."""
+    """Repeats a call that has its own timeout."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "not within 60 s"
 
 
-def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
+def test_a_broker_killed_during_edits_leaves_no_false_outcome(
     own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
 ) -> None:
-    """Acknowledged edits are there after the restart; failed ones hold what was before, or what was asked for."""
+    """After the restart acknowledged edits exist. A failed edit left the old or the requested offset."""
     topic = make_topic("killed", 2, bootstrap=own_broker.bootstrap)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     names = [f"g{n}" for n in range(600)]
@@ -241,22 +239,22 @@ def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
 
     with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=30_000)) as store:
         found = {s.group: s for s in store.scan(names)}
-    verdicts = {name: outcome.status for name, outcome in outcomes.items()}
+    statuses = {name: outcome.status for name, outcome in outcomes.items()}
     assert sorted(outcomes) == sorted(names)
-    assert set(verdicts.values()) == {EditStatus.WRITTEN, EditStatus.FAILED}
+    assert set(statuses.values()) == {EditStatus.WRITTEN, EditStatus.FAILED}
     for name in names:
         assert found[name].error is None, found[name].error
-        held = [found[name].offsets[tp].offset for tp in (first, second)]
-        assert held == ([2, 2] if verdicts[name] is EditStatus.WRITTEN else [held[0], held[0]]), name
-        assert held[0] in (1, 2)
+        offsets = [found[name].offsets[tp].offset for tp in (first, second)]
+        assert offsets == ([2, 2] if statuses[name] is EditStatus.WRITTEN else [offsets[0], offsets[0]]), name
+        assert offsets[0] in (1, 2)
         error = outcomes[name].error
         assert error is None or isinstance(error, Unreachable | TimedOut), error
 
 
-def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
+def test_many_locks_wait_for_the_rebalance_delay_in_parallel(
     zookeeper: ZooKeeperServer, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
-    """With Kafka's default delay of 3 s each join waits as long: 300 in turn would take a quarter of an hour."""
+    """Each join waits for Kafka's default delay of 3 s, so 300 joins in sequence would take 15 minutes."""
     config = {"group.initial.rebalance.delay.ms": 3000}
     chroot = f"{zookeeper.connect}/{tmp_path.name}-{os.getpid()}"
     with KafkaBroker(tmp_path, zookeeper=chroot, config=config) as broker:
@@ -304,9 +302,9 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         ]
         for answered in admin.alter_user_scram_credentials(alter).values():
             answered.result(20)
-        # The broker reads them when ZooKeeper tells it that there are new ones.
+        # The broker loads the credentials when ZooKeeper notifies it.
         for mechanism in LISTENERS.values():
-            may_log_in(f"127.0.0.1:{sasl_port}", login(mechanism, "alice-secret"))
+            wait_for_login(f"127.0.0.1:{sasl_port}", login(mechanism, "alice-secret"))
         yield f"127.0.0.1:{sasl_port}"
 
 
@@ -330,14 +328,14 @@ def test_the_right_password_opens_store_and_cluster(secured: str, mechanism: str
 
 
 @pytest.mark.parametrize("mechanism", list(LISTENERS.values()))
-def test_the_wrong_password_is_refused_and_never_told(secured: str, mechanism: str) -> None:
-    errors = refused(secured, 15_000, **login(mechanism, "mallory-guess"))
+def test_the_wrong_password_is_rejected_and_never_printed(secured: str, mechanism: str) -> None:
+    errors = errors_of(secured, 15_000, **login(mechanism, "mallory-guess"))
 
     assert {type(e) for e in errors} == {AuthenticationFailed}
     assert all("mallory-guess" not in f"{e} {e.hint}" for e in errors)
 
 
-def test_a_mechanism_that_only_librdkafka_speaks_is_refused_by_name(secured: str) -> None:
+def test_a_mechanism_that_only_librdkafka_supports_is_rejected_by_name(secured: str) -> None:
     config = ConnectionConfig(kafka={"security.protocol": "sasl_plaintext", "sasl.mechanisms": "OAUTHBEARER"})
 
     with KafkaStore(secured, config) as store, pytest.raises(UnsupportedOperation) as caught:
@@ -348,7 +346,7 @@ def test_a_mechanism_that_only_librdkafka_speaks_is_refused_by_name(secured: str
 
 @pytest.fixture(scope="module")
 def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A broker's TLS address and the file of the certificate that it shows."""
+    """A broker's TLS address and the file of its certificate."""
     directory = tmp_path_factory.mktemp("encrypted")
     keys, certificate = directory / "keys.p12", directory / "broker.pem"
     keytool = ["keytool", "-keystore", str(keys), "-storepass", "key-secret", "-alias", "broker"]
@@ -380,15 +378,15 @@ def test_a_trusted_certificate_opens_store_and_cluster(encrypted: tuple[str, Pat
         assert store.identity().id == cluster.cluster_id()
 
 
-def test_an_unknown_certificate_is_refused(encrypted: tuple[str, Path]) -> None:
-    errors = refused(encrypted[0], 5_000, **{"security.protocol": "ssl"})
+def test_an_unknown_certificate_is_rejected(encrypted: tuple[str, Path]) -> None:
+    errors = errors_of(encrypted[0], 5_000, **{"security.protocol": "ssl"})
 
     assert {type(e) for e in errors} == {AuthenticationFailed}
     assert all("certificate" in str(e) for e in errors)
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError._SSL, ck.KafkaError._TRANSPORT])
-def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_gives_it(code: int) -> None:
+def test_a_failed_handshake_is_reported_alike_for_every_librdkafka_code(code: int) -> None:
     admin = Admin("h:1", ConnectionConfig())
     text = "ssl://h:1/bootstrap: error:0A000086:SSL routines::certificate verify failed (after 12ms)"
     admin._reported.append(ck.KafkaError(code, text))
@@ -402,8 +400,8 @@ def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_g
     )
 
 
-def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, Path]) -> None:
-    errors = refused(encrypted[0], 5_000)
+def test_plaintext_to_a_tls_listener_hints_at_the_listener(encrypted: tuple[str, Path]) -> None:
+    errors = errors_of(encrypted[0], 5_000)
 
     assert {type(e) for e in errors} == {ServerError}
     assert all("TLS listener" in e.hint for e in errors)
@@ -436,7 +434,7 @@ def test_topics_log_ranges_and_times(
         assert cluster.cluster_id()
 
 
-def test_closing_while_nothing_runs_leaves_no_thread(kafka: KafkaBroker) -> None:
+def test_closing_an_idle_store_leaves_no_thread(kafka: KafkaBroker) -> None:
     before = {t.name for t in threading.enumerate()}
     with KafkaStore(kafka.bootstrap) as store:
         store.identity()

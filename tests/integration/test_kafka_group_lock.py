@@ -1,4 +1,4 @@
-"""The group lock and the held group against real consumers and real Admin clients, on both generations of brokers."""
+"""The group lock against real consumers and real Admin clients, on brokers of both generations."""
 
 from __future__ import annotations
 
@@ -119,15 +119,15 @@ class RunningConsumer:
         self._thread.join()
 
 
-class HandLock:
-    """The short lock, held for as long as a test needs it."""
+class ManualLock:
+    """The lock of a single edit, which the test acquires and releases itself."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self.runner = EventLoopThread()
         self.client = Client(bootstrap, Security())
         self._group = group
 
-    def __enter__(self) -> HandLock:
+    def __enter__(self) -> ManualLock:
         async def enter() -> tuple[Any, GroupLock]:
             context = acquire_lock(self.client, self._group, self._deadline())
             return context, await context.__aenter__()
@@ -177,7 +177,7 @@ def offsets_of(store: KafkaStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
-# --- the short lock -------------------------------------------------------------------------------
+# --- single edits ---------------------------------------------------------------------------------
 
 
 def test_an_existing_idle_group_is_edited_under_the_lock(
@@ -204,7 +204,7 @@ def test_a_new_group_is_edited_under_the_lock_too(
         store.commit(unique, at(topic, 9))
 
 
-def test_a_group_that_old_consumers_commit_into_is_compared_instead(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_group_of_old_consumers_is_compared_instead_of_locked(store: KafkaStore, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
 
     (result,) = store.edit(
@@ -218,7 +218,7 @@ def test_a_group_that_old_consumers_commit_into_is_compared_instead(store: Kafka
     assert offsets_of(store, unique)[0] == 20
 
 
-def test_an_active_group_is_refused_with_its_members_named_and_is_not_disturbed(
+def test_an_active_group_is_rejected_with_its_members_named_and_is_not_disturbed(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
@@ -240,16 +240,16 @@ def test_an_active_group_is_refused_with_its_members_named_and_is_not_disturbed(
         assert consumer.revocations == 0
 
 
-def test_a_consumer_that_subscribes_in_the_middle_of_an_edit_sees_all_of_it_and_runs_on(
+def test_a_consumer_that_joins_during_an_edit_reads_all_of_it_and_continues(
     store: KafkaStore, cluster: KafkaCluster, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    with HandLock(bootstrap, unique) as hand, RunningConsumer(bootstrap, unique, topic) as consumer:
-        wait_for(lambda: state_of(cluster, unique) == "PREPARING_REBALANCE", "the consumer to ask for the group")
+    with ManualLock(bootstrap, unique) as manual, RunningConsumer(bootstrap, unique, topic) as consumer:
+        wait_for(lambda: state_of(cluster, unique) == "PREPARING_REBALANCE", "the consumer to join")
 
-        outcomes = hand.commit(at(topic, 60))
+        outcomes = manual.commit(at(topic, 60))
         assert consumer.assigned == []
-        hand.leave()
+        manual.leave()
 
         assert set(outcomes.values()) == {None}
         wait_for(lambda: len(consumer.first) == PARTITIONS, "messages of every partition")
@@ -257,36 +257,36 @@ def test_a_consumer_that_subscribes_in_the_middle_of_an_edit_sees_all_of_it_and_
         assert consumer.errors == []
 
 
-def test_a_consumer_that_subscribes_while_an_edit_gives_up_sees_the_state_before(
+def test_a_consumer_that_joins_during_an_abandoned_edit_reads_the_old_offsets(
     store: KafkaStore, cluster: KafkaCluster, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    with HandLock(bootstrap, unique) as hand, RunningConsumer(bootstrap, unique, topic) as consumer:
-        wait_for(lambda: state_of(cluster, unique) == "PREPARING_REBALANCE", "the consumer to ask for the group")
+    with ManualLock(bootstrap, unique) as manual, RunningConsumer(bootstrap, unique, topic) as consumer:
+        wait_for(lambda: state_of(cluster, unique) == "PREPARING_REBALANCE", "the consumer to join")
 
-        hand.leave()
+        manual.leave()
 
         wait_for(lambda: len(consumer.first) == PARTITIONS, "messages of every partition")
         assert consumer.first == {0: 10, 1: 10, 2: 10, 3: 10}
         assert consumer.errors == []
 
 
-def test_consumers_that_start_during_a_storm_of_edits_see_one_of_the_states(
+def test_consumers_that_start_during_many_edits_read_the_offsets_of_one_edit(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
-    """Each edit moves all partitions together, so whoever reads a mixture has read in the middle of one."""
+    """Each edit moves all partitions together, so mixed offsets would come from the middle of an edit."""
     store.commit(unique, at(topic, 1))
     stop = threading.Event()
     refused: list[str] = []
 
-    def storm() -> None:
+    def edit_repeatedly() -> None:
         for offset in range(2, 95):
             (result,) = store.edit([GroupEdit(unique, {tp: Change(o) for tp, o in at(topic, offset).items()})])
             refused.extend(type(e).__name__ for e in result.failures.values())
             if stop.is_set():
                 return
 
-    thread = threading.Thread(target=storm)
+    thread = threading.Thread(target=edit_repeatedly)
     thread.start()
     try:
         for _ in range(3):
@@ -300,18 +300,16 @@ def test_consumers_that_start_during_a_storm_of_edits_see_one_of_the_states(
     assert set(refused) <= {"GroupActive"}
 
 
-def test_an_admin_commit_in_the_middle_of_an_edit_is_refused(
-    store: KafkaStore, bootstrap: str, topic: str, unique: str
-) -> None:
+def test_an_admin_commit_during_an_edit_is_rejected(store: KafkaStore, bootstrap: str, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    with HandLock(bootstrap, unique) as hand:
+    with ManualLock(bootstrap, unique) as manual:
         theirs = ck.ConsumerGroupTopicPartitions(unique, [ck.TopicPartition(topic, 0, 77)])
 
         (answered,) = admin.alter_consumer_group_offsets([theirs]).values()
         (partition,) = answered.result(20).topic_partitions
-        ours = hand.commit(at(topic, 20))
-        hand.leave()
+        ours = manual.commit(at(topic, 20))
+        manual.leave()
 
     assert partition.error.name() == "UNKNOWN_MEMBER_ID"
     assert set(ours.values()) == {None}
@@ -322,9 +320,9 @@ def test_two_edits_of_one_group_at_the_same_time_never_interleave(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    with HandLock(bootstrap, unique) as hand:
+    with ManualLock(bootstrap, unique) as manual:
         (result,) = store.edit([GroupEdit(unique, {tp: Change(o) for tp, o in at(topic, 30).items()})])
-        hand.leave()
+        manual.leave()
 
     for error in result.failures.values():
         assert isinstance(error, GroupActive)
@@ -333,7 +331,7 @@ def test_two_edits_of_one_group_at_the_same_time_never_interleave(
     assert offsets_of(store, unique) == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
-def test_edits_of_one_group_in_one_stream_are_made_in_their_order(store: KafkaStore, topic: str, unique: str) -> None:
+def test_edits_of_one_group_in_one_stream_are_executed_in_order(store: KafkaStore, topic: str, unique: str) -> None:
     tp = TopicPartition(topic, 0)
     edits = [GroupEdit(unique, {tp: Change(OffsetAndMetadata(n + 1), Committed(n) if n else ABSENT)}) for n in range(9)]
 
@@ -380,11 +378,11 @@ def test_metadata_that_is_too_long_fails_alone(store: KafkaStore, topic: str, un
     assert result.outcomes[fits].status is EditStatus.WRITTEN
 
 
-def test_offsets_of_an_open_transaction_make_partitions_unreadable_not_old(
+def test_partitions_with_an_open_transaction_are_unreadable_not_stale(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    with KafkaStore(bootstrap, ConnectionConfig(timeout_ms=3000)) as hasty:
+    with KafkaStore(bootstrap, ConnectionConfig(timeout_ms=3000)) as impatient:
         producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": unique})
         producer.init_transactions(20)
         producer.begin_transaction()
@@ -392,8 +390,8 @@ def test_offsets_of_an_open_transaction_make_partitions_unreadable_not_old(
         producer.send_offsets_to_transaction([ck.TopicPartition(topic, 0, 70)], consumer.consumer_group_metadata(), 20)
 
         with pytest.raises(PartialFailure) as caught:
-            hasty.fetch(unique)
-        (scanned,) = hasty.scan([unique])
+            impatient.fetch(unique)
+        (scanned,) = impatient.scan([unique])
         producer.abort_transaction(20)
         consumer.close()
 
@@ -403,7 +401,7 @@ def test_offsets_of_an_open_transaction_make_partitions_unreadable_not_old(
         assert TopicPartition(topic, 0) not in scanned.offsets
 
 
-def test_offsets_of_a_transaction_that_ends_soon_are_waited_for(
+def test_a_fetch_waits_for_a_transaction_that_ends_soon(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
@@ -445,35 +443,35 @@ def test_an_active_group_is_not_deleted(store: KafkaStore, bootstrap: str, topic
     assert offsets_of(store, unique) == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
-# --- the held group -------------------------------------------------------------------------------
+# --- locks over many commits ----------------------------------------------------------------------
 
 
-def test_a_held_group_takes_commits_of_its_holder_only(
+def test_a_locked_group_accepts_commits_of_its_holder_only(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
     assert isinstance(store, LockableStore)
 
-    with store.lock(unique, holder="mirror") as held:
-        outcomes = held.commit(at(topic, 20))
+    with store.lock(unique, holder="mirror") as lock:
+        outcomes = lock.commit(at(topic, 20))
         (theirs,) = store.edit([GroupEdit(unique, {tp: Change(o) for tp, o in at(topic, 90).items()})])
 
         assert {o.status for o in outcomes.values()} == {EditStatus.WRITTEN}
         assert {type(e) for e in theirs.failures.values()} == {GroupActive}
-        assert {c.offset for c in held.fetch().values()} == {20}
-        assert held.lost is None
+        assert {c.offset for c in lock.fetch().values()} == {20}
+        assert lock.lost is None
     assert offsets_of(store, unique) == {0: 20, 1: 20, 2: 20, 3: 20}
     assert store.commit(unique, at(topic, 30)).atomic
 
 
-def test_a_held_group_compares_and_refuses_rewinds(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_lock_compares_and_rejects_rewinds(store: KafkaStore, topic: str, unique: str) -> None:
     tp = TopicPartition(topic, 0)
     store.commit(unique, at(topic, 10))
 
-    with store.lock(unique, holder="mirror") as held:
-        back = held.commit({tp: OffsetAndMetadata(9)})
-        wrong = held.edit({tp: Change(OffsetAndMetadata(11), expected=Committed(9))})
-        gone = held.edit({tp: Change(None)})
+    with store.lock(unique, holder="mirror") as lock:
+        back = lock.commit({tp: OffsetAndMetadata(9)})
+        wrong = lock.edit({tp: Change(OffsetAndMetadata(11), expected=Committed(9))})
+        gone = lock.edit({tp: Change(None)})
 
     assert back[tp].status is EditStatus.FAILED
     assert isinstance(wrong[tp].error, Conflict)
@@ -494,7 +492,7 @@ def test_a_restarted_holder_takes_over_at_once_and_the_earlier_one_is_fenced(
             former.commit(at(topic, 90))
         assert {o.status for o in later.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
 
-        assert watch.seconds < 8  # and not when the former one's session of 10 s is over
+        assert watch.seconds < 8  # does not wait for the former holder's session of 10 s to end
         assert "FENCED_INSTANCE_ID" in str(caught.value)
         assert isinstance(former.lost, LockLost)
         former.release()
@@ -504,54 +502,54 @@ def test_a_restarted_holder_takes_over_at_once_and_the_earlier_one_is_fenced(
     assert offsets_of(store, unique) == {0: 21, 1: 21, 2: 21, 3: 21}
 
 
-def test_a_held_group_gives_way_to_a_consumer_that_runs_on(
+def test_a_lock_is_lost_to_a_consumer_that_joins_and_continues(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    held = store.lock(unique, holder="mirror")
-    held.commit(at(topic, 40))
+    lock = store.lock(unique, holder="mirror")
+    lock.commit(at(topic, 40))
 
     with RunningConsumer(bootstrap, unique, topic) as consumer:
         wait_for(lambda: len(consumer.first) == PARTITIONS, "messages of every partition")
 
         assert consumer.first == {0: 40, 1: 40, 2: 40, 3: 40}
         assert consumer.errors == []
-        assert isinstance(held.lost, GroupActive)
+        assert isinstance(lock.lost, GroupActive)
         with pytest.raises(LockLost):
-            held.commit(at(topic, 90))
-        held.release()
+            lock.commit(at(topic, 90))
+        lock.release()
         with pytest.raises(GroupActive) as caught:
             store.lock(unique, holder="mirror")
         assert caught.value.members[0].startswith("the-app at 127.0.0.1")
     assert offsets_of(store, unique) == {0: 40, 1: 40, 2: 40, 3: 40}
 
 
-def test_a_held_group_stays_held_longer_than_a_session(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_group_stays_locked_longer_than_a_session(store: KafkaStore, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
-    with store.lock(unique, holder="mirror") as held:
+    with store.lock(unique, holder="mirror") as lock:
         end = time.monotonic() + 12
         wait_for(lambda: time.monotonic() > end, "more than a session of 10 s")
 
-        assert held.lost is None
-        assert {o.status for o in held.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
+        assert lock.lost is None
+        assert {o.status for o in lock.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
 
 
-def test_many_groups_are_held_committed_to_and_released_together_over_few_connections(
+def test_many_groups_are_locked_committed_to_and_released_over_few_connections(
     store: KafkaStore, bootstrap: str, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A broker that is slow because the machine is busy is not taken for one that waits for a rebalance delay.
+    # A broker that is slow on a busy machine must not look like one that waits for a rebalance delay.
     monkeypatch.setattr(lock_membership, "_WAITING_AFTER_S", 60.0)
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 
-    held = dict(store.lock_many(groups, holder="mirror"))
+    locks = dict(store.lock_many(groups, holder="mirror"))
     sockets = open_sockets() - sockets_before
-    outcomes = dict(store.commit_locked((hold, at(topic, 7)) for hold in held.values()))
+    outcomes = dict(store.commit_locked((lock, at(topic, 7)) for lock in locks.values()))
     with KafkaStore(bootstrap) as other:
         theirs = list(other.edit(GroupEdit(g, {tp: Change(o) for tp, o in at(topic, 90).items()}) for g in groups))
-    store.release_locks(held.values())
+    store.release_locks(locks.values())
 
-    assert sorted(held) == groups
+    assert sorted(locks) == groups
     assert sockets < 50
     assert sorted(outcomes) == groups
     assert {o.status for found in outcomes.values() for o in found.values()} == {EditStatus.WRITTEN}
@@ -560,23 +558,23 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     assert store.commit(groups[0], at(topic, 30)).atomic
 
 
-def test_one_group_that_cannot_be_held_or_was_lost_is_its_own_error(
+def test_a_group_that_cannot_be_locked_or_lost_its_lock_fails_alone(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     busy, taken, good = f"{unique}-busy", f"{unique}-taken", f"{unique}-good"
     with RunningConsumer(bootstrap, busy, topic) as consumer, KafkaStore(bootstrap) as other:
         wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
 
-        held = dict(store.lock_many([busy, taken, good], holder="mirror"))
+        locks = dict(store.lock_many([busy, taken, good], holder="mirror"))
         later = other.lock(taken, holder="mirror")
-        outcomes = dict(store.commit_locked((held[g], at(topic, 7)) for g in (taken, good)))
+        outcomes = dict(store.commit_locked((locks[g], at(topic, 7)) for g in (taken, good)))
 
-        assert isinstance(held[busy], GroupActive)
+        assert isinstance(locks[busy], GroupActive)
         assert isinstance(outcomes[taken], LockLost)
         assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
-        ((_, back),) = store.commit_locked([(held[good], at(topic, 6))])
+        ((_, back),) = store.commit_locked([(locks[good], at(topic, 6))])
         assert {o.status for o in back.values()} == {EditStatus.FAILED}
-        store.release_locks([held[taken], held[good]])
+        store.release_locks([locks[taken], locks[good]])
         later.release()
     assert offsets_of(store, good) == {0: 7, 1: 7, 2: 7, 3: 7}
 
@@ -585,7 +583,7 @@ def open_sockets() -> int:
     """Sockets of this process."""
     count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             count += descriptor.readlink().name.startswith("socket:")
     return count
 
@@ -593,7 +591,7 @@ def open_sockets() -> int:
 # --- groups of the new protocol (KIP-848) ---------------------------------------------------------
 
 
-def test_groups_of_the_new_protocol_are_refused_while_active_and_edited_when_idle(
+def test_groups_of_the_new_protocol_are_rejected_while_active_and_edited_when_idle(
     kraft: Any, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, PARTITIONS, bootstrap=kraft.bootstrap)

@@ -1,4 +1,4 @@
-"""The log on three brokers that die and freeze: every append ends in time, and ends as it says it did.
+"""The manager's log on three brokers that die and freeze: every append ends in time and reports its true outcome.
 
 ``min.insync.replicas`` is 2, so one broker may be missing and two may not.
 """
@@ -41,9 +41,9 @@ pytestmark = pytest.mark.servers
 BROKERS = 3
 PARTITIONS = 16
 SHARD_GROUPS = shard_group_count(PARTITIONS)
-TIMEOUT = 2.0
-LITTLE = 1.0
-"""What an append may take above its timeout, in seconds, on a machine that is busy."""
+TIMEOUT_S = 2.0
+OVERHEAD_S = 1.0
+"""Time that an append may take above its timeout on a busy machine."""
 SETTINGS = {
     "transaction.state.log.replication.factor": BROKERS,
     "transaction.state.log.min.isr": 2,
@@ -65,7 +65,7 @@ class Trio:
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def start(self) -> None:
-        """Starts those that are down, and waits until all know all."""
+        """Starts the brokers that are down, and waits until every broker knows all of them."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(KafkaBroker.start, self.brokers))
         admins = [AdminClient({"bootstrap.servers": broker.bootstrap}) for broker in self.brokers]
@@ -89,7 +89,7 @@ def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def trio(cluster_of_three: Trio) -> Trio:
-    """All three brokers up before a test, whatever the one before has done."""
+    """Starts the brokers that an earlier test stopped."""
     cluster_of_three.start()
     return cluster_of_three
 
@@ -108,8 +108,7 @@ def log(trio: Trio, topic: OffsetsTopicState) -> Iterator[KafkaLog]:
 
 @dataclass
 class Appender:
-    """Appends to all partitions of a shard group, one key after the other, and knows what each append was said to
-    be."""
+    """Appends one key after the other to all partitions of a shard group, and records the outcome of each append."""
 
     log: KafkaLog
     shard_group: int
@@ -122,11 +121,11 @@ class Appender:
     _next: int = 0
 
     def append(self) -> bool:
-        """One append, after a new claim where the writer was used up; whether it was acknowledged."""
+        """Appends once, after a new claim if the writer is closed. Returns whether the append was acknowledged."""
         if self.writer is None:
             self.writer = self.log.writer(self.shard_group)
             try:
-                self.writer.claim(TIMEOUT)
+                self.writer.claim(TIMEOUT_S)
             except OffsetMgrError:
                 self._drop_writer()
                 return False
@@ -140,7 +139,7 @@ class Appender:
     def _append(self, writer: ShardGroupWriter, key: bytes) -> bool:
         try:
             batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
-            self.last = writer.append(batches, TIMEOUT)
+            self.last = writer.append(batches, TIMEOUT_S)
             self.acknowledged.append(key)
             return True
         except AppendRejected:
@@ -151,7 +150,7 @@ class Appender:
         return False
 
     def append_until(self, ended: threading.Event) -> None:
-        while not ended.wait(0.02):  # a pace that leaves the machine to the brokers
+        while not ended.wait(0.02):  # leaves processor time to the brokers
             self.append()
 
     def _drop_writer(self) -> None:
@@ -160,18 +159,18 @@ class Appender:
         self.writer = None
 
 
-def everything(log: KafkaLog) -> dict[int, list[bytes]]:
-    """The keys of all partitions in order, once every unfinished append has ended."""
+def keys_in_log(log: KafkaLog) -> dict[int, list[bytes]]:
+    """The keys of all partitions in order, after every unfinished append has ended."""
     for shard_group in range(SHARD_GROUPS):
-        claim_patiently(log, shard_group).close()
+        claim_with_retries(log, shard_group).close()
     ends: dict[int, int] = {}
 
-    def asked() -> bool:
+    def ends_known() -> bool:
         with contextlib.suppress(OffsetMgrError):
             ends.update(log.end_offsets(range(PARTITIONS), 5))
         return bool(ends)
 
-    wait_for(asked, "end offsets")
+    wait_for(ends_known, "end offsets")
     reader, records = log.reader(), list[LogRecord]()
     reader.follow(dict.fromkeys(ends, 0))
 
@@ -184,8 +183,8 @@ def everything(log: KafkaLog) -> dict[int, list[bytes]]:
     return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
 
 
-def claim_patiently(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
-    """A writer that has claimed the shard group, from a cluster that is still coming back."""
+def claim_with_retries(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
+    """Claims the shard group, although the cluster may still be starting. Returns the writer."""
     claimed: list[ShardGroupWriter] = []
 
     def claim() -> bool:
@@ -199,13 +198,13 @@ def claim_patiently(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
     return claimed[0]
 
 
-def assert_true_to_its_word(appender: Appender, found: dict[int, list[bytes]]) -> None:
+def assert_outcomes_match_the_log(appender: Appender, found: dict[int, list[bytes]]) -> None:
     for partition in partitions_of(appender.shard_group, PARTITIONS):
         keys = found[partition]
-        assert keys == sorted(set(keys)), "in order, and nothing twice"
-        assert set(appender.acknowledged) <= set(keys), "acknowledged is there"
-        assert not set(appender.not_written) & set(keys), "not written is not there"
-        assert keys == found[appender.shard_group], "all partitions of an append, or none"
+        assert keys == sorted(set(keys)), "the keys are in order and unique"
+        assert set(appender.acknowledged) <= set(keys), "every acknowledged key is in the log"
+        assert not set(appender.not_written) & set(keys), "no rejected key is in the log"
+        assert keys == found[appender.shard_group], "each append is in all partitions or in none"
 
 
 def in_threads(calls: list[Callable[[], object]]) -> None:
@@ -214,13 +213,13 @@ def in_threads(calls: list[Callable[[], object]]) -> None:
             future.result()
 
 
-def test_with_two_of_three_brokers_down_appends_fail_in_time_and_go_on_afterwards(trio: Trio, log: KafkaLog) -> None:
-    """All shard groups at once, since the brokers that remain and that are gone play another part in each."""
+def test_with_two_of_three_brokers_down_appends_fail_in_time_and_succeed_afterwards(trio: Trio, log: KafkaLog) -> None:
+    """All shard groups append at once, because the brokers lead different partitions in each."""
     appenders = [Appender(log, shard_group) for shard_group in range(SHARD_GROUPS)]
     wait_for(lambda: all(appender.acknowledged or appender.append() for appender in appenders), "the first appends")
-    before = everything(log)
+    before = keys_in_log(log)
     for appender in appenders:
-        appender.writer = claim_patiently(log, appender.shard_group)
+        appender.writer = claim_with_retries(log, appender.shard_group)
 
     trio.brokers[1].kill()
     trio.brokers[2].kill()
@@ -228,38 +227,38 @@ def test_with_two_of_three_brokers_down_appends_fail_in_time_and_go_on_afterward
     in_threads([appender.append for appender in appenders])
 
     assert {len(appender.acknowledged) for appender in appenders} == {1}
-    assert max(appender.longest for appender in appenders) < TIMEOUT + LITTLE
+    assert max(appender.longest for appender in appenders) < TIMEOUT_S + OVERHEAD_S
     reader = log.reader()
     reader.follow(dict.fromkeys(range(PARTITIONS), 0))
     seen = [record.key for _ in range(3) for record in reader.poll(1000, 0.3)]
     reader.close()
-    assert set(seen) <= {key for keys in before.values() for key in keys}, "nothing more is readable"
+    assert set(seen) <= {key for keys in before.values() for key in keys}, "no new record is readable"
 
     trio.start()
-    wait_for(lambda: all(appender.append() for appender in appenders), "appends go on")
-    found = everything(log)
+    wait_for(lambda: all(appender.append() for appender in appenders), "appends succeed again")
+    found = keys_in_log(log)
     assert {p: found[p][: len(before[p])] for p in found} == before
     for appender in appenders:
-        assert_true_to_its_word(appender, found)
+        assert_outcomes_match_the_log(appender, found)
 
 
-def ends_of_the_past(log: KafkaLog, appenders: list[Appender], ended: threading.Event) -> list[object]:
-    """Asks for end offsets all the time; those that were below what had been acknowledged before."""
+def stale_end_offsets(log: KafkaLog, appenders: list[Appender], ended: threading.Event) -> list[object]:
+    """Requests end offsets until ``ended`` is set. Returns those below an offset acknowledged before the request."""
     wrong: list[object] = []
     while not ended.is_set():
-        known = [dict(appender.last) for appender in appenders]
+        acknowledged = [dict(appender.last) for appender in appenders]
         with contextlib.suppress(OffsetMgrError):
             ends = log.end_offsets(range(PARTITIONS), 1)
-            wrong += [(ends, last) for last in known if any(ends[p] <= offset for p, offset in last.items())]
+            wrong += [(ends, last) for last in acknowledged if any(ends[p] <= offset for p, offset in last.items())]
         time.sleep(0.02)
     return wrong
 
 
-def test_a_frozen_broker_holds_no_client_up_for_longer_and_falsifies_nothing(trio: Trio, log: KafkaLog) -> None:
+def test_a_frozen_broker_delays_no_append_beyond_its_timeout_and_no_end_is_stale(trio: Trio, log: KafkaLog) -> None:
     appenders = [Appender(log, shard_group) for shard_group in range(SHARD_GROUPS)]
     ended = threading.Event()
     with ThreadPoolExecutor(SHARD_GROUPS + 1) as pool:
-        asking = pool.submit(ends_of_the_past, log, appenders, ended)
+        polling = pool.submit(stale_end_offsets, log, appenders, ended)
         running = [pool.submit(appender.append_until, ended) for appender in appenders]
         try:
             wait_for(lambda: all(len(a.acknowledged) > 3 for a in appenders), "appends before")
@@ -267,25 +266,25 @@ def test_a_frozen_broker_holds_no_client_up_for_longer_and_falsifies_nothing(tri
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every shard group goes on without the frozen broker",
+                "every shard group continues without the frozen broker",
             )
             trio.brokers[0].thaw()
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every shard group goes on with the broker that woke up",
+                "every shard group continues with the thawed broker",
             )
         finally:
             trio.brokers[0].thaw()
             ended.set()
         for future in running:
             future.result()
-        assert asking.result() == []
+        assert polling.result() == []
 
-    assert max(appender.longest for appender in appenders) < TIMEOUT + LITTLE
-    found = everything(log)
+    assert max(appender.longest for appender in appenders) < TIMEOUT_S + OVERHEAD_S
+    found = keys_in_log(log)
     for appender in appenders:
-        assert_true_to_its_word(appender, found)
+        assert_outcomes_match_the_log(appender, found)
 
 
 @contextlib.contextmanager
@@ -295,9 +294,9 @@ def ended_within(seconds: float) -> Iterator[None]:
     assert watch.seconds < seconds
 
 
-def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio, log: KafkaLog, tmp_path: Path) -> None:
-    """Frozen again and again at some moment of its appends: what it says was acknowledged is there, and it never writes
-    after the claim."""
+def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, log: KafkaLog, tmp_path: Path) -> None:
+    """Freezes a writer three times, at some moment of its appends. Its acknowledged records are in the log, and it
+    writes nothing after the other claim."""
     code = f"""
         from offsetmgr.manager.log.base import Fenced
         from offsetmgr.manager.log.kafka import KafkaLog
@@ -318,9 +317,9 @@ def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio,
             for _ in range(5):
                 zombie.stdout.readline()
             zombie.send_signal(signal.SIGSTOP)
-            heir = claim_patiently(log, 1)
-            heir.append({1: [(b"heir %d" % round_, b"v")], 9: [(b"heir %d" % round_, b"v")]}, 20)
-            claimed_at.append(b"heir %d" % round_)
+            successor = claim_with_retries(log, 1)
+            successor.append({1: [(b"successor %d" % round_, b"v")], 9: [(b"successor %d" % round_, b"v")]}, 20)
+            claimed_at.append(b"successor %d" % round_)
             zombie.send_signal(signal.SIGCONT)
             out, _ = zombie.communicate(timeout=30)
         finally:
@@ -329,18 +328,18 @@ def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio,
 
         *numbers, last = out.split()
         assert last == "fenced"
-        heir.append({1: [(b"heir goes on", b"v")]}, 20)
-        heir.close()
-        found = everything(log)
+        successor.append({1: [(b"successor goes on", b"v")]}, 20)
+        successor.close()
+        found = keys_in_log(log)
         keys = found[9]
-        after = keys[keys.index(b"heir %d" % round_) + 1 :]
+        after = keys[keys.index(b"successor %d" % round_) + 1 :]
         acknowledged = {b"zombie %06d" % int(number) for number in numbers}
-        assert after == [], "nothing of the zombie after the claim"
+        assert after == [], "no record of the zombie follows the claim"
         assert acknowledged <= set(keys)
-        assert [key for key in found[1] if not key.startswith(b"heir goes")] == keys
+        assert [key for key in found[1] if not key.startswith(b"successor goes")] == keys
 
 
-def test_with_all_brokers_frozen_everything_comes_back_in_time(
+def test_with_all_brokers_frozen_every_call_returns_in_time(
     trio: Trio, topic: OffsetsTopicState, log: KafkaLog
 ) -> None:
     writer, idle, reader = log.writer(0), log.writer(1), log.reader()
@@ -351,18 +350,18 @@ def test_with_all_brokers_frozen_everything_comes_back_in_time(
     for broker in trio.brokers:
         broker.freeze()
     try:
-        with ended_within(1 + LITTLE), pytest.raises(OutcomeUnknown):
+        with ended_within(1 + OVERHEAD_S), pytest.raises(OutcomeUnknown):
             writer.append({0: [(b"k", b"2")]}, 1)
-        with ended_within(1 + LITTLE), pytest.raises(OffsetMgrError):
+        with ended_within(1 + OVERHEAD_S), pytest.raises(OffsetMgrError):
             idle.claim(1)
-        with ended_within(1 + LITTLE), pytest.raises(OffsetMgrError):
+        with ended_within(1 + OVERHEAD_S), pytest.raises(OffsetMgrError):
             log.end_offsets([0], 1)
-        with ended_within(2 + LITTLE), pytest.raises(OffsetMgrError):
+        with ended_within(2 + OVERHEAD_S), pytest.raises(OffsetMgrError):
             check_topic(trio.bootstrap, {}, topic, timeout_s=1)
-        with ended_within(0.3 + LITTLE):
+        with ended_within(0.3 + OVERHEAD_S):
             reader.poll(10, 0.3)
         for one in (writer, idle, reader):
-            with ended_within(LITTLE):
+            with ended_within(OVERHEAD_S):
                 one.close()
     finally:
         for broker in trio.brokers:

@@ -1,4 +1,4 @@
-"""Commits passed on to Kafka without reading first (`Guard.OVERWRITE`), as the listener before a store makes them."""
+"""`Guard.OVERWRITE`: commits go to Kafka without a read, as the listener in front of a store sends them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def topic(unique: str, make_topic: MakeTopic) -> str:
     return make_topic(unique, 4)
 
 
-def overwrite(store: KafkaStore, group: str, wanted: dict[TopicPartition, OffsetAndMetadata | None]) -> GroupEditResult:
-    changes = {tp: Change(after, allow_rewind=True) for tp, after in wanted.items()}
+def overwrite(
+    store: KafkaStore, group: str, offsets: dict[TopicPartition, OffsetAndMetadata | None]
+) -> GroupEditResult:
+    changes = {tp: Change(after, allow_rewind=True) for tp, after in offsets.items()}
     (result,) = store.edit([GroupEdit(group, changes, Guard.OVERWRITE)])
     return result
 
@@ -51,7 +53,7 @@ def test_the_last_commit_wins_and_nothing_is_read(store: KafkaStore, topic: str,
     assert store.fetch(unique) == {tp: Committed(10, "back")}
 
 
-def test_what_the_broker_refuses_fails_alone(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_partition_that_the_broker_rejects_fails_alone(store: KafkaStore, topic: str, unique: str) -> None:
     good, long, unknown = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition("no-such-topic", 0)
 
     result = overwrite(
@@ -67,7 +69,7 @@ def test_what_the_broker_refuses_fails_alone(store: KafkaStore, topic: str, uniq
     assert store.fetch(unique) == {good: Committed(5)}
 
 
-def test_a_deletion_with_a_commit(store: KafkaStore, topic: str, unique: str) -> None:
+def test_one_edit_deletes_and_commits(store: KafkaStore, topic: str, unique: str) -> None:
     gone, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
     overwrite(store, unique, {gone: OffsetAndMetadata(5)})
 
@@ -77,7 +79,7 @@ def test_a_deletion_with_a_commit(store: KafkaStore, topic: str, unique: str) ->
     assert store.fetch(unique, [gone, kept]) == {gone: ABSENT, kept: Committed(6)}
 
 
-def test_a_group_with_members_is_refused(store: KafkaStore, kafka: KafkaBroker, topic: str, unique: str) -> None:
+def test_a_group_with_members_is_rejected(store: KafkaStore, kafka: KafkaBroker, topic: str, unique: str) -> None:
     consumer = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "client.id": "the-app"})
     try:
         consumer.subscribe([topic])
@@ -93,7 +95,7 @@ def test_a_group_with_members_is_refused(store: KafkaStore, kafka: KafkaBroker, 
         consumer.close()
 
 
-def test_what_expects_something_is_compared_all_the_same(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_change_with_an_expected_offset_is_still_compared(store: KafkaStore, topic: str, unique: str) -> None:
     tp = TopicPartition(topic, 0)
     overwrite(store, unique, {tp: OffsetAndMetadata(5)})
 
@@ -104,7 +106,7 @@ def test_what_expects_something_is_compared_all_the_same(store: KafkaStore, topi
     assert store.fetch(unique) == {tp: Committed(5)}
 
 
-def test_many_groups_of_which_one_is_impossible(store: KafkaStore, topic: str, unique: str) -> None:
+def test_an_invalid_group_among_many_fails_alone(store: KafkaStore, topic: str, unique: str) -> None:
     tp = TopicPartition(topic, 0)
     names = [*(f"{unique}-{n}" for n in range(60)), ""]
     edits = (GroupEdit(g, {tp: Change(OffsetAndMetadata(7), None, True)}, Guard.OVERWRITE) for g in names)

@@ -1,4 +1,4 @@
-"""Kafka's own ``kafka-consumer-groups --reset-offsets`` beside our edits of the same group: one or the other, whole."""
+"""Kafka's ``kafka-consumer-groups --reset-offsets`` and offsetmgr edit a group at the same time: no edit is partial."""
 
 from __future__ import annotations
 
@@ -50,68 +50,68 @@ def state(store: KafkaStore, group: str) -> tuple[int, ...]:
 
 
 def reset_with_kafkas_tool(bootstrap: str, group: str) -> tuple[bool, str]:
-    """Whether the tool says that it has reset the group's offsets, and all that it said."""
+    """Runs Kafka's tool. Returns whether it reports that it has reset the offsets, and its output."""
     where = ["--bootstrap-server", bootstrap, "--group", group, "--timeout", "30000"]
     done = java_tool(
         "kafka-3.9",
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         [*where, "--reset-offsets", "--to-offset", str(TOOLS_OFFSET), "--all-topics", "--execute"],
     )
-    said = done.stdout + done.stderr
-    return "NEW-OFFSET" in done.stdout and "Error" not in said, said
+    output = done.stdout + done.stderr
+    return "NEW-OFFSET" in done.stdout and "Error" not in output, output
 
 
-def test_while_a_group_is_held_kafkas_tool_changes_nothing(kafka: KafkaBroker, store: KafkaStore, topic: str) -> None:
+def test_while_a_group_is_locked_kafkas_tool_changes_nothing(kafka: KafkaBroker, store: KafkaStore, topic: str) -> None:
     store.commit(topic, at(topic, 10))
     with store.lock(topic, holder="offsetmgr-test"):
-        accepted, said = reset_with_kafkas_tool(kafka.bootstrap, topic)
+        accepted, output = reset_with_kafkas_tool(kafka.bootstrap, topic)
 
     assert not accepted
-    assert "inactive" in said or "UnknownMemberId" in said, said
+    assert "inactive" in output or "UnknownMemberId" in output, output
     assert state(store, topic) == (10,) * PARTITIONS
-    accepted, said = reset_with_kafkas_tool(kafka.bootstrap, topic)
-    assert accepted, said
+    accepted, output = reset_with_kafkas_tool(kafka.bootstrap, topic)
+    assert accepted, output
     assert state(store, topic) == (5,) * PARTITIONS
 
 
 @pytest.mark.filterwarnings("ignore:record_property is incompatible")
-def test_a_group_that_kafkas_tool_and_we_edit_at_the_same_time_is_never_a_mixture(
+def test_a_group_edited_by_kafkas_tool_and_offsetmgr_has_offsets_of_one_edit(
     kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: pytest.RecordProperty
 ) -> None:
-    """After each run of the tool, after each edit, and at any moment in between."""
+    """The test checks after each run of the tool, after each edit, and continuously in between."""
     store.commit(topic, at(topic, OURS[0]))
     whole = {(offset,) * PARTITIONS for offset in (TOOLS_OFFSET, *OURS)}
     ended = threading.Event()
-    strange: list[object] = []
+    partial: list[object] = []
     written = refused = 0
 
     def edit() -> None:
         nonlocal written, refused
-        turn = 0
+        number = 0
         with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as ours:
             while not ended.is_set():
-                turn += 1
-                wanted = at(topic, OURS[turn % len(OURS)])
-                changes = {tp: Change(after, allow_rewind=True) for tp, after in wanted.items()}
+                number += 1
+                target = at(topic, OURS[number % len(OURS)])
+                changes = {tp: Change(after, allow_rewind=True) for tp, after in target.items()}
                 (result,) = ours.edit([GroupEdit(topic, changes)])
                 if result.failures:
                     refused += 1
                 else:
                     written += 1
-                    # What we found under the lock was whole too, and so was what we left.
+                    # The before-images under the lock come from one edit, too.
                     values_before = {
                         o.before.offset for o in result.outcomes.values() if isinstance(o.before, Committed)
                     }
                     if len(values_before) != 1 or not result.atomic:
-                        strange.append(result)
+                        partial.append(result)
                 if (now := state(ours, topic)) not in whole:
-                    strange.append(now)
+                    partial.append(now)
 
     def watch() -> None:
         with KafkaStore(kafka.bootstrap, ConnectionConfig(timeout_ms=20_000)) as theirs:
             while not ended.is_set():
                 if (now := state(theirs, topic)) not in whole:
-                    strange.append(now)
+                    partial.append(now)
 
     threads = [threading.Thread(target=edit), threading.Thread(target=watch)]
     for thread in threads:
@@ -130,7 +130,7 @@ def test_a_group_that_kafkas_tool_and_we_edit_at_the_same_time_is_never_a_mixtur
     record_property("tool refused", sum(not accepted for accepted, _ in runs))
     record_property("edits written", written)
     record_property("edits refused", refused)
-    assert strange == []
+    assert partial == []
     assert written > 0
-    told = [said for accepted, said in runs if not accepted]
-    assert all("inactive" in said or "UnknownMemberId" in said for said in told), told
+    rejections = [output for accepted, output in runs if not accepted]
+    assert all("inactive" in output or "UnknownMemberId" in output for output in rejections), rejections

@@ -1,4 +1,4 @@
-"""The live switch on real ZooKeeper and a real broker: all four changes, who is in the way, kills, frozen members."""
+"""The live switch on real ZooKeeper and a real broker: all four changes, rejected switches, kills, frozen members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from kept_images import KeptImages
+from before_image_callback import BeforeImageCallback
 from members import PythonMember
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -44,29 +44,29 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
 ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPER]
 SESSION_MS = 2000
-"""Of switches that are killed or frozen, so that the others see it soon. What is to live has a longer one."""
+"""Session timeout of switches that are killed or frozen, so that members notice soon. Other sessions are longer."""
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        time.sleep(0.02)  # poll interval
 
 
 MESSAGES = 6000
-"""More than a member can have consumed when it is frozen, however late that is."""
+"""More messages than a member can consume before it is frozen."""
 
 
 class World:
-    """One group of the test, both of its stores, and the members and switches that the test makes."""
+    """The group of a test, both of its stores, and the members and switches that the test creates."""
 
     def __init__(self, kafka: KafkaBroker, group: str) -> None:
         self.broker, self.group = kafka, group
         self.zookeeper, self.kafka = ZookeeperStore(kafka.zookeeper), KafkaStore(kafka.bootstrap)
         self.cluster = KafkaCluster(kafka.bootstrap)
         self.recorded: list[dict[TopicPartition, int | None]] = []
-        self._made: list[Any] = [self.zookeeper, self.kafka, self.cluster]
+        self._opened: list[Any] = [self.zookeeper, self.kafka, self.cluster]
 
     def uri(self, start: str = "zookeeper") -> str:
         first, second = self.broker.zookeeper.replace("/", "%2F"), self.broker.bootstrap
@@ -75,33 +75,33 @@ class World:
     def member(self, start: str = "zookeeper", timeout_ms: int = 30_000) -> SwitchedStore:
         store = open_store(self.uri(start), ConnectionConfig(timeout_ms=timeout_ms))
         assert isinstance(store, SwitchedStore)
-        self._made.append(store)
+        self._opened.append(store)
         return store
 
     def switch(self, **changes: Any) -> LiveMigration:
         session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=20_000)
-        self._made.append(session)
+        self._opened.append(session)
 
         def intended(plan: GroupEditPlan) -> None:
             self.recorded.append({c.partition: getattr(c.before, "offset", None) for c in plan.changes})
 
         translate = changes.pop("translate", None)
-        arguments = {"who": "the test", "images_of": lambda *_: KeptImages(intended), **changes}
+        arguments = {"who": "the test", "images_of": lambda *_: BeforeImageCallback(intended), **changes}
         sides = SwitchSides(self.zookeeper, self.kafka, self.cluster, translate)
         return LiveMigration(session, self.group, sides, **arguments)
 
-    def to(self, mode: CommitMode) -> SwitchEvidence:
+    def switch_to(self, mode: CommitMode) -> SwitchEvidence:
         return self.switch().execute(mode, wait_s=20)
 
-    def held(self) -> dict[str, dict[int, int]]:
-        """Partition -> offset in both stores."""
+    def committed(self) -> dict[str, dict[int, int]]:
+        """Offsets by partition in both stores."""
         return {
             name: {tp.partition: o.offset for tp, o in store.fetch(self.group).items() if not isinstance(o, Absent)}
             for name, store in (("zookeeper", self.zookeeper), ("kafka", self.kafka))
         }
 
     def storage(self) -> tuple[str, int, str | None]:
-        """Mode, epoch, and where a switch under way leads to."""
+        """Mode, epoch, and the new mode of a switch in progress."""
         with ZookeeperSession(self.broker.zookeeper) as session:
             seen = SwitchStateStore(session, self.group).read()
         assert seen is not None
@@ -109,20 +109,20 @@ class World:
         return seen.storage.mode.value, seen.storage.epoch, None if switching_to is None else switching_to.value
 
     def registered(self) -> dict[str, int]:
-        """The nodes of members and of owners, and which transaction has made each."""
+        """The znodes of members and owners, with the transaction that created each."""
         trees = [self.zookeeper.session.tree(f(self.group)) for f in (paths.ids, paths.owners)]
         return {path: node.czxid for tree in trees for path, node in tree.items()}
 
     def close(self) -> None:
-        for one in reversed(self._made):
+        for one in reversed(self._opened):
             one.close()
 
 
 @pytest.fixture
 def world(kafka: KafkaBroker, unique: str) -> Iterator[World]:
-    made = World(kafka, unique)
-    yield made
-    made.close()
+    world = World(kafka, unique)
+    yield world
+    world.close()
 
 
 def at(topic: str, **offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -132,7 +132,7 @@ def at(topic: str, **offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
 # --- the four changes --------------------------------------------------------------------------------
 
 
-def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_before_a_store_is_left(
+def test_members_commit_to_the_stores_of_the_mode_and_idle_partitions_are_copied(
     world: World, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group, 2)
@@ -140,32 +140,32 @@ def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_befor
     one.commit(world.group, at(topic, p0=10, p1=100))
     two.follow(world.group)
 
-    evidence = world.to(CommitMode.DUAL)
+    evidence = world.switch_to(CommitMode.DUAL)
     assert (evidence.old_mode, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
     assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
     assert evidence.unacknowledged == ()
     one.commit(world.group, at(topic, p0=20))
-    assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
+    assert world.committed() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
 
-    world.to(CommitMode.KAFKA)
-    assert world.held()["kafka"] == {0: 20, 1: 100}  # copied: nobody commits partition 1
+    world.switch_to(CommitMode.KAFKA)
+    assert world.committed()["kafka"] == {0: 20, 1: 100}  # copied, because no member commits partition 1
     two.commit(world.group, at(topic, p0=30))
-    assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 30, 1: 100}}
+    assert world.committed() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 30, 1: 100}}
 
-    world.to(CommitMode.DUAL)
+    world.switch_to(CommitMode.DUAL)
     one.commit(world.group, at(topic, p1=110))
-    assert world.held() == {"zookeeper": {0: 20, 1: 110}, "kafka": {0: 30, 1: 110}}
+    assert world.committed() == {"zookeeper": {0: 20, 1: 110}, "kafka": {0: 30, 1: 110}}
 
-    world.to(CommitMode.ZOOKEEPER)
-    assert world.held()["zookeeper"] == {0: 30, 1: 110}
+    world.switch_to(CommitMode.ZOOKEEPER)
+    assert world.committed()["zookeeper"] == {0: 30, 1: 110}
     two.commit(world.group, at(topic, p0=40))
-    assert world.held() == {"zookeeper": {0: 40, 1: 110}, "kafka": {0: 30, 1: 110}}
+    assert world.committed() == {"zookeeper": {0: 40, 1: 110}, "kafka": {0: 30, 1: 110}}
     assert world.recorded == [{TopicPartition(topic, 1): None}, {TopicPartition(topic, 0): 20}]
     assert world.storage() == ("zookeeper", 9, None)
     assert {tp.partition: getattr(o, "offset", None) for tp, o in one.fetch(world.group).items()} == {0: 40, 1: 110}
 
 
-def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothing_repeated(
+def test_running_consumers_pass_all_modes_without_loss_or_repetition(
     world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group, 4)  # two members; nothing is produced to partition 3 after the beginning
@@ -211,12 +211,12 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
         for mode in ROUND:
             count = len(seen)
             wait_for(lambda count=count: len(seen) > count + 100, "messages flow")
-            assert len(world.to(mode).members) == 2
+            assert len(world.switch_to(mode).members) == 2
         stopped.set()
         producing.join()
         assert producer.flush(30) == 0
         wait_for(lambda: len(seen) >= sum(produced), "all messages")
-        assert world.registered() == registered  # nobody has given up a partition, or registered again
+        assert world.registered() == registered  # no member has released a partition or registered again
     finally:
         stopped.set()
         for one in consumers:
@@ -226,28 +226,28 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
 
     found = sorted((message.partition, message.offset) for message in seen)
     assert found == [(p, offset) for p in range(4) for offset in range(produced[p])]
-    assert world.held()["zookeeper"] == dict(enumerate(produced))
+    assert world.committed()["zookeeper"] == dict(enumerate(produced))
 
 
-# --- who and what is in the way ----------------------------------------------------------------------
+# --- rejected switches -------------------------------------------------------------------------------
 
 
-def test_a_direct_change_is_refused_and_nothing_changes(world: World, make_topic: Callable[..., str]) -> None:
+def test_a_direct_change_is_rejected_and_changes_nothing(world: World, make_topic: Callable[..., str]) -> None:
     topic = make_topic(world.group)
     world.member().commit(world.group, at(topic, p0=1))
 
     with pytest.raises(GateRefused, match="zookeeper -> kafka: must go through mode dual"):
-        world.to(CommitMode.KAFKA)
+        world.switch_to(CommitMode.KAFKA)
 
     assert world.storage() == ("zookeeper", 1, None)
 
 
-def test_a_group_of_which_no_client_has_said_anything_is_not_guessed(world: World) -> None:
+def test_a_group_without_a_declared_mode_is_rejected(world: World) -> None:
     store = open_store(world.uri().removesuffix("&start=zookeeper"))
-    world._made.append(store)
+    world._opened.append(store)
 
     with pytest.raises(GroupNotFound, match="its storage mode is not declared"):
-        world.to(CommitMode.DUAL)
+        world.switch_to(CommitMode.DUAL)
     with pytest.raises(GroupNotFound, match="its storage mode is not declared"):
         store.fetch(world.group)
     world.switch().declare(CommitMode.KAFKA)
@@ -256,7 +256,7 @@ def test_a_group_of_which_no_client_has_said_anything_is_not_guessed(world: Worl
         world.switch().declare(CommitMode.ZOOKEEPER)
 
 
-def test_a_registered_consumer_that_does_not_follow_is_named(
+def test_a_switch_is_rejected_if_a_registered_consumer_does_not_follow_the_mode(
     world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group)
@@ -267,12 +267,12 @@ def test_a_registered_consumer_that_does_not_follow_is_named(
         old.create_message_streams({topic: 1})
 
         with pytest.raises(GateRefused, match=f"{world.group}_old would keep committing to the old store"):
-            world.to(CommitMode.DUAL)
+            world.switch_to(CommitMode.DUAL)
 
     assert world.storage() == ("zookeeper", 1, None)
 
 
-def test_a_member_of_the_group_in_kafka_is_named(
+def test_a_switch_is_rejected_if_the_group_has_a_member_in_kafka(
     world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group)
@@ -283,47 +283,45 @@ def test_a_member_of_the_group_in_kafka_is_named(
         wait_for(lambda: native.poll(0.1) is None and native.assignment(), "it has joined")
 
         with pytest.raises(GateRefused, match=r"native.* \(in Kafka\) would keep committing"):
-            world.to(CommitMode.DUAL)
+            world.switch_to(CommitMode.DUAL)
     finally:
         native.close()
 
 
-def test_a_store_that_is_not_in_use_and_ahead_is_refused_because_the_larger_would_count(
-    world: World, make_topic: Callable[..., str]
-) -> None:
+def test_a_switch_is_rejected_if_the_unused_store_is_ahead(world: World, make_topic: Callable[..., str]) -> None:
     topic = make_topic(world.group)
     member = world.member()
     member.commit(world.group, at(topic, p0=10))
     world.kafka.commit(world.group, at(topic, p0=50))
 
     with pytest.raises(GateRefused, match=f"{topic}-0: 10 in use, 50 in the other store"):
-        world.to(CommitMode.DUAL)
+        world.switch_to(CommitMode.DUAL)
 
     member.commit(world.group, at(topic, p0=11))
-    assert world.held() == {"zookeeper": {0: 11}, "kafka": {0: 50}}
+    assert world.committed() == {"zookeeper": {0: 11}, "kafka": {0: 50}}
 
 
-def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Callable[..., str]) -> None:
+def test_a_second_switch_at_the_same_time_is_rejected(world: World, make_topic: Callable[..., str]) -> None:
     topic = make_topic(world.group)
     world.member().commit(world.group, at(topic, p0=10))
     refused: list[str] = []
 
-    def tell(step: str) -> None:
+    def on_step(step: str) -> None:
         if step == "acknowledged":
             with pytest.raises(Conflict) as caught:
-                world.to(CommitMode.DUAL)
+                world.switch_to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(on_step=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=on_step, who="the first").execute(CommitMode.DUAL, wait_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
 
 
-# --- while it is under way ---------------------------------------------------------------------------
+# --- during a switch ---------------------------------------------------------------------------------
 
 
-def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_new_mode(
+def test_commits_and_fetches_wait_during_a_switch_and_continue_in_the_new_mode(
     world: World, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group)
@@ -337,23 +335,23 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
 
     thread = threading.Thread(target=commit)
 
-    def tell(step: str) -> None:
+    def on_step(step: str) -> None:
         if step == "acknowledged":
             thread.start()
             with pytest.raises(SwitchInProgress, match="a switch to dual, by the test, has not ended within 3 s"):
                 hasty.fetch(world.group)
             assert waited == []
-            assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
+            assert world.committed() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(on_step=tell).execute(CommitMode.DUAL, wait_s=20)
+    world.switch(on_step=on_step).execute(CommitMode.DUAL, wait_s=20)
     thread.join(30)
 
     assert len(waited) == 1
-    assert world.held() == {"zookeeper": {0: 2}, "kafka": {0: 2}}
+    assert world.committed() == {"zookeeper": {0: 2}, "kafka": {0: 2}}
 
 
 @pytest.mark.parametrize("step", ["begun", *STEPS[:2], "recorded", *STEPS[2:]])
-def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
+def test_a_switch_killed_at_any_step_is_complete_or_undone_and_members_continue(
     step: str, world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group, 2)
@@ -381,20 +379,20 @@ def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == step
     happened = step in ("changed", "followed")
-    # It waits, at most, until the members have noticed; one that has not heard of the switch yet need not wait at all.
+    # A member that has seen the switch waits until it notices the end. A member that has not seen it does not wait.
     member.commit(world.group, at(topic, p0=20))
-    wait_for(lambda: world.storage()[2] is None, "the members have gone back, or there is nothing to go back from")
+    wait_for(lambda: world.storage()[2] is None, "the members have restored the old mode, or the switch had not begun")
     mode, epoch, _ = world.storage()
     assert mode == ("kafka" if happened else "dual")
     assert epoch == (1 if step == "begun" else 3)
-    assert world.held()["kafka"][0] == 20
-    assert world.held()["zookeeper"][0] == (10 if happened else 20)
+    assert world.committed()["kafka"][0] == 20
+    assert world.committed()["zookeeper"][0] == (10 if happened else 20)
     if not happened:
-        world.to(CommitMode.KAFKA)
-    assert world.held()["kafka"] == {0: 20, 1: 70}
+        world.switch_to(CommitMode.KAFKA)
+    assert world.committed()["kafka"] == {0: 20, 1: 70}
 
 
-def test_a_switch_frozen_past_its_session_and_woken_changes_nothing(
+def test_a_switch_frozen_beyond_its_session_changes_nothing_when_it_wakes(
     world: World, kafka: KafkaBroker, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(world.group)
@@ -416,7 +414,7 @@ def test_a_switch_frozen_past_its_session_and_woken_changes_nothing(
         text=True,
     ) as frozen:
         try:
-            wait_for(lambda: world_is(world, "zookeeper", 3, None), "the members have gone back")
+            wait_for(lambda: storage_is(world, "zookeeper", 3, None), "the members have restored the old mode")
             member.commit(world.group, at(topic, p0=20))
         finally:
             os.kill(frozen.pid, signal.SIGCONT)
@@ -425,10 +423,10 @@ def test_a_switch_frozen_past_its_session_and_woken_changes_nothing(
     assert frozen.returncode == 1
     assert "expired" in errors
     assert world.storage() == ("zookeeper", 3, None)
-    assert world.held() == {"zookeeper": {0: 20}, "kafka": {}}
+    assert world.committed() == {"zookeeper": {0: 20}, "kafka": {}}
 
 
-def world_is(world: World, *storage: Any) -> bool:
+def storage_is(world: World, *storage: Any) -> bool:
     with ZookeeperSession(world.broker.zookeeper) as session:
         if SwitchStateStore(session, world.group).read() is None:
             return False
@@ -438,7 +436,7 @@ def world_is(world: World, *storage: Any) -> bool:
 # --- frozen members ----------------------------------------------------------------------------------
 
 
-def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothing_back(
+def test_a_frozen_member_blocks_a_switch_until_it_expires_and_rewinds_nothing(
     world: World, kafka: KafkaBroker, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = make_topic(world.group)
@@ -472,48 +470,48 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
         assert world.storage() == ("zookeeper", 3, None)
 
         other.start()
-        evidence = world.switch().execute(CommitMode.DUAL, wait_s=20)  # outlives the frozen one's session
+        evidence = world.switch().execute(CommitMode.DUAL, wait_s=20)  # waits until the frozen member's session ends
         assert len(evidence.members) == 1
         wait_for(lambda: len(other.messages()) > 200, "the other one consumes")
-        world.to(CommitMode.KAFKA)
-        left = world.held()["zookeeper"]
+        world.switch_to(CommitMode.KAFKA)
+        before_thaw = world.committed()["zookeeper"]
         frozen.thaw()
         wait_for(lambda: len(frozen.messages()) + len(other.messages()) >= MESSAGES, "all is consumed")
-        wait_for(lambda: world.held()["kafka"][0] == MESSAGES, "and committed")
+        wait_for(lambda: world.committed()["kafka"][0] == MESSAGES, "and committed")
     finally:
         frozen.stop()
         other.stop()
-    assert world.held()["zookeeper"] == left  # the frozen one wrote nothing there
+    assert world.committed()["zookeeper"] == before_thaw  # the frozen member wrote nothing to it
     seen = {message.offset for one in (frozen, other) for message in one.messages()}
     assert seen == set(range(MESSAGES))
     assert world.storage() == ("kafka", 7, None)
 
 
-# --- given up, and recreated -------------------------------------------------------------------------
+# --- stopped switches, and a recreated node ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["before", *STEPS[:4]])
-def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
-    member, told = world.member(), []
+def test_a_switch_that_is_stopped_before_the_new_mode_applies_restores_the_old_mode(world: World, when: str) -> None:
+    member, steps = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    switch = world.switch(on_step=told.append)
+    switch = world.switch(on_step=steps.append)
     with pytest.raises(Conflict, match="was abandoned; the old mode applies"):
-        switch.execute(CommitMode.DUAL, wait_s=20, stop=lambda: when == "before" or when in told)
+        switch.execute(CommitMode.DUAL, wait_s=20, stop=lambda: when == "before" or when in steps)
 
     assert world.storage()[::2] == ("zookeeper", None)
     member.commit(world.group, at("t", p0=6))
-    assert world.held() == {"zookeeper": {0: 6}, "kafka": {}}
+    assert world.committed() == {"zookeeper": {0: 6}, "kafka": {}}
 
 
-def test_a_switch_that_is_reported_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
-    member, told = world.member(), []
+def test_a_switch_that_is_stopped_after_the_new_mode_applies_is_complete(world: World) -> None:
+    member, steps = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(on_step=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "changed" in told)
+    world.switch(on_step=steps.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "changed" in steps)
 
     assert world.storage()[::2] == ("dual", None)
 
 
-def test_a_member_joins_again_where_the_groups_node_is_deleted_and_recreated(
+def test_a_member_joins_again_if_the_groups_node_is_deleted_and_recreated(
     world: World, make_topic: Callable[..., str]
 ) -> None:
     # Given a member that has acknowledged version 0 of the node, which has version 0 again
@@ -528,8 +526,8 @@ def test_a_member_joins_again_where_the_groups_node_is_deleted_and_recreated(
             world.switch().require_undeclared()
         seen = nodes.read()
         assert seen is not None and seen.version == 0
-        # When it sees that, then it is a member again, for which a switch waits
+        # When it sees the new node, then it registers again, and a switch waits for it
         wait_for(lambda: [one.name for one in nodes.followers()] == [follower.name], "the member has joined again")
-    assert [one.name for one in world.to(CommitMode.DUAL).members] == [follower.name]
+    assert [one.name for one in world.switch_to(CommitMode.DUAL).members] == [follower.name]
     member.commit(world.group, at(topic, p0=6))
-    assert world.held() == {"zookeeper": {0: 6}, "kafka": {0: 6}}
+    assert world.committed() == {"zookeeper": {0: 6}, "kafka": {0: 6}}

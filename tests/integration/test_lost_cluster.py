@@ -1,6 +1,7 @@
-"""Offsets out of the disks of brokers that were killed, and of a cluster that was thrown away.
+"""Offsets read from the disks of killed brokers, and of a cluster that is lost.
 
-OFFSETMGR_SOAK kills a broker of each version 20 times, else one of 3.9 twice; OFFSETMGR_SEED repeats when.
+With OFFSETMGR_SOAK a test kills a broker of each version 20 times, otherwise a 3.9 broker twice. OFFSETMGR_SEED sets
+the seed of the moments of the kills.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import confluent_kafka as ck
 import pytest
 from conftest import MakeTopic
 from everyday import Cli
-from lost_cluster import PARTITIONS, fetch, groups_of
+from lost_cluster_load import PARTITIONS, fetch, groups_of
 
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -44,11 +45,11 @@ BUSY = {
     "log.cleaner.min.cleanable.ratio": 0.01,
     "log.cleaner.delete.retention.ms": 100,
 }
-"""A broker that cleans and expires all the time."""
+"""The configuration of a broker that compacts and expires offsets continuously."""
 
 
 def small(segment: int) -> dict[str, object]:
-    """With segments of so many bytes."""
+    """`BUSY` with a segment size in bytes."""
     return {**BUSY, "offsets.topic.segment.bytes": segment}
 
 
@@ -59,7 +60,7 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture(params=VERSIONS)
 def broker(request: pytest.FixtureRequest, tmp_path: Path, unique: str) -> Iterator[Broker]:
-    """One of its own, to be killed."""
+    """A separate broker, which the test kills."""
     found: Broker
     if request.param == "kafka-3.9":
         zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper")
@@ -70,17 +71,17 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, unique: str) -> Itera
         yield found
 
 
-def until(what: Callable[[], bool], why: str, seconds: float = 90) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"{why}: not within {seconds:g} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
         time.sleep(0.2)
 
 
 @contextmanager
-def load(bootstrap: str, topic: str, seed: int, first: int, said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    script = Path(__file__).with_name("lost_cluster.py")
-    with said.open("wb") as out:
+def load(bootstrap: str, topic: str, seed: int, first: int, load_output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    script = Path(__file__).with_name("lost_cluster_load.py")
+    with load_output.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(script), bootstrap, topic, str(seed), str(first)],
             stdin=subprocess.DEVNULL,
@@ -94,27 +95,27 @@ def load(bootstrap: str, topic: str, seed: int, first: int, said: Path) -> Itera
         process.wait(30)
 
 
-def acknowledged(said: Path) -> list[tuple[str, str, int]]:
-    """What the load said, whole lines only."""
-    lines = said.read_text().rpartition("\n")[0].splitlines()
+def acknowledged(load_output: Path) -> list[tuple[str, str, int]]:
+    """The operations that the load has printed, without an incomplete last line."""
+    lines = load_output.read_text().rpartition("\n")[0].splitlines()
     return [(kind, group, int(offset)) for kind, group, offset in (line.split() for line in lines)]
 
 
 def cleaned(broker: Broker) -> bool:
-    """Whether the cleaner has been through a partition of the offsets topic."""
+    """Whether the log cleaner has compacted a partition of the offsets topic."""
     checkpoint = broker.directory / "data" / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
     return any(line.startswith("__consumer_offsets ") and not line.endswith(" 0") for line in lines)
 
 
-def saved(cli: Cli, directory: Path, *more: str) -> Offsets:
+def offsets_on_disk(cli: Cli, directory: Path, *more: str) -> Offsets:
     rows = cli.rows("log", "offsets", str(directory), *more)
     assert all(row["state"] == "committed" for row in rows)
     return {(r["group"], r["topic"], r["partition"]): (r["offset"], r["metadata"]) for r in rows}
 
 
-def served(bootstrap: str, groups: list[str]) -> Offsets | None:
-    """What the broker's coordinators answer of all groups; None while one of them loads."""
+def served_offsets(bootstrap: str, groups: list[str]) -> Offsets | None:
+    """The offsets that the broker's coordinators serve, or None while one of them loads."""
     found: Offsets = {}
     for group in groups:
         answer = fetch(bootstrap, group)
@@ -124,73 +125,77 @@ def served(bootstrap: str, groups: list[str]) -> Offsets | None:
     return found
 
 
-def test_what_is_saved_from_a_killed_brokers_disk_is_what_it_serves_when_it_starts_again(
+def test_offsets_on_a_killed_brokers_disk_are_those_that_it_serves_after_a_restart(
     broker: Broker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:
     seed = int(os.environ.get("OFFSETMGR_SEED", random.randrange(1 << 30)))
     sys.stdout.write(f"seed: {seed}\n")
     dice = random.Random(seed)
     topic = make_topic(unique, PARTITIONS, bootstrap=broker.bootstrap)
-    fill(broker.bootstrap, topic, 50)
+    produce(broker.bootstrap, topic, 50)
     expired = left_out = 0
     for kill in range(KILLS):
-        said, disk = tmp_path / f"said-{kill}", tmp_path / "disk"
-        under_load_until_killed(broker, topic, seed, kill, said, dice)
+        load_output, disk = tmp_path / f"load_output-{kill}", tmp_path / "disk"
+        kill_under_load(broker, topic, seed, kill, load_output, dice)
         shutil.rmtree(disk, ignore_errors=True)
         shutil.copytree(broker.directory / "data", disk)
 
-        whole = saved(cli, disk)
+        whole = offsets_on_disk(cli, disk)
         now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-        living = saved(cli, disk, "--expired-at", now)
+        unexpired = offsets_on_disk(cli, disk, "--expired-at", now)
         broker.start()
 
-        assert living.items() <= whole.items()
-        await_what_was_saved(broker, groups_of(topic), whole, living)
-        for kind, group, offset in acknowledged(said):
+        assert unexpired.items() <= whole.items()
+        wait_until_served(broker, groups_of(topic), whole, unexpired)
+        for kind, group, offset in acknowledged(load_output):
             if kind == "stays":
-                assert all(living[group, topic, n][0] >= offset for n in range(PARTITIONS)), (group, offset)
-        expired += len(whole) - len(living)
+                assert all(unexpired[group, topic, n][0] >= offset for n in range(PARTITIONS)), (group, offset)
+        expired += len(whole) - len(unexpired)
         left_out += len(groups_of(topic)) * PARTITIONS - len(whole)
     sys.stdout.write(f"{KILLS} kills; {expired} offsets had expired, {left_out} were deleted or never committed\n")
 
 
-def under_load_until_killed(broker: Broker, topic: str, seed: int, kill: int, said: Path, dice: random.Random) -> None:
-    """Every kind of load has been at work by then, and so has the cleaner."""
+def kill_under_load(broker: Broker, topic: str, seed: int, kill: int, load_output: Path, dice: random.Random) -> None:
+    """Kills the broker after every kind of load and the log cleaner have done some work."""
 
     def kinds() -> set[str]:
-        return {kind for kind, *_ in acknowledged(said)}
+        return {kind for kind, *_ in acknowledged(load_output)}
 
-    # The member of a killed client is one of its group until its session is over: only at first it has all the topic.
+    # After a kill the former member stays in its group until its session ends, so the new one may own no partition.
     needed = KINDS if kill == 0 else KINDS - {"member"}
-    with load(broker.bootstrap, topic, seed + kill, 1 + kill * 1_000_000, said):
+    with load(broker.bootstrap, topic, seed + kill, 1 + kill * 1_000_000, load_output):
         until(lambda: kinds() >= needed, "every kind of load is at work")
         until(lambda: cleaned(broker), "the cleaner has been at work")
-        rounds = len(acknowledged(said)) + dice.randrange(400)
-        until(lambda: len(acknowledged(said)) > rounds, "the load goes on")
+        rounds = len(acknowledged(load_output)) + dice.randrange(400)
+        until(lambda: len(acknowledged(load_output)) > rounds, "the load continues")
         broker.kill()
 
 
-def await_what_was_saved(broker: Broker, groups: list[str], whole: Offsets, living: Offsets) -> None:
-    """Until its check of expiry has run the broker serves what has expired as well, and until it has written the
-    markers of transactions that were decided it serves the offset before; at no time may it serve anything else."""
+def wait_until_served(broker: Broker, groups: list[str], whole: Offsets, unexpired: Offsets) -> None:
+    """Waits until the broker serves exactly the offsets on disk that have not expired.
+
+    Until its expiration check has run, it may also serve expired offsets. Until it has written the markers of decided
+    transactions, it may serve the offsets before them. It must never serve any other offset."""
 
     def of_transactions(offsets: Offsets) -> Offsets:
         return {key: one for key, one in offsets.items() if "-txn-" in key[0]}
 
-    def settled() -> bool:
-        found = served(broker.bootstrap, groups)
+    def equal() -> bool:
+        found = served_offsets(broker.bootstrap, groups)
         if found is None:
             return False
         plain = found.items() - of_transactions(found).items()
         assert plain <= whole.items(), sorted(plain - whole.items())[:5]
-        assert found.items() >= living.items() - of_transactions(living).items(), "what lives is served"
-        return found == living
+        assert found.items() >= unexpired.items() - of_transactions(unexpired).items(), (
+            "every offset that has not expired is served"
+        )
+        return found == unexpired
 
-    until(settled, "the broker serves what was saved")
+    until(equal, "the broker serves the offsets on disk")
 
 
-def fill(bootstrap: str, topic: str, count: int) -> None:
-    """So many records in each partition, numbered."""
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    """Produces this many numbered records to each partition."""
     producer = ck.Producer({"bootstrap.servers": bootstrap})
     for n in range(count):
         for partition in range(PARTITIONS):
@@ -199,7 +204,7 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
 
 
 def consume(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
-    """So many records, from where the group is (or the beginning), committed."""
+    """Consumes this many records from the group's offsets (or the beginning), and commits."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({**settings, "enable.auto.commit": False, "enable.auto.offset.store": False})
     try:
@@ -218,37 +223,37 @@ def consume(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
-def test_a_cluster_is_thrown_away_and_its_consumers_resume_on_another_where_they_were(
+def test_consumers_of_a_lost_cluster_resume_on_another_at_their_offsets(
     kafka: KafkaBroker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:
     groups = {f"{unique}-{n}": 30 + 40 * n for n in range(2)}
     with KraftBroker(tmp_path / "lost", config={"offsets.topic.num.partitions": 5}) as lost:
         make_topic(unique, PARTITIONS, bootstrap=lost.bootstrap)
-        fill(lost.bootstrap, unique, 40)
+        produce(lost.bootstrap, unique, 40)
         before = {group: consume(lost.bootstrap, group, unique, count) for group, count in groups.items()}
         lost.kill()
     disk = tmp_path / "disk"
     shutil.move(tmp_path / "lost" / "data", disk)
     shutil.rmtree(tmp_path / "lost")
     make_topic(unique, PARTITIONS)
-    fill(kafka.bootstrap, unique, 40)
+    produce(kafka.bootstrap, unique, 40)
 
     snapshot, plan = f"file:{tmp_path / 'saved.avro'}", str(tmp_path / "plan.json")
     new = f"kafka://{kafka.bootstrap}"
     cli("log", "offsets", str(disk), "--to", snapshot)
     copied = ("--translate", "none")  # the test produced the same records to the new cluster
     would = cli("log", "offsets", str(disk), "--to", new, *copied).stderr
-    assert f"dry run: would change {len(saved(cli, disk))} offsets in 2 groups in {new}" in would
+    assert f"dry run: would change {len(offsets_on_disk(cli, disk))} offsets in 2 groups in {new}" in would
     cli("migrate", "plan", "--from", snapshot, "--to", new, "--all-groups", "-o", plan, *copied)
     cli("migrate", "apply", plan, "--yes")
 
     for group, count in groups.items():
         after = consume(kafka.bootstrap, group, unique, 40 * PARTITIONS - count)
         whole = sorted(f"{partition}:{n}" for partition in range(PARTITIONS) for n in range(40))
-        assert sorted([*before[group], *after]) == whole, "every record once: none lost, none again"
+        assert sorted([*before[group], *after]) == whole, "every record is consumed exactly once"
 
 
-def test_an_offset_managers_topic_is_read_off_the_disk_as_the_manager_serves_it(
+def test_an_offset_managers_topic_on_disk_has_the_offsets_that_the_manager_serves(
     kafka: KafkaBroker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(6)]
@@ -260,20 +265,20 @@ def test_an_offset_managers_topic_is_read_off_the_disk_as_the_manager_serves_it(
                 manager.commit(group, {tp: OffsetAndMetadata(offset, f"at {offset}") for tp in partitions})
         manager.delete(groups[1], partitions[:3])
         manager.delete(groups[2])
-        kept = {(group, *tp): one for group in groups for tp, one in manager.fetch(group).items()}
+        expected = {(group, *tp): one for group in groups for tp, one in manager.fetch(group).items()}
     disk = tmp_path / "disk"
     disk.mkdir()
     for directory in (kafka.directory / "data").glob(f"{unique}-*"):
         shutil.copytree(directory, disk / directory.name)
 
-    found = saved(cli, disk, "--offsets-topic", unique)
+    found = offsets_on_disk(cli, disk, "--offsets-topic", unique)
 
-    assert found == {at: (one.offset, one.metadata) for at, one in kept.items() if isinstance(one, Committed)}
+    assert found == {at: (one.offset, one.metadata) for at, one in expected.items() if isinstance(one, Committed)}
     assert len(found) == 4 * PARTITIONS + 1
 
-    # And into another store at once, as offsets import would.
+    # The command can also write the offsets to another store, as offsets import does.
     into = ["--to", f"kafka://{kafka.bootstrap}", "--execute", "--yes"]
-    made = cli("log", "offsets", str(disk), "--offsets-topic", unique, *into)
-    assert f"done: {len(found)} changed" in made.stderr
+    imported = cli("log", "offsets", str(disk), "--offsets-topic", unique, *into)
+    assert f"done: {len(found)} changed" in imported.stderr
     rows = cli.rows("offsets", "get", "--bootstrap-server", kafka.bootstrap, "--group", f"{unique}-*")
     assert {(r["group"], r["topic"], r["partition"]): (r["offset"], r["metadata"]) for r in rows} == found

@@ -1,4 +1,4 @@
-"""The runtime on a real topic: take-overs, loads, and a manager that is killed or frozen in the middle of commits."""
+"""The manager runtime on a real topic: failover, loads, and a manager that is killed or frozen during commits."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ async def manager(
     runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     try:
-        await take(runtime, shard_groups)
+        await acquire(runtime, shard_groups)
         yield runtime, lease
     finally:
         await runtime.close()
         log.close()
 
 
-async def take(runtime: ManagerRuntime, shard_groups: Sequence[int]) -> None:
+async def acquire(runtime: ManagerRuntime, shard_groups: Sequence[int]) -> None:
     for shard_group in shard_groups:
         runtime.on_assigned(shard_group)
     await until(
@@ -102,8 +102,8 @@ def committing(kafka: KafkaBroker, topic: str, file: Path) -> Iterator[subproces
         process.wait()
 
 
-async def lines(process: subprocess.Popen[bytes], file: Path, count: int) -> None:
-    """Returns when the process has written so many."""
+async def wait_for_lines(process: subprocess.Popen[bytes], file: Path, count: int) -> None:
+    """Waits until the process has written this many lines."""
     async with asyncio.timeout(60):
         while not file.exists() or file.read_bytes().count(b"\n") < count:
             assert process.poll() is None, "the other manager has ended"
@@ -115,7 +115,7 @@ def acknowledged(file: Path) -> dict[str, int]:
     newest: dict[str, int] = {}
     for line in file.read_text().splitlines(keepends=True):
         words = line.split()
-        if line.endswith("\n") and words[0] != "refused":
+        if line.endswith("\n") and words[0] != "rejected":
             newest[words[0]] = int(words[1])
     return newest
 
@@ -133,15 +133,15 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
             await until(lambda: sum(status.offsets for status in new.status()) == 1000)
             assert {status.role for status in new.status()} == {Role.STANDBY}
             with Stopwatch() as watch:
-                await take(new, [shard_for("g7", PARTITIONS)])
+                await acquire(new, [shard_for("g7", PARTITIONS)])
             assert watch.seconds < 5  # a second on an idle machine
             assert offsets(new, "g7") == [7] * 5
-            # The old one does not know yet; what it is asked to write is refused by the log.
+            # The old manager has not noticed yet, but the log rejects its writes.
             assert await old.commit(commit("g7", 8)) == CommitResponse(ErrorCode.NOT_COORDINATOR)
             await until(lambda: lease.losses == [shard_for("g7", PARTITIONS)])
             assert old.ownership_error("g7") == ErrorCode.NOT_COORDINATOR
             assert await new.commit(commit("g7", 9)) == CommitResponse()
-            await take(new, range(PARTITIONS))
+            await acquire(new, range(PARTITIONS))
             assert [offsets(new, f"g{number}") for number in range(200) if number != 7] == [
                 [number] * 5 for number in range(200) if number != 7
             ]
@@ -150,8 +150,8 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
     scenario(work)
 
 
-def test_a_shard_group_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: str) -> None:
-    """Handed over in good order no commit fails but those that come in between, and none that succeeded is missed."""
+def test_a_shard_group_moves_back_and_forth_during_commits(kafka: KafkaBroker, unique: str) -> None:
+    """No commit before an orderly handover fails, and the new owner serves all successful commits."""
     topic = topic_of(kafka, unique)
 
     async def work() -> None:
@@ -172,7 +172,7 @@ def test_a_shard_group_goes_there_and_back_under_commits(kafka: KafkaBroker, uni
                 await leaving
                 last += sum(result.error == ErrorCode.NONE for result in results)
                 refused += sum(result.error == ErrorCode.NOT_COORDINATOR for result in results)
-                await take(other, [shard_group])
+                await acquire(other, [shard_group])
                 assert offsets(other, group) == [last] * 5, turn
                 owner, other = other, owner
             assert refused == 0
@@ -181,7 +181,7 @@ def test_a_shard_group_goes_there_and_back_under_commits(kafka: KafkaBroker, uni
     scenario(work)
 
 
-def test_a_load_gives_the_newest_of_every_offset(kafka: KafkaBroker, unique: str) -> None:
+def test_a_load_returns_the_newest_value_of_every_offset(kafka: KafkaBroker, unique: str) -> None:
     topic = topic_of(kafka, unique)
     groups, partitions, rounds = 400, 50, 5
 
@@ -199,44 +199,44 @@ def test_a_load_gives_the_newest_of_every_offset(kafka: KafkaBroker, unique: str
     scenario(work)
 
 
-def test_after_sigkill_in_the_middle_of_commits_every_acknowledged_one_is_there(
+def test_after_sigkill_during_commits_every_acknowledged_commit_exists(
     kafka: KafkaBroker, unique: str, tmp_path: Path
 ) -> None:
     topic, file = topic_of(kafka, unique), tmp_path / "acknowledged"
     with committing(kafka, topic, file) as process:
-        asyncio.run(lines(process, file, 500))
+        asyncio.run(wait_for_lines(process, file, 500))
         process.kill()
         process.wait()
-    promised = acknowledged(file)
+    expected = acknowledged(file)
 
     async def work() -> None:
         async with manager(kafka, topic) as (runtime, _):
-            found = {group: offsets(runtime, group) for group in promised}
-            assert {group for group, at in promised.items() if min(found[group]) < at} == set()
-            # A commit is whole: what was in flight is there or is not.
+            found = {group: offsets(runtime, group) for group in expected}
+            assert {group for group, at in expected.items() if min(found[group]) < at} == set()
+            # A commit is atomic: one in flight was written for all partitions or for none.
             assert {group for group, values in found.items() if len(set(values)) > 1} == set()
 
     scenario(work)
 
 
-def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_it_wakes(
+def test_a_manager_frozen_during_commits_acknowledges_nothing_when_it_wakes(
     kafka: KafkaBroker, unique: str, tmp_path: Path
 ) -> None:
     topic, file = topic_of(kafka, unique), tmp_path / "acknowledged"
 
     async def work() -> None:
         with committing(kafka, topic, file) as process:
-            await lines(process, file, 200)
+            await wait_for_lines(process, file, 200)
             os.kill(process.pid, signal.SIGSTOP)
-            promised = acknowledged(file)
+            expected = acknowledged(file)
             async with manager(kafka, topic) as (runtime, lease):
-                found = {group: offsets(runtime, group) for group in promised}
-                assert {group for group, at in promised.items() if min(found[group]) < at} == set()
+                found = {group: offsets(runtime, group) for group in expected}
+                assert {group for group, at in expected.items() if min(found[group]) < at} == set()
                 os.kill(process.pid, signal.SIGCONT)
-                await until(lambda: file.read_text().count("refused") >= len(promised))
-                # What it wrote down after it woke had been acknowledged before it froze, so we have read it.
+                await until(lambda: file.read_text().count("rejected") >= len(expected))
+                # Acknowledgements printed after the thaw date from before the freeze: the new owner has them.
                 assert {group for group, at in acknowledged(file).items() if min(found[group]) < at} == set()
-                answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in promised]
+                answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in expected]
                 assert {answer.error for answer in await asyncio.gather(*answers)} == {ErrorCode.NONE}
                 assert lease.losses == []
 
@@ -244,10 +244,11 @@ def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_
 
 
 def test_a_record_without_a_key_has_an_empty_one(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
-    """A compacted topic takes none, but one that is compacted only now may hold some; no format has such a key."""
+    """A compacted topic rejects such records, but a topic that became compacted later may contain some. No record
+    format has an empty key."""
     make_topic(unique, 1)
     stray = Producer({"bootstrap.servers": kafka.bootstrap})
-    stray.produce(unique, b"nobody knows whose", partition=0)
+    stray.produce(unique, b"without a key", partition=0)
     assert stray.flush(30) == 0
     log = KafkaLog(kafka.bootstrap, unique, 1)
     reader = log.reader()
@@ -256,7 +257,7 @@ def test_a_record_without_a_key_has_an_empty_one(kafka: KafkaBroker, make_topic:
     reader.load({0: 0}, {0: 1}, newest)
     reader.follow({0: 0})
 
-    assert newest == {0: {b"": b"nobody knows whose"}}
-    assert [(record.key, record.value) for record in reader.poll(10, 10)] == [(b"", b"nobody knows whose")]
+    assert newest == {0: {b"": b"without a key"}}
+    assert [(record.key, record.value) for record in reader.poll(10, 10)] == [(b"", b"without a key")]
     reader.close()
     log.close()

@@ -1,4 +1,4 @@
-"""What a manager process tells about itself while it starts, or stands before a store that is dead."""
+"""Readiness, health and log of a manager process during its start, and in front of a dead store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("which", ["metrics", "relay"])
-def test_a_taken_port_is_found_before_anything_else_is_done(kafka: KafkaBroker, unique: str, which: str) -> None:
+def test_a_port_in_use_is_reported_before_any_other_work(kafka: KafkaBroker, unique: str, which: str) -> None:
     async def scenario(port: int) -> None:
         more: dict[str, Any] = {"metrics_listen": ("127.0.0.1", port)}
         if which == "relay":
@@ -67,12 +67,12 @@ def test_a_taken_port_is_found_before_anything_else_is_done(kafka: KafkaBroker, 
             async with running(options(kafka, topic=unique, partitions=8, **more)):
                 pass
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        asyncio.run(scenario(int(taken.getsockname()[1])))
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        asyncio.run(scenario(int(occupied.getsockname()[1])))
     assert unique not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
 
 
-def test_a_front_of_a_dead_store_starts_and_is_neither_ready_nor_well(
+def test_a_listener_for_a_dead_store_starts_but_is_not_ready(
     kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
@@ -91,29 +91,29 @@ def test_a_front_of_a_dead_store_starts_and_is_neither_ready_nor_well(
     assert "the store fails" in caplog.text
 
 
-def test_a_front_of_a_store_does_not_speak_of_shards_when_it_stops(kafka: KafkaBroker, tmp_path: Path) -> None:
-    front = Commands(tmp_path).start(
+def test_a_listener_for_a_store_logs_nothing_about_shards_when_it_stops(kafka: KafkaBroker, tmp_path: Path) -> None:
+    manager = Commands(tmp_path).start(
         "manager", "serve", "--bootstrap-server", kafka.bootstrap, "--listen", "127.0.0.1:0",
         "--store", f"kafka://{kafka.bootstrap}",
     )  # fmt: skip
-    assert front.stderr is not None
-    with front:
+    assert manager.stderr is not None
+    with manager:
         log = ""
         while " serving" not in log:
-            line = front.stderr.readline()
+            line = manager.stderr.readline()
             assert line, log
             log += line
-        front.terminate()
-        assert front.wait(20) == 0
-        log += front.stderr.read()
+        manager.terminate()
+        assert manager.wait(20) == 0
+        log += manager.stderr.read()
     assert "stopping: finishing requests in flight" in log
     assert "shards" not in log
 
 
-def test_a_topic_of_a_client_elses_records_is_refused_and_stays_as_it_was(kafka: KafkaBroker, unique: str) -> None:
+def test_a_topic_with_foreign_records_is_rejected_and_unchanged(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    made = admin.create_topics([NewTopic(unique, 8, 1, config={"cleanup.policy": "compact"})])
-    made[unique].result(30)
+    created = admin.create_topics([NewTopic(unique, 8, 1, config={"cleanup.policy": "compact"})])
+    created[unique].result(30)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(unique, b"Ada", b"customer-17", 3)
     assert producer.flush(30) == 0

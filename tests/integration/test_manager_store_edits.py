@@ -1,5 +1,5 @@
-"""What makes edits through ``manager://`` safe: conditions checked where the offsets are, and never believed in where
-nobody promised them."""
+"""Conditional edits through ``manager://``: the manager compares offsets itself. The store relies on this only if the
+server announces it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def offsets_topic() -> str:
 
 @pytest.fixture(scope="module")
 def manager(kafka: KafkaBroker, offsets_topic: str) -> Iterator[ManagerListener]:
-    with ManagerListener(kafka.bootstrap, offsets_topic) as front:
-        yield front
+    with ManagerListener(kafka.bootstrap, offsets_topic) as listener:
+        yield listener
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def edit(store: ManagerStore, group: str, change: Change) -> GroupEditResult:
 
 
 def increment(store: ManagerStore, group: str) -> None:
-    """Adds one to an offset, and tries again when others were quicker."""
+    """Adds one to an offset, and tries again after a conflict."""
     while True:
-        held = store.fetch(group, [TP])[TP]
-        after = held.offset + 1 if isinstance(held, Committed) else 1
-        error = edit(store, group, Change(OffsetAndMetadata(after), held)).outcomes[TP].error
+        current = store.fetch(group, [TP])[TP]
+        after = current.offset + 1 if isinstance(current, Committed) else 1
+        error = edit(store, group, Change(OffsetAndMetadata(after), current)).outcomes[TP].error
         if error is None:
             return
         assert isinstance(error, Conflict), error
@@ -72,8 +72,8 @@ def increment(store: ManagerStore, group: str) -> None:
 
 
 @pytest.mark.servers
-def test_edits_that_expect_something_exclude_each_other(manager: ManagerListener, unique: str) -> None:
-    """Four programs count together; a lost update would leave the sum too small."""
+def test_conditional_edits_exclude_each_other(manager: ManagerListener, unique: str) -> None:
+    """Four clients increment one offset. A lost update would make the sum too small."""
 
     def count(_: int) -> None:
         with ManagerStore(manager.bootstrap, CONFIG) as mine:
@@ -88,18 +88,17 @@ def test_edits_that_expect_something_exclude_each_other(manager: ManagerListener
 
 
 @pytest.mark.servers
-def test_an_edit_says_that_it_was_atomic(store: ManagerStore, unique: str) -> None:
+def test_an_edit_reports_that_it_was_atomic(store: ManagerStore, unique: str) -> None:
     result = edit(store, unique, Change(OffsetAndMetadata(5), ABSENT))
 
     assert (result.atomic, result.how) == (True, "the manager compared")
 
 
 @pytest.mark.servers
-def test_a_consumer_that_commits_all_the_time_is_never_set_back_by_an_edit(
-    manager: ManagerListener, store: ManagerStore, unique: str
-) -> None:
-    """Deletions too: what is deleted is what the edit read, never a commit that came in between. (Without a breath
-    between the commits no edit would ever get through: whoever is quicker wins; so there are long ones among them.)"""
+def test_an_edit_never_removes_a_concurrent_commit(manager: ManagerListener, store: ManagerStore, unique: str) -> None:
+    """A deletion removes the offset that the edit has read, never a commit in between.
+
+    Some pauses between the commits are long, because otherwise every edit would conflict with a commit."""
     stop = threading.Event()
     committed: list[int] = []
 
@@ -146,7 +145,7 @@ def test_the_identity_names_the_cluster_and_the_offsets_topic(
 
 
 @pytest.mark.servers
-def test_commands_take_a_manager_as_a_store_and_groups_move_into_it(
+def test_commands_accept_a_manager_as_a_store_and_groups_migrate_to_it(
     manager: ManagerListener, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 2)
@@ -165,11 +164,11 @@ def test_commands_take_a_manager_as_a_store_and_groups_move_into_it(
     assert '"lag": 0' in run("offsets", "lag", "--group", unique, "--store", target, "--format", "json").stdout
 
 
-# --- what is not a manager, or no such manager ----------------------------------------------------
+# --- servers that do not compare --------------------------------------------------------------------
 
 
 @pytest.mark.servers
-def test_a_broker_is_edited_without_conditions_and_says_so(
+def test_edits_on_a_broker_are_reported_as_not_conditional(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str
 ) -> None:
     tp = TopicPartition(make_topic(unique, 1), 0)
@@ -187,7 +186,7 @@ def test_a_broker_is_edited_without_conditions_and_says_so(
 
 
 @pytest.mark.servers
-def test_a_brokers_group_with_members_is_refused(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
+def test_a_group_with_members_on_a_broker_is_rejected(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
     topic = make_topic(unique, 1)
     consumer = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
     try:
@@ -202,15 +201,15 @@ def test_a_brokers_group_with_members_is_refused(kafka: KafkaBroker, make_topic:
     assert [type(error) for error in result.failures.values()] == [GroupActive]
 
 
-def test_a_listener_that_announces_nothing_is_not_believed_to_compare() -> None:
-    with StoreListener(MemoryStore(), announce=False) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+def test_a_listener_without_the_announcement_is_not_trusted_to_compare() -> None:
+    with StoreListener(MemoryStore(), announce=False) as listener, ManagerStore(listener.bootstrap, CONFIG) as store:
         result = edit(store, "g", Change(OffsetAndMetadata(5), ABSENT))
 
         assert store.capabilities.conditional == "none"
         assert (result.atomic, result.how) == (False, COMPARED)
 
 
-def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_any_more() -> None:
+def test_an_older_version_at_the_same_address_is_not_trusted_to_compare() -> None:
     memory = MemoryStore()
     with StoreListener(memory) as newer:
         port = newer.port
@@ -225,39 +224,39 @@ def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_an
 
 
 @pytest.mark.parametrize(
-    ("change", "left"),
+    ("change", "remaining"),
     [
         (Change(OffsetAndMetadata(6), Committed(5)), {TP: 6}),
         (Change(OffsetAndMetadata(6)), {TP: 6}),
         (Change(None, Committed(5)), {}),
     ],
 )
-def test_an_edit_whose_answer_was_lost_is_known_as_its_own(change: Change, left: dict[Any, int]) -> None:
+def test_an_edit_with_a_lost_response_recognizes_its_own_write(change: Change, remaining: dict[Any, int]) -> None:
     memory = MemoryStore()
     faulty = FaultyStore(memory)
-    with StoreListener(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+    with StoreListener(faulty) as listener, ManagerStore(listener.bootstrap, CONFIG) as store:
         edit(store, "g", Change(OffsetAndMetadata(5)))
-        faulty.fail("write", CoordinatorNotAvailable("told to fail"), group="g", partition=TP, times=1, after=True)
+        faulty.fail("write", CoordinatorNotAvailable("injected failure"), group="g", partition=TP, times=1, after=True)
 
         outcome = edit(store, "g", change).outcomes[TP]
 
     assert outcome.status is EditStatus.WRITTEN
     assert isinstance(outcome.before, Committed) and outcome.before.offset == 5
-    assert {tp: found.offset for tp, found in memory.data["g"].items()} == left
+    assert {tp: found.offset for tp, found in memory.data["g"].items()} == remaining
 
 
-def test_what_others_changed_between_two_tries_is_not_overwritten() -> None:
+def test_a_commit_between_two_attempts_is_not_overwritten() -> None:
     memory = MemoryStore()
     faulty = FaultyStore(memory)
-    with StoreListener(faulty) as front, ManagerStore(front.bootstrap, CONFIG) as store:
+    with StoreListener(faulty) as listener, ManagerStore(listener.bootstrap, CONFIG) as store:
         edit(store, "g", Change(OffsetAndMetadata(5)))
 
-        class Meanwhile(CoordinatorNotAvailable):
+        class CommitMeanwhile(CoordinatorNotAvailable):
             def __init__(self) -> None:
-                super().__init__("somebody commits, then this try fails")
+                super().__init__("another client commits, then this attempt fails")
                 memory.data["g"][TP] = Committed(50)
 
-        faulty.edit = _failing_once(faulty.edit, Meanwhile)  # type: ignore[method-assign]
+        faulty.edit = _failing_once(faulty.edit, CommitMeanwhile)  # type: ignore[method-assign]
         outcome = edit(store, "g", Change(OffsetAndMetadata(6), Committed(5))).outcomes[TP]
 
     assert isinstance(outcome.error, Conflict)

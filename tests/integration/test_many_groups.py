@@ -1,4 +1,4 @@
-"""What only shows with very many groups."""
+"""Behaviour that depends on a very large number of groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(len(found), {getattr(group, "state", group) for group in found.values()})
 
 
 def test_twenty_thousand_groups_can_be_described(kafka, unique):
-    # A process of its own: asked for all of them at once, librdkafka ends the process.
+    # In a separate process, because librdkafka aborts the process if one request names all groups.
     done = subprocess.run(
         [sys.executable, "-c", DESCRIBE, kafka.bootstrap, unique],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate`` as processes, against real ZooKeeper and real Kafka: what an operator meets."""
+"""``offsetmgr migrate`` as processes, on real ZooKeeper and real Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> N
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        time.sleep(0.02)  # poll interval
 
 
 @dataclass
@@ -83,7 +83,7 @@ class World:
         values = {TopicPartition(self.topic, p): OffsetAndMetadata(o) for p, o in enumerate(offsets) if o is not None}
         store.commit(group, values, allow_rewind=True)
 
-    def held(self, store: OffsetStore, group: str) -> dict[int, int]:
+    def offsets(self, store: OffsetStore, group: str) -> dict[int, int]:
         return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
@@ -110,33 +110,33 @@ def actions(rows: list[dict[str, Any]]) -> dict[int, str]:
     return {row["partition"]: row["action"] for row in rows}
 
 
-def test_the_whole_way_and_back(world: World, unique: str) -> None:
+def test_a_migration_is_applied_verified_and_rolled_back(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 10, 20, 30, 40)
     world.commit(world.kafka, unique, 5)
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "copy", 2: "copy", 3: "copy"}
-    assert world.held(world.kafka, unique) == {0: 5}
+    assert world.offsets(world.kafka, unique) == {0: 5}
     status = json.loads(world.run("migrate", "status", "plan.json", "--format", "json").stdout)[0]
     assert (status["phase"], status["writes_planned"]) == ("planned", 4)
 
     refused = world.run("migrate", "apply", "plan.json", code=2)
     assert "add --yes" in refused.stderr
-    assert world.held(world.kafka, unique) == {0: 5}
+    assert world.offsets(world.kafka, unique) == {0: 5}
 
     world.run("migrate", "apply", "plan.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert world.offsets(world.kafka, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
     verified = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json").stdout)
     assert [(row["status"], row["evidence"]) for row in verified] == [("equal", "seen")] * 4
 
     world.run("migrate", "rollback", "plan.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 5}
-    assert world.held(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert world.offsets(world.kafka, unique) == {0: 5}
+    assert world.offsets(world.zk, unique) == {0: 10, 1: 20, 2: 30, 3: 40}
     assert "was rolled back" in world.run("migrate", "apply", "plan.json", "--yes", code=1).stderr
     after = world.run("migrate", "verify", "plan.json", code=1)
     assert "this plan was rolled back" in after.stderr
     assert "missing" not in after.stdout
 
 
-def test_a_plan_says_when_the_copied_offsets_would_expire(world: World, unique: str) -> None:
+def test_a_plan_shows_when_the_copied_offsets_would_expire(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 10)
     done = world.run(
         "migrate", "plan", "--from", world.zk_uri, "--to", world.kafka_uri, "--group", unique, "-o", "p.json"
@@ -146,23 +146,23 @@ def test_a_plan_says_when_the_copied_offsets_would_expire(world: World, unique: 
     assert "expire about" in done.stderr
 
 
-def test_what_is_ahead_stays_and_a_rewind_needs_its_flag(world: World, unique: str) -> None:
+def test_offsets_ahead_are_kept_and_a_rewind_needs_its_flag(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 10, 20)
     world.commit(world.kafka, unique, 50, 20)
     assert actions(world.plan("--group", unique)) == {0: "keep-newer", 1: "skip-equal"}
     world.run("migrate", "apply", "plan.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 50, 1: 20}
+    assert world.offsets(world.kafka, unique) == {0: 50, 1: 20}
     refused = world.plan("--group", unique, "--if-ahead", "refuse", name="refuse.json")
     assert actions(refused) == {0: "refuse-rewind", 1: "skip-equal"}
     rewind = world.plan("--group", unique, "--allow-rewind", name="rewind.json")
     assert actions(rewind) == {0: "rewind", 1: "skip-equal"}
     world.run("migrate", "apply", "rewind.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 10, 1: 20}
+    assert world.offsets(world.kafka, unique) == {0: 10, 1: 20}
     world.run("migrate", "rollback", "rewind.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 50, 1: 20}
+    assert world.offsets(world.kafka, unique) == {0: 50, 1: 20}
 
 
-def test_topics_and_ranges_are_checked_and_the_rest_goes_on(world: World, unique: str) -> None:
+def test_topics_and_log_ranges_are_checked_for_each_partition(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 10, 101)
     world.zk.commit(
         unique,
@@ -179,7 +179,7 @@ def test_topics_and_ranges_are_checked_and_the_rest_goes_on(world: World, unique
     assert rows[f"{unique}-gone", 0]["action"] == "refuse-topic-missing"
     done = world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert "the plan itself refused 3 partitions" in done.stderr
-    assert world.held(world.kafka, unique) == {0: 10}
+    assert world.offsets(world.kafka, unique) == {0: 10}
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert sorted(row["status"] for row in found) == ["equal", "refused", "refused", "refused"]
     clamped = world.plan("--group", unique, "--clamp", "--topic", f"{world.topic}:1", name="clamped.json")
@@ -197,7 +197,7 @@ def test_an_unreadable_offset_never_becomes_a_write(world: World, zookeeper: Zoo
     client.close()
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "refuse-unreadable"}
     world.run("migrate", "apply", "plan.json", "--yes", code=1)
-    assert world.held(world.kafka, unique) == {0: 10}
+    assert world.offsets(world.kafka, unique) == {0: 10}
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert {row["partition"]: row["status"] for row in found} == {0: "equal", 1: "unreadable"}
 
@@ -207,9 +207,9 @@ def test_groups_are_renamed_and_chosen_by_pattern(world: World, unique: str) -> 
         world.commit(world.zk, f"{unique}-{n}", n + 1)
     world.plan("--group", f"{unique}-[01]", "--rename", f"{unique}-0={unique}-new")
     world.run("migrate", "apply", "plan.json", "--yes")
-    assert world.held(world.kafka, f"{unique}-new") == {0: 1}
-    assert world.held(world.kafka, f"{unique}-1") == {0: 2}
-    assert world.held(world.kafka, f"{unique}-0") == world.held(world.kafka, f"{unique}-2") == {}
+    assert world.offsets(world.kafka, f"{unique}-new") == {0: 1}
+    assert world.offsets(world.kafka, f"{unique}-1") == {0: 2}
+    assert world.offsets(world.kafka, f"{unique}-0") == world.offsets(world.kafka, f"{unique}-2") == {}
     world.run("migrate", "verify", "plan.json")
 
 
@@ -222,23 +222,23 @@ def test_a_plan_for_another_cluster_is_refused(world: World, kraft: KraftBroker,
     edited = text.replace(f"127.0.0.1:{ours}", f"127.0.0.1:{port}")
     (world.directory / "edited.json").write_text(edited)
     assert "hash does not match" in world.run("migrate", "apply", "edited.json", "--yes", code=1).stderr
-    # The same plan, honestly hashed, but the address leads to another cluster now.
-    (world.directory / "moved.json").write_text(_rehashed(edited))
-    said = world.run("migrate", "apply", "moved.json", "--yes", code=1).stderr
-    assert "the plan was made for kafka" in said
+    # The same plan with a valid hash, but its address now belongs to another cluster.
+    (world.directory / "moved.json").write_text(_with_valid_hash(edited))
+    stderr = world.run("migrate", "apply", "moved.json", "--yes", code=1).stderr
+    assert "the plan was made for kafka" in stderr
 
 
-def _rehashed(text: str) -> str:
+def _with_valid_hash(text: str) -> str:
     import hashlib
 
     body, mark, _ = text.rpartition(', "sha256": "')
     return body + mark + hashlib.sha256(body.encode()).hexdigest() + '"}\n'
 
 
-def test_zookeeper_of_one_cluster_to_a_kraft_cluster_without_a_single_offset_yet(
+def test_a_migration_to_a_kraft_cluster_without_any_offsets(
     world: World, tmp_path: Path, make_topic: Callable[..., str], unique: str
 ) -> None:
-    """The first commit on a cluster whose ``__consumer_offsets`` does not exist yet, and which has no ZooKeeper."""
+    """The first commit on a cluster without ``__consumer_offsets`` and without ZooKeeper."""
     with KraftBroker(tmp_path / "fresh") as fresh:
         make_topic(world.topic, 4, bootstrap=fresh.bootstrap)
         fill(fresh.bootstrap, world.topic, 4)
@@ -249,7 +249,7 @@ def test_zookeeper_of_one_cluster_to_a_kraft_cluster_without_a_single_offset_yet
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "verify", "plan.json")
         with open_store(target) as store:
-            assert world.held(store, unique) == {0: 10, 1: 20, 2: 30}
+            assert world.offsets(store, unique) == {0: 10, 1: 20, 2: 30}
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def consumer(world: World, kafka: KafkaBroker, unique: str) -> Iterator[Consumer
     member.close()
 
 
-def test_an_active_group_is_refused_with_its_members_and_the_others_are_done(
+def test_an_active_group_is_refused_with_its_members_and_the_others_are_migrated(
     world: World, consumer: Consumer, unique: str
 ) -> None:
     world.commit(world.zk, unique, 10)
@@ -277,17 +277,17 @@ def test_an_active_group_is_refused_with_its_members_and_the_others_are_done(
     world.plan("--group", f"{unique}*")
     done = world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert f"{unique} is active: night-shift at" in done.stderr
-    assert world.held(world.kafka, unique) == {}
-    assert world.held(world.kafka, f"{unique}-idle") == {0: 11}
+    assert world.offsets(world.kafka, unique) == {}
+    assert world.offsets(world.kafka, f"{unique}-idle") == {0: 11}
 
 
-def test_wait_empty_gives_up_as_told(world: World, consumer: Consumer, unique: str) -> None:
+def test_wait_empty_fails_after_its_timeout(world: World, consumer: Consumer, unique: str) -> None:
     world.commit(world.zk, unique, 10)
     world.plan("--group", unique)
     began = time.monotonic()
     world.run("migrate", "apply", "plan.json", "--yes", "--wait-empty", "2", code=1)
-    assert 2 <= time.monotonic() - began < 45  # nobody waits until the consumer leaves
-    assert world.held(world.kafka, unique) == {}
+    assert 2 <= time.monotonic() - began < 45  # apply does not wait until the consumer leaves
+    assert world.offsets(world.kafka, unique) == {}
 
 
 def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Consumer, unique: str) -> None:
@@ -299,10 +299,10 @@ def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Co
     consumer.close()
     out, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 0, out + err
-    assert world.held(world.kafka, unique) == {0: 10}
+    assert world.offsets(world.kafka, unique) == {0: 10}
 
 
-def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(world: World, unique: str) -> None:
+def test_ctrl_c_stops_cleanly_and_the_same_command_resumes(world: World, unique: str) -> None:
     groups = 400
     for n in range(groups):
         world.commit(world.zk, f"{unique}-{n:03}", 1, 2, 3, 4)
@@ -314,18 +314,18 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(world: World, unique:
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert "Traceback" not in err
-    done = [n for n in range(groups) if world.held(world.kafka, f"{unique}-{n:03}") != {0: 0}]
-    assert all(world.held(world.kafka, f"{unique}-{n:03}") == {0: 1, 1: 2, 2: 3, 3: 4} for n in done)
+    done = [n for n in range(groups) if world.offsets(world.kafka, f"{unique}-{n:03}") != {0: 0}]
+    assert all(world.offsets(world.kafka, f"{unique}-{n:03}") == {0: 1, 1: 2, 2: 3, 3: 4} for n in done)
     assert running.returncode == (0 if len(done) == groups else 130), err
     assert ("interrupted: started writes are finished" in err) is (len(done) < groups)
     world.run("migrate", "apply", "plan.json", "--yes")
     world.run("migrate", "verify", "plan.json")
 
 
-def test_a_consumer_that_starts_during_edits_sees_before_or_after_and_runs_on(
+def test_a_consumer_that_starts_during_edits_reads_one_whole_edit(
     world: World, kafka: KafkaBroker, unique: str
 ) -> None:
-    """Edits of one group in a row while a consumer starts, again and again: whatever it reads is one whole edit."""
+    """Consumers start one after the other during edits of their group. Each reads the offsets of one edit."""
     versions = [(10, 10, 10, 10), (20, 20, 20, 20)]
     world.commit(world.kafka, unique, *versions[0])
     seen: list[tuple[int, ...]] = []
@@ -340,12 +340,12 @@ def test_a_consumer_that_starts_during_edits_sees_before_or_after_and_runs_on(
                 }
                 try:
                     store.commit(unique, values, allow_rewind=True)
-                except Exception as error:  # the consumer holds the group: refused as a whole
+                except Exception as error:  # the consumer is a member: the whole edit is rejected
                     assert "member" in str(error), error
                 turn += 1
 
-    editing = threading.Thread(target=edit)
-    editing.start()
+    editor = threading.Thread(target=edit)
+    editor.start()
     try:
         for _ in range(5):
             member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "enable.auto.commit": False})
@@ -357,12 +357,12 @@ def test_a_consumer_that_starts_during_edits_sees_before_or_after_and_runs_on(
             member.close()
     finally:
         ended.set()
-        editing.join(60)
+        editor.join(60)
     assert len(seen) == 5
     assert set(seen) <= set(versions)
 
 
-def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_images_kept(
+def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_source(
     world: World, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
     world.commit(world.zk, unique, 10, 20)
@@ -374,7 +374,7 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
         auto_commit_interval_ms=200,
     ) as old:  # fmt: skip
         wait_for(lambda: len(old.messages()) > 350, "the old consumer has read its partitions")
-        wait_for(lambda: world.held(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
+        wait_for(lambda: world.offsets(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
         refused = world.run("migrate", "finalize", "plan.json", "--window", "3", code=1)
         assert "do not verify" in refused.stderr
         assert "source-ahead" in refused.stderr
@@ -382,10 +382,10 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
     (world.directory / "plan.journal").unlink()
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
-    source = world.held(world.zk, unique)
+    source = world.offsets(world.zk, unique)
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes")
     assert "no old consumer is registered" in done.stderr
-    assert world.held(world.zk, unique) == {}
+    assert world.offsets(world.zk, unique) == {}
     journal = [json.loads(line) for line in (world.directory / "plan.journal").read_text().splitlines()]
     removed = next(record for record in journal if record["kind"] == "delete-intent")
     kept = {s["p"]: s["target"] if isinstance(s["target"], int) else s["target"]["offset"]
@@ -395,10 +395,10 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
     assert "would rewind" in world.run("migrate", "rollback", "plan.json", "--yes", code=1).stderr
     world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
     world.run("migrate", "apply", "back.json", "--yes")
-    assert world.held(world.zk, unique) == source
+    assert world.offsets(world.zk, unique) == source
 
 
-def test_a_removal_after_finalize_asks_the_gate_again_and_keeps_what_the_target_lacks(
+def test_a_removal_after_finalize_checks_again_and_keeps_newer_source_offsets(
     world: World, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
     world.commit(world.zk, unique, 10, 20)
@@ -409,37 +409,37 @@ def test_a_removal_after_finalize_asks_the_gate_again_and_keeps_what_the_target_
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
         auto_commit_interval_ms=200,
     ):  # fmt: skip
-        wait_for(lambda: world.held(world.zk, unique).get(0) == LOG_END, "the old consumer commits to ZooKeeper")
+        wait_for(lambda: world.offsets(world.zk, unique).get(0) == LOG_END, "the old consumer commits to ZooKeeper")
         done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", "--window", "2", code=1)
         assert "kept in the source" in done.stderr
-        assert world.held(world.zk, unique)[0] == LOG_END
+        assert world.offsets(world.zk, unique)[0] == LOG_END
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", code=1)
     assert "the source is ahead of the target (100)" in done.stderr
-    assert world.held(world.zk, unique)[0] == LOG_END
+    assert world.offsets(world.zk, unique)[0] == LOG_END
 
 
-def test_another_process_between_the_question_and_the_answer_is_noticed(world: World, unique: str) -> None:
+def test_a_rollback_by_another_process_during_the_prompt_is_detected(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 10)
     world.commit(world.kafka, unique, 5)
     world.plan("--group", unique)
     primary, replica = os.openpty()
-    asking = world.start("migrate", "apply", "plan.json", terminal=replica)
+    prompting = world.start("migrate", "apply", "plan.json", terminal=replica)
     try:
-        wait_for(lambda: "[y/N]" in _said(asking), "apply asks")
+        wait_for(lambda: "[y/N]" in _read_stderr(prompting), "apply prompts")
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "rollback", "plan.json", "--yes")
         os.write(primary, b"y\n")
-        _, err = asking.communicate(timeout=60)
+        _, err = prompting.communicate(timeout=60)
     finally:
         os.close(primary)
         os.close(replica)
-    assert asking.returncode == 1
+    assert prompting.returncode == 1
     assert "was rolled back" in err
-    assert world.held(world.kafka, unique) == {0: 5}
+    assert world.offsets(world.kafka, unique) == {0: 5}
 
 
-def _said(process: subprocess.Popen[str]) -> str:
-    """What a process has written to stderr so far, without waiting and without taking it away from the end's reader."""
+def _read_stderr(process: subprocess.Popen[str]) -> str:
+    """Reads stderr from the pipe itself, so that the process's text buffer stays empty for `communicate`."""
     assert process.stderr is not None
     return os.read(process.stderr.fileno(), 1 << 16).decode()
 
@@ -468,13 +468,11 @@ def test_a_snapshot_is_restored_like_any_other_source(world: World, unique: str)
     rows = json.loads(world.run("migrate", "plan", *common, "--allow-rewind", "-o", "q.json").stdout)
     assert actions(rows) == {0: "rewind", 1: "copy"}
     world.run("migrate", "apply", "q.json", "--yes")
-    assert world.held(world.kafka, unique) == {0: 10, 1: 20}
+    assert world.offsets(world.kafka, unique) == {0: 10, 1: 20}
     world.run("migrate", "verify", "q.json")
 
 
-def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is_lost(
-    world: World, unique: str
-) -> None:
+def test_the_reverse_plan_omits_groups_never_copied_and_names_lost_offsets(world: World, unique: str) -> None:
     live, dead, lost = f"{unique}-live", f"{unique}-dead", f"{unique}-lost"
     for group in (live, lost):
         world.commit(world.zk, group, 10)
@@ -488,29 +486,29 @@ def test_the_way_back_does_without_groups_that_never_came_over_and_names_what_is
     done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "back.json")
     assert f"{dead}: left out: it was never copied ({unique}-gone-0 refuse-topic-missing)" in done.stderr
     world.run("migrate", "apply", "back.json", "--yes")
-    assert world.held(world.zk, live) == {0: 30}
+    assert world.offsets(world.zk, live) == {0: 30}
 
     world.kafka.delete(lost)
     done = world.run("migrate", "rollback", "plan.json", "--reverse-plan", "again.json", code=1)
     assert f"{lost} {world.topic}-0: refuse-lost: it was copied" in done.stderr
-    assert world.held(world.zk, lost) == {0: 10}
+    assert world.offsets(world.zk, lost) == {0: 10}
 
 
-def _forget_before(world: World, kafka: KafkaBroker, offset: int) -> None:
-    """What retention does to partition 0: its log begins later."""
+def _delete_records_before(world: World, kafka: KafkaBroker, offset: int) -> None:
+    """Moves the start of partition 0's log, as retention does."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     futures = admin.delete_records([Position(world.topic, 0, offset)])
     assert [done.result(30).low_watermark for done in futures.values()] == [offset]
 
 
-def test_retention_that_passes_an_offset_is_seen_by_apply_verify_and_finalize(
+def test_an_offset_below_the_log_start_fails_apply_verify_and_finalize(
     world: World, kafka: KafkaBroker, unique: str
 ) -> None:
     world.commit(world.zk, unique, 30, 40)
     world.plan("--group", unique)
     world.plan("--group", unique, name="later.json")
     world.run("migrate", "apply", "plan.json", "--yes")
-    _forget_before(world, kafka, 50)
+    _delete_records_before(world, kafka, 50)
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert {row["partition"]: row["status"] for row in found} == {0: "below-log-start", 1: "equal"}
     assert "clamping would give 50 (the log start)" in found[0]["detail"]
@@ -520,16 +518,14 @@ def test_retention_that_passes_an_offset_is_seen_by_apply_verify_and_finalize(
 
     done = world.run("migrate", "apply", "later.json", "--yes", code=1)
     assert f"{unique} {world.topic}-0: 30 is outside its log now; log holds 50 to 100" in done.stderr
-    assert world.held(world.kafka, unique) == {1: 40}
+    assert world.offsets(world.kafka, unique) == {1: 40}
     world.plan("--group", unique, "--clamp", name="clamped.json")
     world.run("migrate", "apply", "clamped.json", "--yes")
     world.run("migrate", "verify", "clamped.json")
-    assert world.held(world.kafka, unique) == {0: 50, 1: 40}
+    assert world.offsets(world.kafka, unique) == {0: 50, 1: 40}
 
 
-def test_a_name_that_zookeeper_cannot_hold_is_that_groups_refusal_and_no_matter_for_kafka(
-    world: World, unique: str
-) -> None:
+def test_a_group_name_invalid_in_zookeeper_is_refused_alone_and_valid_in_kafka(world: World, unique: str) -> None:
     slashed = f"{unique}/ash"
     world.commit(world.kafka, slashed, 10)
     world.commit(world.kafka, f"{unique}-good", 20)
@@ -537,18 +533,18 @@ def test_a_name_that_zookeeper_cannot_hold_is_that_groups_refusal_and_no_matter_
     done = world.run(*back, "-o", "back.json", code=1)
     assert f"{slashed}: target: group '{slashed}': cannot exist in ZooKeeper" in done.stderr
     world.run("migrate", "apply", "back.json", "--yes", code=1)
-    assert world.held(world.zk, f"{unique}-good") == {0: 20}
+    assert world.offsets(world.zk, f"{unique}-good") == {0: 20}
     world.run("migrate", "finalize", "back.json", "--accept-refused", "--window", "0")
     world.run(*back, "--rename", f"{slashed}={unique}-ash", "-o", "renamed.json")
 
     world.plan("--group", f"{unique}-good", "--rename", f"{unique}-good={unique}/good", name="forth.json")
     world.run("migrate", "apply", "forth.json", "--yes")
-    assert world.held(world.kafka, f"{unique}/good") == {0: 20}
+    assert world.offsets(world.kafka, f"{unique}/good") == {0: 20}
     world.run("migrate", "verify", "forth.json")
     world.run("migrate", "rollback", "forth.json", "--reverse-plan", "forth-back.json")
 
 
-def test_a_rewind_made_in_kafka_goes_back_only_with_its_flag(world: World, unique: str) -> None:
+def test_a_rewind_made_in_kafka_is_migrated_back_only_with_its_flag(world: World, unique: str) -> None:
     world.commit(world.zk, unique, 50, 50)
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
@@ -565,4 +561,4 @@ def test_a_rewind_made_in_kafka_goes_back_only_with_its_flag(world: World, uniqu
     world.run(*back, "allowed.json", "--allow-rewind")
     world.run("migrate", "apply", "allowed.json", "--yes")
     world.run("migrate", "verify", "allowed.json")
-    assert world.held(world.zk, unique) == {0: 10, 1: 50}
+    assert world.offsets(world.zk, unique) == {0: 10, 1: 50}

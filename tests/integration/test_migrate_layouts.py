@@ -1,4 +1,4 @@
-"""Migrations of offsets that Kafka 0.7 and Storm's spouts keep in ZooKeeper, as processes, to real Kafka and back."""
+"""Migrations of offsets that Kafka 0.7 and Storm spouts keep in ZooKeeper: as processes, to real Kafka and back."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class TestKafka07:
         with open_store(f"{world.chroot}?layout=0.7") as store:
             yield store
 
-    def test_byte_positions_go_to_kafka_by_a_confirmed_map_and_come_back(
+    def test_byte_positions_are_migrated_with_a_confirmed_map_and_rolled_back(
         self, world: World, source: OffsetStore, unique: str
     ) -> None:
-        """Drafted, confirmed, planned, applied, verified as inferred, seen to be ahead, rolled back; and finalized."""
+        """Draft, confirm, plan, apply, verify as inferred, detect a newer source, roll back, finalize."""
         positions = {(0, 0): 1000, (0, 1): 2000, (1, 0): 3000, (1, 1): 4000}
         source.commit(unique, {world.old(*bp): OffsetAndMetadata(n) for bp, n in positions.items()})
         sides = ("--from", source.uri, "--to", world.kafka, "--group", unique)
@@ -90,9 +90,9 @@ class TestKafka07:
         world.run("migrate", "apply", "plan.json", "--yes")
         verified = world.run("migrate", "verify", "plan.json", "--format", "json")
 
-        wanted = {world.new(0): 0, world.new(1): 7, world.new(2): 11, world.new(3): LOG_END}
+        expected = {world.new(0): 0, world.new(1): 7, world.new(2): 11, world.new(3): LOG_END}
         with open_store(world.kafka) as target:
-            assert offsets(target, unique) == wanted
+            assert offsets(target, unique) == expected
             assert [(row["status"], row["evidence"]) for row in json.loads(verified.stdout)] == [
                 ("equal", "inferred")
             ] * 4
@@ -107,29 +107,29 @@ class TestKafka07:
             world.run("migrate", "plan", *sides, "--partition-map", "map.json", "-o", "again.json")
             world.run("migrate", "apply", "again.json", "--yes")
             world.run("migrate", "finalize", "again.json", "--yes", "--delete-source", "--window", "0.2")
-            assert offsets(target, unique) == wanted
+            assert offsets(target, unique) == expected
             assert offsets(source, unique) == {}
 
-    def test_between_stores_of_kafka_0_7_they_are_copied_as_they_are(
+    def test_byte_positions_are_copied_unchanged_between_stores_of_kafka_0_7(
         self, world: World, source: OffsetStore, unique: str
     ) -> None:
-        held = {world.old(1, 0): 3000, world.old(1, 1): 4000}
-        source.commit(unique, {tp: OffsetAndMetadata(n) for tp, n in held.items()})
+        positions = {world.old(1, 0): 3000, world.old(1, 1): 4000}
+        source.commit(unique, {tp: OffsetAndMetadata(n) for tp, n in positions.items()})
         with ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session:
             session.transaction([Create("/new")])
         other = f"{world.chroot}/new?layout=0.7"
         cluster = ("--bootstrap-server", world.kafka.removeprefix("kafka://"))
 
-        copies = ("--translate", "none")  # the second ZooKeeper names no cluster at all
+        copies = ("--translate", "none")  # the second ZooKeeper has no cluster id
         sides = ("--from", source.uri, "--to", other)
         world.run("migrate", "plan", *sides, "--all-groups", "-o", "plan.json", *cluster, *copies)
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "verify", "plan.json", *cluster)
 
         with open_store(other) as target:
-            assert offsets(target, unique) == held
+            assert offsets(target, unique) == positions
 
-    def test_snapshots_carry_byte_positions_and_never_as_offsets(
+    def test_snapshots_keep_byte_positions_which_are_not_imported_as_offsets(
         self, world: World, source: OffsetStore, unique: str
     ) -> None:
         source.commit(unique, {world.old(1, 0): OffsetAndMetadata(3000)})
@@ -151,16 +151,16 @@ class TestKafka07:
             (("manager", "serve", "--store", "OLD", "--listen", "127.0.0.1:0"), "would use as offsets"),
             (
                 ("offsets", "reset", "--store", "OLD", "--group", "g", "--to-earliest", "--all-topics"),
-                "no log can be asked",
+                "no log can be read at them",
             ),
         ],
         ids=["mirror", "serve", "reset"],
     )
-    def test_a_client_that_would_take_them_for_offsets_refuses(
+    def test_commands_that_need_offsets_refuse_byte_positions(
         self, world: World, source: OffsetStore, command: tuple[str, ...], why: str
     ) -> None:
-        meant = {"OLD": source.uri, "KAFKA": world.kafka}
-        arguments = [meant.get(word, word) for word in command]
+        uris = {"OLD": source.uri, "KAFKA": world.kafka}
+        arguments = [uris.get(word, word) for word in command]
         if command[0] != "migrate":
             arguments += ["--bootstrap-server", world.kafka.removeprefix("kafka://")]
 
@@ -170,7 +170,7 @@ class TestKafka07:
 
 
 class TestStorm:
-    def test_a_spouts_offsets_go_to_kafka_and_back_and_what_a_topology_wrote_stays(
+    def test_a_spouts_offsets_are_migrated_and_back_and_its_other_fields_are_kept(
         self, world: World, unique: str
     ) -> None:
         written = {"topology": {"id": "7f", "name": "clicks"}, "offset": 17, "partition": 0, "mine": [1]}
@@ -198,8 +198,8 @@ class TestStorm:
             assert second is not None and json.loads(second.data)["offset"] == 3
             assert json.loads(second.data)["topology"] == {"id": "offsetmgr", "name": "offsetmgr"}
 
-    def test_a_spout_that_reads_topics_by_a_pattern_has_a_directory_for_each(self, world: World, unique: str) -> None:
-        """Source: Partition.getId of storm-kafka 0.10 and later."""
+    def test_a_spout_that_subscribes_by_pattern_has_a_directory_per_topic(self, world: World, unique: str) -> None:
+        """The path follows Partition.getId of storm-kafka 0.10 and later."""
         node = {"topology": {"id": "7f", "name": "n"}, "offset": 5, "partition": 2, "topic": "a"}
         with (
             ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session,
@@ -209,15 +209,19 @@ class TestStorm:
             session.transaction(
                 [*map(Create, directories), Create(f"{directories[2]}/partition_2", json.dumps(node).encode())]
             )
-            held, fresh, loose = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
+            existing, new, other_topic = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
 
-            assert offsets(store, unique) == {held: 5}
-            store.commit(unique, {held: OffsetAndMetadata(6), fresh: OffsetAndMetadata(1), loose: OffsetAndMetadata(9)})
+            assert offsets(store, unique) == {existing: 5}
+            store.commit(
+                unique, {existing: OffsetAndMetadata(6), new: OffsetAndMetadata(1), other_topic: OffsetAndMetadata(9)}
+            )
 
-            assert offsets(store, unique) == {held: 6, fresh: 1, loose: 9}
-            assert {tp: found.offset for tp, found in store.fetch(unique, [held, loose]).items() if found} == {
-                held: 6,
-                loose: 9,
+            assert offsets(store, unique) == {existing: 6, new: 1, other_topic: 9}
+            assert {
+                tp: found.offset for tp, found in store.fetch(unique, [existing, other_topic]).items() if found
+            } == {
+                existing: 6,
+                other_topic: 9,
             }
             assert sorted(session.children(f"/storm/{unique}") or []) == ["a", "partition_2"]
             assert sorted(session.children(f"/storm/{unique}/a") or []) == ["partition_2", "partition_3"]
@@ -233,8 +237,8 @@ class TestStorm:
             assert dict(store.fetch(unique, [second])) == {second: Absent()}
             assert offsets(store, unique) == {first: 5}
 
-    def test_an_unreadable_node_is_its_partitions_error_or_the_whole_groups(self, world: World, unique: str) -> None:
-        """Whose offset it is must be known before the others can be said to be all."""
+    def test_an_unreadable_node_fails_its_partition_or_its_group(self, world: World, unique: str) -> None:
+        """If a node's topic is unknown, the group fails, because its offsets may be incomplete."""
         with (
             ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session,
             open_store(f"{world.chroot}?layout=storm&root=/storm") as store,

@@ -1,6 +1,6 @@
-"""``offsetmgr migrate apply --refresh``: copied offsets are committed again, so that Kafka keeps them.
+"""``offsetmgr migrate apply --refresh`` commits copied offsets again, so that Kafka keeps them.
 
-OFFSETMGR_SOAK waits for a real expiry, which takes a minute and a half.
+With OFFSETMGR_SOAK a test waits for a real expiration, which takes 90 seconds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 
 
 def commits(bootstrap: str, group: str) -> list[int]:
-    """Every offset that was ever committed in the group, as the offsets topic still has them."""
+    """Every commit of the group that the offsets topic still contains."""
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
-    form, found = KafkaRecordFormat(), []
+    record_format, found = KafkaRecordFormat(), []
     try:
         numbers = consumer.list_topics("__consumer_offsets", timeout=20).topics["__consumer_offsets"].partitions
         consumer.assign([ck.TopicPartition("__consumer_offsets", number, 0) for number in numbers])
@@ -42,22 +42,22 @@ def commits(bootstrap: str, group: str) -> list[int]:
                     assert error.code() == ck.KafkaError._PARTITION_EOF, error
                     left.discard(message.partition())
                     continue
-                key = form.decode_key(message.key())
+                key = record_format.decode_key(message.key())
                 if isinstance(key, OffsetKey) and key.group == group and message.value() is not None:
-                    found.append(form.decode_value(message.value()).offset)
+                    found.append(record_format.decode_value(message.value()).offset)
     finally:
         consumer.close()
     return found
 
 
 class Commands:
-    """``offsetmgr migrate`` in a directory of the test's own."""
+    """Runs ``offsetmgr migrate`` in a test's directory."""
 
     def __init__(self, directory: Path, zk: str, kafka: str) -> None:
         self.directory, self.zk, self.kafka = directory, zk, kafka
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What it says on stderr."""
+        """Runs a command. Returns its stderr."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         environ |= {"XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory)}
         done = subprocess.run(
@@ -72,16 +72,16 @@ class Commands:
         assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr
 
-    def move(self, pattern: str) -> None:
+    def migrate(self, pattern: str) -> None:
         self.run("plan", "--from", self.zk, "--to", self.kafka, "--group", pattern, "-o", "plan.json")
         self.run("apply", "plan.json", "--yes")
 
 
-def hold(store: OffsetStore, group: str, topic: str, offset: int) -> None:
+def commit(store: OffsetStore, group: str, topic: str, offset: int) -> None:
     store.commit(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
 
 
-def held(store: OffsetStore, group: str) -> dict[int, int]:
+def offsets_of(store: OffsetStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
@@ -106,34 +106,34 @@ def stores(commands: Commands) -> Iterator[tuple[OffsetStore, OffsetStore]]:
         yield zk, kafka
 
 
-def test_apply_again_writes_nothing_and_refresh_commits_the_same_once_more(
+def test_a_second_apply_writes_nothing_and_refresh_commits_the_offsets_again(
     commands: Commands, stores: tuple[OffsetStore, OffsetStore], kafka: KafkaBroker, topic: str, unique: str
 ) -> None:
     zk, store = stores
-    hold(zk, unique, topic, 10)
+    commit(zk, unique, topic, 10)
     commands.run("plan", "--from", commands.zk, "--to", commands.kafka, "--group", unique, "-o", "plan.json")
     assert "was not applied yet" in commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
     commands.run("apply", "plan.json", "--yes")
     commands.run("apply", "plan.json", "--yes")
     assert commits(kafka.bootstrap, unique) == [10]
-    said = commands.run("apply", "plan.json", "--refresh", "--yes")
-    assert "1 group renewed" in said
+    stderr = commands.run("apply", "plan.json", "--refresh", "--yes")
+    assert "1 group renewed" in stderr
     assert commits(kafka.bootstrap, unique) == [10, 10]
-    assert held(store, unique) == {0: 10}
+    assert offsets_of(store, unique) == {0: 10}
     commands.run("finalize", "plan.json")
     commands.run("apply", "plan.json", "--refresh", "--yes")
     assert commits(kafka.bootstrap, unique) == [10, 10, 10]
 
 
-def test_a_plan_promises_no_date_for_offsets_that_are_there_already(
+def test_a_plan_shows_no_expiry_date_for_offsets_already_in_the_target(
     commands: Commands, stores: tuple[OffsetStore, OffsetStore], topic: str, unique: str
 ) -> None:
     zk, _ = stores
-    hold(zk, unique, topic, 10)
-    commands.move(unique)
-    said = commands.run("plan", "--from", commands.zk, "--to", commands.kafka, "--group", unique, "-o", "again.json")
-    assert "expire about" not in said
-    assert "expiry  unknown for 1 offset already in the target" in said
+    commit(zk, unique, topic, 10)
+    commands.migrate(unique)
+    stderr = commands.run("plan", "--from", commands.zk, "--to", commands.kafka, "--group", unique, "-o", "again.json")
+    assert "expire about" not in stderr
+    assert "expiry  unknown for 1 offset already in the target" in stderr
 
 
 def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
@@ -141,8 +141,8 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
 ) -> None:
     zk, store = stores
     for name in ("used", "gone", "idle"):
-        hold(zk, f"{unique}-{name}", topic, 10)
-    commands.move(f"{unique}-*")
+        commit(zk, f"{unique}-{name}", topic, 10)
+    commands.migrate(f"{unique}-*")
     store.delete(f"{unique}-gone")
     store.delete_group(f"{unique}-gone")  # type: ignore[attr-defined]
     member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{unique}-used"})
@@ -152,20 +152,20 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
         while not member.assignment():
             assert time.monotonic() < deadline, "the consumer has joined"
             member.poll(0.1)
-        said = commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
+        stderr = commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
         assert member.assignment()
     finally:
         member.close()
-    assert "1 group renewed" in said
-    assert "1 group in use" in said
-    assert f"{unique}-gone: its offsets are gone: they were deleted or have expired" in said
+    assert "1 group renewed" in stderr
+    assert "1 group in use" in stderr
+    assert f"{unique}-gone: its offsets are gone: they were deleted or have expired" in stderr
 
 
 def test_offsets_in_zookeeper_need_no_refresh(
     commands: Commands, stores: tuple[OffsetStore, OffsetStore], topic: str, unique: str
 ) -> None:
     _, store = stores
-    hold(store, unique, topic, 10)
+    commit(store, unique, topic, 10)
     commands.run("plan", "--from", commands.kafka, "--to", commands.zk, "--group", unique, "-o", "back.json")
     commands.run("apply", "back.json", "--yes")
     assert "do not expire" in commands.run("apply", "back.json", "--refresh", "--yes", code=2)
@@ -183,8 +183,8 @@ if SOAK:
             commands = Commands(tmp_path, f"zookeeper://{zookeeper.connect}/{unique}", f"kafka://{server.bootstrap}")
             with open_store(commands.zk) as zk, open_store(commands.kafka) as store:
                 for name in ("kept", "control"):
-                    hold(zk, f"{unique}-{name}", topic, 0)
-                commands.move(f"{unique}-*")
+                    commit(zk, f"{unique}-{name}", topic, 0)
+                commands.migrate(f"{unique}-*")
                 commands.run(
                     "plan",
                     "--from",
@@ -198,7 +198,7 @@ if SOAK:
                 )
                 commands.run("apply", "kept.json", "--yes")
                 deadline = time.monotonic() + 200
-                while held(store, f"{unique}-control"):
-                    assert time.monotonic() < deadline, "the offsets that nobody renews expire"
+                while offsets_of(store, f"{unique}-control"):
+                    assert time.monotonic() < deadline, "offsets without a refresh expire"
                     commands.run("apply", "kept.json", "--refresh", "--yes")
-                assert held(store, f"{unique}-kept") == {0: 0}
+                assert offsets_of(store, f"{unique}-kept") == {0: 0}

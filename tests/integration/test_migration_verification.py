@@ -1,4 +1,4 @@
-"""Plan, apply, verify, finalize and rollback where others wrote offsets, or where a journal does not know them."""
+"""Plan, apply, verify, finalize and rollback after commits by other clients, or with an incomplete journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class World:
         with open_store(uri) as store:
             store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
 
-    def held(self, group: str) -> dict[int, int]:
+    def committed(self, group: str) -> dict[int, int]:
         with open_store(self.kafka) as store:
             found = store.fetch(group)
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
@@ -67,9 +67,9 @@ def test_an_offset_that_was_kept_ahead_verifies_and_can_be_finalized(world: Worl
     world.commit(world.kafka, unique, {0: 500})
     assert "keep-newer" in world.plan("--group", unique)
     world.run("apply", "p.json", "--yes")
-    said = world.run("verify", "p.json")
-    assert "kept-ahead" in said
-    assert "difference" not in said
+    output = world.run("verify", "p.json")
+    assert "kept-ahead" in output
+    assert "difference" not in output
     assert "finalized: 2 partitions verified" in world.run("finalize", "p.json", "--window", "1", "--accept-idle")
 
 
@@ -97,18 +97,18 @@ class OpenTransaction:
         consumer.close()
 
 
-def test_a_plan_refuses_what_an_open_transaction_commits_to_a_new_group(world: World, unique: str) -> None:
+def test_a_plan_refuses_offsets_of_an_open_transaction_in_a_new_group(world: World, unique: str) -> None:
     world.commit(world.zookeeper, unique, {0: 3, 1: 4})
     pending = OpenTransaction(world, unique)
-    said = world.plan("--group", unique)
-    assert "refuse-unreadable" in said
+    output = world.plan("--group", unique)
+    assert "refuse-unreadable" in output
     assert world.run("apply", "p.json", "--yes", code=1)
     pending.producer.commit_transaction(30)
-    wait_for(lambda: world.held(unique) == {0: 50, 1: 4}, "the coordinator has the transaction's offset")
+    wait_for(lambda: world.committed(unique) == {0: 50, 1: 4}, "the coordinator has the transaction's offset")
 
 
 @pytest.mark.parametrize("command", ["apply", "import"])
-def test_a_write_refuses_what_an_open_transaction_commits_since_the_plan(
+def test_a_write_refuses_offsets_of_a_transaction_opened_after_the_plan(
     world: World, unique: str, command: str
 ) -> None:
     world.commit(world.zookeeper, unique, {0: 3, 1: 4})
@@ -116,18 +116,18 @@ def test_a_write_refuses_what_an_open_transaction_commits_since_the_plan(
     world.commands.run("offsets", "export", "--store", world.zookeeper, "--group", unique, "s.avro")
     pending = OpenTransaction(world, unique)
     if command == "apply":
-        said = world.run("apply", "p.json", "--yes", code=1)
+        output = world.run("apply", "p.json", "--yes", code=1)
     else:
         into = ("offsets", "import", "s.avro", "--store", world.kafka, "--execute", "--yes")
-        said = world.commands.run(*into, code=1).stderr
-    assert "transaction" in said.lower()
+        output = world.commands.run(*into, code=1).stderr
+    assert "transaction" in output.lower()
     pending.producer.commit_transaction(30)
-    wait_for(lambda: world.held(unique) == {0: 50, 1: 4}, "the coordinator has the transaction's offset")
+    wait_for(lambda: world.committed(unique) == {0: 50, 1: 4}, "the coordinator has the transaction's offset")
 
 
 @contextmanager
 def member_of(world: World, group: str) -> Iterator[None]:
-    """A consumer that commits nothing is the group's only member meanwhile."""
+    """Runs a consumer that commits nothing as the only member of the group."""
     settings = {"bootstrap.servers": world.bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.subscribe([world.topic])
@@ -146,7 +146,7 @@ def member_of(world: World, group: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("cut", ["at the end of a record", "inside a record"])
-def test_a_rollback_with_a_cut_journal_compares_the_rest_and_fails(world: World, unique: str, cut: str) -> None:
+def test_a_rollback_with_a_truncated_journal_compares_the_rest_and_fails(world: World, unique: str, cut: str) -> None:
     groups = [f"{unique}-{n:02}" for n in range(30)]
     for group in groups:
         world.commit(world.zookeeper, group, {0: 10, 1: 20})
@@ -157,32 +157,32 @@ def test_a_rollback_with_a_cut_journal_compares_the_rest_and_fails(world: World,
     kept = b"".join(lines[: len(lines) // 3])
     journal.write_bytes(kept if cut == "at the end of a record" else kept[:-7])
 
-    said = world.run("rollback", "p.json", "--yes", code=1)
+    output = world.run("rollback", "p.json", "--yes", code=1)
 
-    left = [group for group in groups if world.held(group)]
+    left = [group for group in groups if world.committed(group)]
     assert 0 < len(left) < 30
-    assert f"the journal records {30 - len(left)} of the plan's 30 groups as started\n" in said
-    assert f"{2 * len(left)} offsets differ from their before-images" in said
-    assert f"{left[0]} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
-    assert "every offset is as it was before" not in said
+    assert f"the journal records {30 - len(left)} of the plan's 30 groups as started\n" in output
+    assert f"{2 * len(left)} offsets differ from their before-images" in output
+    assert f"{left[0]} {world.topic}-0: holds 10, and held no offset before the plan was applied" in output
+    assert "every offset is as it was before" not in output
     again = world.run("rollback", "p.json", "--yes", code=1)
     assert "an earlier run rolled back every group in the journal; nothing was done" in again
     assert f"{2 * len(left)} offsets differ from their before-images" in again
 
 
-def test_a_rollback_by_a_journal_that_knows_nothing_compares_everything(world: World, unique: str) -> None:
+def test_a_rollback_with_an_empty_journal_compares_all_offsets(world: World, unique: str) -> None:
     world.commit(world.zookeeper, unique, {0: 10, 1: 20})
     world.plan("--group", unique)
     world.run("apply", "p.json", "--yes")
     journal = world.commands.directory / "p.journal"
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
-    said = world.run("rollback", "p.json", "--yes", code=1)
-    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
-    assert "2 offsets differ from their before-images" in said
+    output = world.run("rollback", "p.json", "--yes", code=1)
+    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in output
+    assert "2 offsets differ from their before-images" in output
 
 
-def test_a_rollback_compares_groups_whose_write_the_journal_knows_as_failed(world: World, unique: str) -> None:
-    """A first run of apply was refused, a second one wrote, and the journal lost the second one's records."""
+def test_a_rollback_compares_groups_whose_write_failed_according_to_the_journal(world: World, unique: str) -> None:
+    """The first run of apply was refused, the second one wrote, and its records are missing in the journal."""
     world.commit(world.zookeeper, unique, {0: 10, 1: 20})
     world.commit(world.zookeeper, f"{unique}-other", {0: 10})
     world.plan("--group", f"{unique}*")
@@ -192,8 +192,8 @@ def test_a_rollback_compares_groups_whose_write_the_journal_knows_as_failed(worl
     first_run = journal.read_bytes()
     world.run("apply", "p.json", "--yes")
     journal.write_bytes(first_run)
-    said = world.run("rollback", "p.json", "--yes", code=1)
-    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
+    output = world.run("rollback", "p.json", "--yes", code=1)
+    assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in output
 
 
 def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(world: World, unique: str) -> None:

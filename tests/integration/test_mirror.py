@@ -1,4 +1,4 @@
-"""The mirror on real servers: both directions, what it refuses, and who may take a group from it."""
+"""The mirror on real servers: both directions, rejected groups, and groups that another client takes over."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> N
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        time.sleep(0.02)  # poll interval
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def mirror_of(source: OffsetStore, target: OffsetStore, group: str, notifier: ob
     return Mirror(source, target, PlanOptions(groups=(group,)), notifier or polling, SystemClock(), settle_s=0.3)
 
 
-def test_kafka_follows_zookeeper_told_by_watches(zookeeper, zk, broker, make_topic, unique):
+def test_kafka_follows_zookeeper_through_watches(zookeeper, zk, broker, make_topic, unique):
     topic = make_topic(unique, 3)
     tps = [TopicPartition(topic, p) for p in range(3)]
     zk.commit(unique, {tps[0]: OffsetAndMetadata(5)})
@@ -107,7 +107,7 @@ def test_kafka_follows_zookeeper_told_by_watches(zookeeper, zk, broker, make_top
         wait_for(lambda: offsets(broker, unique) == {0: 59, 2: 1}, "a burst of changes")
 
 
-def test_zookeeper_follows_kafka_and_what_is_ahead_stays(zk, broker, make_topic, unique):
+def test_zookeeper_follows_kafka_and_offsets_ahead_are_kept(zk, broker, make_topic, unique):
     topic = make_topic(unique, 2)
     tps = [TopicPartition(topic, p) for p in range(2)]
     broker.commit(unique, {tps[0]: OffsetAndMetadata(5), tps[1]: OffsetAndMetadata(5)})
@@ -132,7 +132,7 @@ def test_a_rewind_of_the_source_never_reaches_the_target(zk, broker, make_topic,
         assert offsets(broker, unique) == {0: 50}
 
 
-def test_a_group_with_consumers_in_kafka_is_refused_with_its_members_named(kafka, zk, broker, make_topic, unique):
+def test_a_group_with_consumers_in_kafka_is_rejected_with_its_members_named(kafka, zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     zk.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(50)})
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "client.id": "reader"})
@@ -148,14 +148,14 @@ def test_a_group_with_consumers_in_kafka_is_refused_with_its_members_named(kafka
     assert offsets(broker, unique) == {}
 
 
-def test_a_group_to_which_others_commit_in_kafka_is_refused(kafka, zk, broker, make_topic, unique):
+def test_a_group_to_which_other_clients_commit_in_kafka_is_rejected(kafka, zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(50)})
     broker.commit(unique, {tp: OffsetAndMetadata(1)})
 
     class BusyGroup:
-        """The clock of a mirror during whose wait another commits, as an old consumer with dual commit would."""
+        """A clock during whose sleep another client commits, as an old consumer with dual commit would."""
 
         def now_ms(self) -> int:
             return SystemClock().now_ms()
@@ -174,7 +174,7 @@ def test_a_group_to_which_others_commit_in_kafka_is_refused(kafka, zk, broker, m
     assert offsets(broker, unique) == {0: 2}
 
 
-def test_a_consumer_that_starts_takes_the_group_and_runs_on(kafka, zk, broker, make_topic, unique):
+def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(0)})
@@ -184,7 +184,7 @@ def test_a_consumer_that_starts_takes_the_group_and_runs_on(kafka, zk, broker, m
         try:
             consumer.subscribe([topic])
             wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
-            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror let go")
+            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror has released the group")
             consumer.commit(offsets=[_kafka_offset(topic, 3)], asynchronous=False)
             zk.commit(unique, {tp: OffsetAndMetadata(2)})
             rounds = mirror.rounds
@@ -201,7 +201,7 @@ def _kafka_offset(topic: str, offset: int) -> object:
     return KafkaTopicPartition(topic, 0, offset)
 
 
-def test_a_held_group_accepts_no_commit_of_others(zk, broker, make_topic, unique):
+def test_a_locked_group_rejects_commits_of_other_clients(zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(7)})
@@ -224,13 +224,13 @@ def produce(kafka, topic: str, count: int, partition: int = 0) -> None:
 
 @contextmanager
 def watching_mirror(zookeeper, zk: OffsetStore, broker: OffsetStore, group: str) -> Iterator[Mirror]:
-    """A running mirror that asks the registry, and is told by watches."""
+    """Runs a mirror that follows ZooKeeper through watches and reads the old consumers' registry."""
     with (
-        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as told,
-        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as asked,
+        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as watch_session,
+        ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as registry_session,
     ):
-        mirror = mirror_of(zk, broker, group, OffsetWatcher(told, lambda g: g == group))
-        mirror.legacy_groups = legacy_groups(asked)
+        mirror = mirror_of(zk, broker, group, OffsetWatcher(watch_session, lambda g: g == group))
+        mirror.legacy_groups = legacy_groups(registry_session)
         with running(mirror):
             yield mirror
 
@@ -247,7 +247,7 @@ def old_consumer(directory, zookeeper, group: str, topic: str, *, dual: bool) ->
     )
 
 
-def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
+def test_a_group_with_dual_commit_is_watched_and_continues_in_both_stores(
     kafka, zookeeper, zk, broker, make_topic, unique, tmp_path
 ):
     topic = make_topic(unique, 1)
@@ -262,14 +262,16 @@ def test_a_group_with_dual_commit_is_watched_and_goes_on_in_both_stores(
             assert old.member_id in detail
             assert "whether they also commit to Kafka is unknown so far" in detail
             produce(kafka, topic, 5)
-            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it goes on in both")
+            wait_for(
+                lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 15}, "it continues to commit to both"
+            )
             wait_for(lambda: mirror.groups[unique].state is MirrorState.REJECTED, "the mirror has seen it")
             assert str(tp) in mirror.groups[unique].detail
             produce(kafka, topic, 5)
-            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "and still does")
+            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it still commits to both")
 
 
-def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left(
+def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_released(
     kafka, zookeeper, zk, broker, make_topic, unique, tmp_path
 ):
     topic = make_topic(unique, 1)
@@ -277,26 +279,30 @@ def test_a_group_bounced_from_zookeeper_to_dual_commit_is_followed_and_then_left
     with ExitStack() as stack:
         with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
             wait_for(lambda: offsets(zk, unique) == {0: 10}, "it commits to ZooKeeper")
-            # Only now: a mirror that saw this commit come would know by it already.
+            # The mirror starts only now, because the first commit would already show the commit mode.
             mirror = stack.enter_context(watching_mirror(zookeeper, zk, broker, unique))
             wait_for(lambda: unique in mirror.groups, "the mirror knows the group")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.WATCHING, "the mirror has seen the member")
             assert old.member_id in mirror.groups[unique].detail
             rounds = mirror.rounds
-            wait_for(lambda: mirror.rounds > rounds + 2, "a look at the offsets")
+            wait_for(lambda: mirror.rounds > rounds + 2, "the mirror reads the offsets")
             assert offsets(broker, unique) == {}
             produce(kafka, topic, 5)
             wait_for(lambda: offsets(broker, unique) == {0: 15}, "it was seen to commit to ZooKeeper alone")
             # The offset is in Kafka a moment before the mirror has recorded the outcome of its commit.
             wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "the mirror follows the group")
         with old_consumer(tmp_path / "dual", zookeeper, unique, topic, dual=True):
-            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror let go")
+            wait_for(lambda: mirror.groups[unique].lock is None, "the mirror has released the group")
             produce(kafka, topic, 5)
-            wait_for(lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it goes on in both")
+            wait_for(
+                lambda: offsets(zk, unique) == offsets(broker, unique) == {0: 20}, "it continues to commit to both"
+            )
             wait_for(lambda: mirror.groups[unique].state is MirrorState.REJECTED, "the mirror has seen it")
 
 
-def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, broker, make_topic, unique, tmp_path):
+def test_once_ends_after_its_window_if_members_commit_nothing(
+    kafka, zookeeper, zk, broker, make_topic, unique, tmp_path
+):
     topic = make_topic(unique, 1)
     produce(kafka, topic, 3)
     command = [
@@ -306,7 +312,7 @@ def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, 
     with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
         wait_for(lambda: offsets(zk, unique) == {0: 3}, "it commits to ZooKeeper")
         watched = subprocess.run([*command, "--window", "2"], capture_output=True, text=True, timeout=60, check=False)
-        held = offsets(broker, unique)
+        before_trust = offsets(broker, unique)
         trusted = subprocess.run(
             [*command, "--trust-zookeeper-only"], capture_output=True, text=True, timeout=60, check=False
         )
@@ -315,7 +321,7 @@ def test_once_ends_at_its_bound_where_members_say_nothing(kafka, zookeeper, zk, 
     (row,) = json.loads(watched.stdout)
     assert (row["state"], row["lag"]) == ("watching", 3)
     assert member in row["detail"]
-    assert held == {}
+    assert before_trust == {}
     assert trusted.returncode == 0, trusted.stderr
     assert offsets(broker, unique) == {0: 3}
 
@@ -341,7 +347,7 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
 
 
 @pytest.mark.timeout(240)
-def test_offsets_of_a_held_group_outlive_the_retention(zookeeper, make_topic, unique, tmp_path):
+def test_offsets_of_a_locked_group_outlive_the_retention(zookeeper, make_topic, unique, tmp_path):
     short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
     with (
         KafkaBroker(tmp_path / "kafka", zookeeper=f"{zookeeper.connect}/{unique}", config=short) as server,
@@ -362,10 +368,10 @@ def test_offsets_of_a_held_group_outlive_the_retention(zookeeper, make_topic, un
             assert mirror.groups[unique].copied == 1
 
 
-# --- who else is there ----------------------------------------------------------------------------
+# --- other mirrors and consumers ------------------------------------------------------------------
 
 
-def test_of_two_mirrors_the_later_one_keeps_the_group(kafka, zk, broker, make_topic, unique):
+def test_the_later_of_two_mirrors_keeps_the_group(kafka, zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
@@ -375,21 +381,21 @@ def test_of_two_mirrors_the_later_one_keeps_the_group(kafka, zk, broker, make_to
     ):
         wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
         with running(mirror_of(zk, other, unique)) as later:
-            wait_for(lambda: former.groups[unique].state is MirrorState.TAKEN, "the former one lets go")
+            wait_for(lambda: former.groups[unique].state is MirrorState.TAKEN, "the former mirror releases the group")
             assert "another mirror took this group over" in former.groups[unique].detail
-            wait_for(lambda: later.groups[unique].detail != "", "the later one says so")
+            wait_for(lambda: later.groups[unique].detail != "", "the later mirror reports it")
             assert later.groups[unique].detail == "taken over from another offsetmgr mirror"
             zk.commit(unique, {tp: OffsetAndMetadata(6)})
-            wait_for(lambda: offsets(broker, unique) == {0: 6}, "the later one follows")
+            wait_for(lambda: offsets(broker, unique) == {0: 6}, "the later mirror follows")
             rounds = former.rounds
-            wait_for(lambda: former.rounds > rounds + 5, "more rounds of the former one")
-            held = later.groups[unique].lock
-            assert held is not None
-            assert held.lost is None
+            wait_for(lambda: former.rounds > rounds + 5, "more rounds of the former mirror")
+            lock = later.groups[unique].lock
+            assert lock is not None
+            assert lock.lost is None
             assert former.groups[unique].state is MirrorState.TAKEN
 
 
-def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kafka, zk, broker, make_topic, unique):
+def test_the_lag_is_reported_if_a_consumer_takes_over_a_group_that_is_behind(kafka, zk, broker, make_topic, unique):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     zk.commit(unique, {tp: OffsetAndMetadata(5)})
@@ -401,7 +407,7 @@ def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kaf
         try:
             consumer.subscribe([topic])
             wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
-            wait_for(lambda: mirror.groups[unique].state is MirrorState.TAKEN, "the mirror let go")
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.TAKEN, "the mirror has released the group")
         finally:
             consumer.close()
     group = mirror.groups[unique]
@@ -409,10 +415,10 @@ def test_a_consumer_that_takes_a_group_which_is_behind_is_named_with_the_lag(kaf
     assert "20 offsets behind" in group.detail
 
 
-# --- what goes wrong, and how it ends -------------------------------------------------------------
+# --- failures, and the end of a mirror ------------------------------------------------------------
 
 
-def test_a_source_that_does_not_answer_for_a_while_is_followed_again(broker, kafka, make_topic, unique, tmp_path):
+def test_a_source_is_followed_again_after_it_did_not_respond_for_a_while(broker, kafka, make_topic, unique, tmp_path):
     topic = make_topic(unique, 1)
     tp = TopicPartition(topic, 0)
     impatient = ConnectionConfig(timeout_ms=1000)
@@ -471,12 +477,12 @@ def test_once_ends_with_a_topic_that_kafka_does_not_have(zookeeper, kafka, zk, b
 
 
 def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_topic, unique, tmp_path):
-    """The quickest of three at most, without what it waits for a processor: what else the machine does makes an end
-    slower, and never quicker."""
+    """The fastest of three attempts counts, without the time for which the process waits for a processor: other load on
+    the machine only makes an end slower."""
     tp = TopicPartition(make_topic(unique, 1), 0)
 
     def seconds(first: int) -> float:
-        """How long one takes that has copied two offsets before, from this one on."""
+        """How long a mirror takes to end after it has copied two offsets, beginning with ``first``."""
         zk.commit(unique, {tp: OffsetAndMetadata(first)})
         with (tmp_path / "log").open("w") as log:
             mirror = subprocess.Popen(command(zookeeper, kafka, unique), stdout=log, stderr=log)
@@ -484,10 +490,10 @@ def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_
                 wait_for(lambda: offsets(broker, unique) == {0: first}, "the first copy")
                 zk.commit(unique, {tp: OffsetAndMetadata(first + 1)})
                 wait_for(lambda: offsets(broker, unique) == {0: first + 1}, "a change")
-                began, waited = time.monotonic(), waited_for_a_processor(mirror.pid)
+                began, waited = time.monotonic(), processor_wait_s(mirror.pid)
                 mirror.send_signal(signal.SIGTERM)
-                os.waitid(os.P_PID, mirror.pid, os.WEXITED | os.WNOWAIT)  # its figures go once it is asked how it ended
-                took = time.monotonic() - began - (waited_for_a_processor(mirror.pid) - waited)
+                os.waitid(os.P_PID, mirror.pid, os.WEXITED | os.WNOWAIT)  # schedstat exists until the wait below
+                took = time.monotonic() - began - (processor_wait_s(mirror.pid) - waited)
                 assert mirror.wait(30) == 0, (tmp_path / "log").read_text()
                 return took
             finally:
@@ -498,7 +504,7 @@ def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_
     assert any(seconds(first) < 1 for first in (5, 7, 9))
 
 
-def waited_for_a_processor(pid: int) -> float:
-    """Seconds for which a process's first thread has waited for one (Linux tells; 0 elsewhere)."""
-    figures = Path(f"/proc/{pid}/schedstat")
-    return int(figures.read_text(encoding="ascii").split()[1]) / 1e9 if figures.exists() else 0.0
+def processor_wait_s(pid: int) -> float:
+    """Seconds for which a process's first thread has waited for a processor (Linux only; 0 elsewhere)."""
+    schedstat = Path(f"/proc/{pid}/schedstat")
+    return int(schedstat.read_text(encoding="ascii").split()[1]) / 1e9 if schedstat.exists() else 0.0

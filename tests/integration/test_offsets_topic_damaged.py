@@ -1,4 +1,4 @@
-"""One byte of the offsets topic that changed on a broker's disk: it is never served, and the shard says why."""
+"""A byte of the offsets topic changed on a broker's disk: the shard is not served, and its error names the cause."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ COMMIT, FETCH = 8, 9
 COORDINATOR_NOT_AVAILABLE = 15
 RETRIABLE = {14, 15, 16}
 OFFSET = 0x0102_0304_0506_0708
-"""Eight bytes that stand nowhere else in the log."""
+"""Eight bytes that occur only once in the log."""
 
 
-def exchange(front: ManagerListener, group: str, offset: int | None) -> tuple[int, int]:
+def exchange(listener: ManagerListener, group: str, offset: int | None) -> tuple[int, int]:
     """Commits, or fetches where ``offset`` is None; error code and offset."""
 
-    async def asked() -> tuple[int, int]:
-        connection = await BrokerConnection.open(Address("127.0.0.1", front.port), Security(), 10)
+    async def send() -> tuple[int, int]:
+        connection = await BrokerConnection.open(Address("127.0.0.1", listener.port), Security(), 10)
         try:
             if offset is None:
-                wanted = [{"name": "orders", "partition_indexes": [0]}]
-                answer = await send_request(connection, FETCH, 5, {"group_id": group, "topics": wanted}, 10)
+                topics = [{"name": "orders", "partition_indexes": [0]}]
+                answer = await send_request(connection, FETCH, 5, {"group_id": group, "topics": topics}, 10)
                 part = answer["topics"][0]["partitions"][0] if answer["topics"] else {"error_code": 0}
                 return answer["error_code"] or part["error_code"], part.get("committed_offset", -1)
             part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
@@ -51,30 +51,30 @@ def exchange(front: ManagerListener, group: str, offset: int | None) -> tuple[in
         finally:
             await connection.close()
 
-    return front.run(asked())
+    return listener.run(send())
 
 
-def until_fetched(front: ManagerListener, group: str, offset: int) -> None:
+def until_fetched(listener: ManagerListener, group: str, offset: int) -> None:
     deadline = time.monotonic() + 60
-    while (found := exchange(front, group, None))[0] in RETRIABLE:
+    while (found := exchange(listener, group, None))[0] in RETRIABLE:
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
     assert found == (0, offset)
 
 
-def until_committed(front: ManagerListener, group: str, offset: int) -> None:
+def until_committed(listener: ManagerListener, group: str, offset: int) -> None:
     deadline = time.monotonic() + 60
-    while (code := exchange(front, group, offset)[0]) in RETRIABLE:
+    while (code := exchange(listener, group, offset)[0]) in RETRIABLE:
         assert time.monotonic() < deadline, code
         time.sleep(0.05)
     assert code == 0
 
 
 @contextmanager
-def damaged(kafka: KafkaBroker, topic: str, partition: int, what: bytes) -> Iterator[None]:
-    """One bit of the last byte of ``what`` is another one on the broker's disk."""
+def damaged(kafka: KafkaBroker, topic: str, partition: int, data: bytes) -> Iterator[None]:
+    """Flips a bit in the last byte of ``data`` on the broker's disk, and flips it back at the end."""
     file = kafka.directory / "data" / f"{topic}-{partition}" / f"{0:020}.log"
-    at = file.read_bytes().index(what) + len(what) - 1
+    at = file.read_bytes().index(data) + len(data) - 1
 
     def flip() -> None:
         with file.open("r+b") as log:
@@ -94,38 +94,38 @@ def test_a_shard_with_a_damaged_record_is_not_served(
     kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"{unique}-{n}" for n in range(50)]
-    spoilt, later = [name for name in names if shard_for(name, 2) == 0][:2]
+    affected, later = [name for name in names if shard_for(name, 2) == 0][:2]
     intact = next(name for name in names if shard_for(name, 2) == 1)
 
     def manager() -> ManagerListener:
         return ManagerListener(kafka.bootstrap, unique, partitions=2, replication_factor=1, record_format="kafka")
 
-    with manager() as front:
-        until_committed(front, spoilt, OFFSET)
-        until_committed(front, intact, 7)
-        until_committed(front, later, 8)  # what stands behind it must not make the load look complete
-    with damaged(kafka, unique, 0, struct.pack(">q", OFFSET)), manager() as front:
-        until_fetched(front, intact, 7)
+    with manager() as listener:
+        until_committed(listener, affected, OFFSET)
+        until_committed(listener, intact, 7)
+        until_committed(listener, later, 8)  # a later record must not make the load look complete
+    with damaged(kafka, unique, 0, struct.pack(">q", OFFSET)), manager() as listener:
+        until_fetched(listener, intact, 7)
         deadline = time.monotonic() + 60
-        while (found := exchange(front, spoilt, None)) != (COORDINATOR_NOT_AVAILABLE, -1):
+        while (found := exchange(listener, affected, None)) != (COORDINATOR_NOT_AVAILABLE, -1):
             assert found[0] in RETRIABLE, f"a shard with a damaged record served {found}"
             assert time.monotonic() < deadline, found
             time.sleep(0.02)
-        page = front.process._readiness()
+        page = listener.process._readiness()
         assert page.status == 503
         assert f"{unique}-0: the record batch at offset" in page.body.decode()
-        told = [r for r in caplog.records if r.levelno == logging.ERROR and "its log is damaged" in r.message]
-        assert f"{unique}-0: the record batch at offset" in told[0].__dict__["why"]
+        errors = [r for r in caplog.records if r.levelno == logging.ERROR and "its log is damaged" in r.message]
+        assert f"{unique}-0: the record batch at offset" in errors[0].__dict__["why"]
         with pytest.raises(CoordinatorLoadInProgress):
-            front.process.dump(0, None, 100)  # `manager dump` prints no part of a shard
-        assert exchange(front, spoilt, 9)[0] in RETRIABLE, "nothing is committed on top of what nobody could read"
-    with manager() as front:
-        until_fetched(front, spoilt, OFFSET)
+            listener.process.dump(0, None, 100)  # `manager dump` prints no partial shard
+        assert exchange(listener, affected, 9)[0] in RETRIABLE, "no commit is accepted after a damaged record"
+    with manager() as listener:
+        until_fetched(listener, affected, OFFSET)
 
 
 @pytest.mark.parametrize("which", [1, 3])
-def test_no_reader_passes_a_damaged_batch(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, which: int) -> None:
-    """Neither in the middle of the log nor at its end; other partitions are read."""
+def test_no_reader_skips_a_damaged_batch(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, which: int) -> None:
+    """The damaged batch is in the middle of the log or at its end. The other partition stays readable."""
     log = KafkaLog(kafka.bootstrap, make_topic(unique, 2), 2)
     writers = [log.writer(shard_group) for shard_group in range(2)]
     for shard_group, writer in enumerate(writers):

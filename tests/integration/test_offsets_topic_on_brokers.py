@@ -1,4 +1,4 @@
-"""The offsets topic on real brokers: made once by many managers, and refused where offsets would not be safe."""
+"""The offsets topic on real brokers: creation by several managers at once, and rejection of unsafe settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return broker.bootstrap
 
 
-def test_three_managers_that_start_together_make_one_topic(bootstrap: str, unique: str) -> None:
+def test_three_managers_that_start_together_create_one_topic(bootstrap: str, unique: str) -> None:
     def ensure(_: int) -> OffsetsTopicState:
         return ensure_topic(bootstrap, {}, unique, partitions=5)
 
@@ -40,7 +40,7 @@ def test_three_managers_that_start_together_make_one_topic(bootstrap: str, uniqu
     assert check_topic(bootstrap, {}, states[0]) == states[0]
 
 
-def test_more_replicas_than_brokers_are_up_is_refused_and_nothing_is_made(bootstrap: str, unique: str) -> None:
+def test_more_replicas_than_brokers_are_rejected_and_create_nothing(bootstrap: str, unique: str) -> None:
     with pytest.raises(TooFewBrokers, match="it needs 3 replicas, but only 1 broker is up"):
         ensure_topic(bootstrap, {}, unique, partitions=2, replication_factor=3)
 
@@ -48,7 +48,7 @@ def test_more_replicas_than_brokers_are_up_is_refused_and_nothing_is_made(bootst
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_a_topic_with_retention_is_refused_and_left_as_it_is(
+def test_a_topic_with_retention_is_rejected_and_left_unchanged(
     kraft: KraftBroker, make_topic: object, unique: str, policy: str
 ) -> None:
     make_topic(unique, 5, bootstrap=kraft.bootstrap, config={"cleanup.policy": policy})  # type: ignore[operator]
@@ -58,19 +58,19 @@ def test_a_topic_with_retention_is_refused_and_left_as_it_is(
             ensure_topic(kraft.bootstrap, {}, unique, partitions=5)
 
 
-def test_partitions_added_to_a_running_managers_topic_are_noticed(bootstrap: str, unique: str) -> None:
+def test_partitions_added_to_a_running_managers_topic_are_detected(bootstrap: str, unique: str) -> None:
     state = ensure_topic(bootstrap, {}, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(unique, 4)])[unique].result(30)
 
-    assert notices(bootstrap, state) is PartitionCountChanged
+    assert detected_error(bootstrap, state) is PartitionCountChanged
 
 
-def test_a_topic_that_was_deleted_or_recreated_is_noticed(bootstrap: str, unique: str) -> None:
+def test_a_deleted_or_recreated_topic_is_detected(bootstrap: str, unique: str) -> None:
     state = ensure_topic(bootstrap, {}, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([unique])[unique].result(30)
-    assert notices(bootstrap, state) is UnsuitableTopic
+    assert detected_error(bootstrap, state) is UnsuitableTopic
 
     again = ensure_topic(bootstrap, {}, unique, partitions=2)
 
@@ -79,23 +79,23 @@ def test_a_topic_that_was_deleted_or_recreated_is_noticed(bootstrap: str, unique
     assert check_topic(bootstrap, {}, again) == again
 
 
-def test_asking_about_a_topic_does_not_make_it(bootstrap: str, unique: str) -> None:
+def test_checking_a_topic_does_not_create_it(bootstrap: str, unique: str) -> None:
     with pytest.raises(UnsuitableTopic, match="deleted"):
         check_topic(bootstrap, {}, OffsetsTopicState(unique, "id", 2, 1, 1, 1_000_000))
 
     assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
 
 
-def notices(bootstrap: str, state: OffsetsTopicState) -> type[OffsetMgrError]:
-    """The error that checking ends with, once the brokers know of a change."""
+def detected_error(bootstrap: str, state: OffsetsTopicState) -> type[OffsetMgrError]:
+    """The error that `check_topic` raises once the brokers have applied a change."""
     errors: list[OffsetMgrError] = []
 
-    def refused() -> bool:
+    def rejected() -> bool:
         try:
             check_topic(bootstrap, {}, state)
         except UnsuitableTopic as error:
             errors.append(error)
         return bool(errors)
 
-    wait_for(refused, "the change is noticed")
+    wait_for(rejected, "the change is detected")
     return type(errors[0])

@@ -1,4 +1,4 @@
-"""A `ZookeeperSession` that is one session of the server's and no other, its ephemeral nodes, its lease, its claims."""
+"""`ZookeeperSession`: exactly one server session, with its ephemeral nodes, its lease and its partition claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gate import Gate
+from stalling_proxy import StallingProxy
 
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import SessionExpired
@@ -33,10 +33,10 @@ SESSION_MS = 1500
 
 
 @pytest.fixture
-def gate(zookeeper: ZooKeeperServer) -> Iterator[Gate]:
-    gate = Gate(zookeeper.connect)
-    yield gate
-    gate.close()
+def proxy(zookeeper: ZooKeeperServer) -> Iterator[StallingProxy]:
+    proxy = StallingProxy(zookeeper.connect)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
@@ -49,95 +49,98 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        time.sleep(0.02)  # pause between two checks
 
 
-def test_the_server_says_how_long_a_session_it_granted(zookeeper: ZooKeeperServer) -> None:
+def test_a_session_reports_the_timeout_that_the_server_granted(zookeeper: ZooKeeperServer) -> None:
     with ZookeeperSession(zookeeper.connect, session_timeout_ms=600_000) as session:
         assert session.granted_timeout_s is None
         session.sync()
         assert session.granted_timeout_s == pytest.approx(60, abs=0.01)  # the sandbox's maxSessionTimeout
 
 
-def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
-    gate: Gate, direct: ZookeeperSession, unique: str
+def test_an_expired_session_rejects_every_call_and_writes_nothing(
+    proxy: StallingProxy, direct: ZookeeperSession, unique: str
 ) -> None:
-    with ZookeeperSession(gate.address, session_timeout_ms=SESSION_MS) as session:
-        held, kept = f"/{unique}-held", f"/{unique}-kept"
-        assert session.transaction([Create(held, ephemeral=True), Create(kept)]).state is OperationState.COMMITTED
-        node = direct.get(held)
+    with ZookeeperSession(proxy.address, session_timeout_ms=SESSION_MS) as session:
+        ephemeral, persistent = f"/{unique}-ephemeral", f"/{unique}-persistent"
+        assert (
+            session.transaction([Create(ephemeral, ephemeral=True), Create(persistent)]).state
+            is OperationState.COMMITTED
+        )
+        node = direct.get(ephemeral)
         assert node is not None
         assert node.ephemeral_owner == session.session_id
 
-        gate.shut()
-        wait_for(lambda: direct.get(held) is None, "the server gives the session up")
+        proxy.stall()
+        wait_for(lambda: direct.get(ephemeral) is None, "the server expires the session")
         results: list[object] = []
 
         def write() -> None:
             try:
-                results.append(session.transaction([SetData(kept, b"late", 0)]).error)
-            except SessionExpired as error:  # known before anything was sent
+                results.append(session.transaction([SetData(persistent, b"late", 0)]).error)
+            except SessionExpired as error:  # the session knew this before it sent anything
                 results.append(error)
 
         writing = threading.Thread(target=write)
         writing.start()
-        gate.open()
+        proxy.resume()
         writing.join(30)
 
         assert [type(error) for error in results] == [SessionExpired]
         with pytest.raises(SessionExpired):
-            session.get(kept)
+            session.get(persistent)
         with pytest.raises(SessionExpired):
             session.sync()
-        found = direct.get(kept)
+        found = direct.get(persistent)
         assert found is not None
         assert found.data == b""
 
 
-def test_a_lease_runs_out_before_the_server_gives_the_session_up(
-    gate: Gate, direct: ZookeeperSession, unique: str
+def test_a_lease_runs_out_before_the_server_expires_the_session(
+    proxy: StallingProxy, direct: ZookeeperSession, unique: str
 ) -> None:
-    told = threading.Event()
-    seconds = 6  # a third of it is the time in which the server is asked after the lease has ended
-    with ZookeeperSession(gate.address, session_timeout_ms=seconds * 1000) as session:
-        lease = SessionLease(session, told.set)
+    notified = threading.Event()
+    seconds = 6  # long enough to read the node between the end of the lease and the end of the session
+    with ZookeeperSession(proxy.address, session_timeout_ms=seconds * 1000) as session:
+        lease = SessionLease(session, notified.set)
         assert not lease.valid()
         lease.begin()
         assert lease.valid()
         assert session.transaction([Create(f"/{unique}", ephemeral=True)]).state is OperationState.COMMITTED
 
-        gate.shut()
+        proxy.stall()
         shut = boottime()
         wait_for(lambda: not lease.valid(), "the lease's end")
         assert direct.get(f"/{unique}") is not None
         assert lease._until <= shut + LEASE_FRACTION * seconds
-        wait_for(lambda: direct.get(f"/{unique}") is None, "the server gives the session up")
-        assert not told.is_set()
-        gate.open()
+        wait_for(lambda: direct.get(f"/{unique}") is None, "the server expires the session")
+        assert not notified.is_set()
+        proxy.resume()
 
-        assert told.wait(30)
+        assert notified.wait(30)
         assert lease.expired
         assert not lease.valid()
 
 
-def test_a_lease_is_good_again_when_the_session_has_survived(gate: Gate) -> None:
-    told = threading.Event()
-    with ZookeeperSession(gate.address, session_timeout_ms=20_000) as session:
+def test_a_lease_is_valid_again_if_the_session_survived(proxy: StallingProxy) -> None:
+    notified = threading.Event()
+    with ZookeeperSession(proxy.address, session_timeout_ms=20_000) as session:
         clock = [100.0]
-        lease = SessionLease(session, told.set, clock=lambda: clock[0])
+        lease = SessionLease(session, notified.set, clock=lambda: clock[0])
         lease.begin()
         assert lease.valid()
         clock[0] += 20 * LEASE_FRACTION
         assert not lease.valid()
 
-        assert told.wait(30)
+        assert notified.wait(30)
         assert lease.valid()
         lease.end()
         assert not lease.valid()
 
 
 class Defective(ZookeeperSession):
-    """Whose `sync` runs into a defect once one is planted."""
+    """A session whose `sync` raises an unexpected error once `defect` is set."""
 
     defect = False
 
@@ -147,22 +150,22 @@ class Defective(ZookeeperSession):
         super().sync()
 
 
-def test_a_lease_whose_beat_ends_by_a_defect_says_so(
+def test_a_lease_whose_heartbeat_crashes_expires_and_logs_the_error(
     zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = threading.Event()
+    notified = threading.Event()
     with Defective(zookeeper.connect, session_timeout_ms=SESSION_MS) as session:
-        lease = SessionLease(session, told.set)
+        lease = SessionLease(session, notified.set)
         lease.begin()
         session.defect = True
 
-        assert told.wait(30)
+        assert notified.wait(30)
         assert lease.expired
         assert not lease.valid()
         assert "LookupError: planted" in caplog.text
 
 
-def test_claims_are_made_only_where_no_client_owns_and_released_only_where_they_are_ours(
+def test_a_session_claims_only_unowned_partitions_and_releases_only_its_own(
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
     p0, p1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -185,7 +188,7 @@ def test_claims_are_made_only_where_no_client_owns_and_released_only_where_they_
         assert (node.data, node.ephemeral_owner) == (b"a-1", one.session_id)
 
 
-def test_ids_are_made_as_the_old_consumer_makes_them() -> None:
+def test_member_ids_have_the_format_of_the_old_consumer() -> None:
     assert member_id("g", "7", now_ms=1) == "g_7"
     host, millis, digits = member_id("g", now_ms=1411294187842, host="h-1").removeprefix("g_").rsplit("-", 2)
     assert (host, millis, len(digits)) == ("h-1", "1411294187842", 8)

@@ -1,8 +1,8 @@
-"""Offsets and leader epochs stay in the cluster whose logs they point into, unless the user says otherwise.
+"""Offsets and leader epochs are not copied to another cluster unless the user accepts it.
 
-The case that was met in production: a group stands at offset 400 with leader epoch 37 in cluster A. In cluster B the
-topic of the same name begins with 300 other records. A copy of the number made a Java consumer read nothing, forever,
-because cluster B's log never had that epoch.
+The tests reproduce a case from production. A group has committed offset 400 with leader epoch 37 in cluster A. In
+cluster B the topic of the same name begins with 300 other records. After a copy of offset and epoch, a Java consumer
+read nothing, because cluster B's log never had that epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from offsetmgr.zookeeper.client.transactions import Create
 
 pytestmark = pytest.mark.servers
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-STANDS_AT, EPOCH = 400, 37
+OFFSET, EPOCH = 400, 37
 
 
 def produce(bootstrap: str, topic: str, texts: list[str]) -> None:
@@ -48,7 +48,7 @@ class TwoClusters:
         self.tp = TopicPartition(name, 0)
         self.commands = Commands(directory)
         with open_store(self.a) as store:
-            store.commit(name, {self.tp: OffsetAndMetadata(STANDS_AT, "note", EPOCH)})
+            store.commit(name, {self.tp: OffsetAndMetadata(OFFSET, "note", EPOCH)})
 
     def in_b(self, group: str | None = None) -> Committed | None:
         with open_store(self.b) as store:
@@ -78,10 +78,10 @@ def clusters(kafka: KafkaBroker, kraft: KraftBroker, unique: str, tmp_path: Path
 
 
 def move_by_plan(at: TwoClusters, *options: str, code: int = 0) -> str:
-    said = at.run(
+    output = at.run(
         "migrate", "plan", "--from", at.a, "--to", at.b, "--group", at.group, "-o", "p.json", *options, code=code
     )
-    return said if code else said + at.run("migrate", "apply", "p.json", "--yes")
+    return output if code else output + at.run("migrate", "apply", "p.json", "--yes")
 
 
 def move_by_import(at: TwoClusters, *options: str, code: int = 0) -> str:
@@ -95,7 +95,7 @@ def move_by_copy(at: TwoClusters, *options: str, code: int = 0) -> str:
 
 
 def move_by_copies_through_a_file(at: TwoClusters, *options: str, code: int = 0) -> str:
-    """A copy into a snapshot leaves the cluster that the snapshot names as it is."""
+    """Copying into a snapshot does not change the cluster that the snapshot names."""
     at.run("offsets", "export", "--store", at.a, "--group", at.group, "f.avro", "--overwrite")
     at.run("groups", "copy", at.group, "second", "--store", at.a, "--to", "file:f.avro", "--execute", "--yes")
     from_file = ("groups", "copy", "second", at.group, "--store", "file:f.avro", "--to", at.b)
@@ -119,31 +119,29 @@ MOVES: list[Move] = [move_by_plan, move_by_import, move_by_copy, move_by_copies_
 
 
 @pytest.mark.parametrize("move", [*MOVES, move_by_reset])
-def test_offsets_of_another_cluster_are_refused_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
-    said = move(clusters, code=2)
-    assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in said
-    assert "hint: in the target's logs the same offsets belong to other records: reset the group by time" in said
-    assert "If the target's topics are exact copies" in said
-    assert "--translate none" in said
+def test_offsets_of_another_cluster_are_rejected_and_nothing_is_written(clusters: TwoClusters, move: Move) -> None:
+    output = move(clusters, code=2)
+    assert "the offsets are positions in the logs of another Kafka cluster: the source belongs to cluster" in output
+    assert "hint: in the target's logs the same offsets belong to other records: reset the group by time" in output
+    assert "If the target's topics are exact copies" in output
+    assert "--translate none" in output
     assert clusters.in_b() is None
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_with_translate_none_the_number_goes_over_and_the_leader_epoch_does_not(
-    clusters: TwoClusters, move: Move
-) -> None:
+def test_translate_none_copies_the_offset_without_the_leader_epoch(clusters: TwoClusters, move: Move) -> None:
     assert "cluster accepted by --translate none: " in move(clusters, "--translate", "none")
-    held = clusters.in_b()
-    assert held is not None
-    assert (held.offset, held.metadata, held.leader_epoch) == (STANDS_AT, "note", None)
+    committed = clusters.in_b()
+    assert committed is not None
+    assert (committed.offset, committed.metadata, committed.leader_epoch) == (OFFSET, "note", None)
 
 
-def test_a_java_consumer_reads_on_from_exactly_that_number(clusters: TwoClusters) -> None:
+def test_a_java_consumer_resumes_at_the_copied_offset(clusters: TwoClusters) -> None:
     move_by_plan(clusters, "--translate", "none")
-    assert clusters.next_record_in_b() == (STANDS_AT, "record 100")
+    assert clusters.next_record_in_b() == (OFFSET, "record 100")
 
 
-def test_a_java_consumer_reads_the_right_record_where_the_log_is_an_equal_copy(
+def test_a_java_consumer_reads_the_right_record_if_the_log_is_an_exact_copy(
     kafka: KafkaBroker, kraft: KraftBroker, unique: str, tmp_path: Path
 ) -> None:
     for broker in (kafka, kraft):
@@ -151,17 +149,17 @@ def test_a_java_consumer_reads_the_right_record_where_the_log_is_an_equal_copy(
         produce(broker.bootstrap, unique, [f"record {n}" for n in range(500)])
     clusters = TwoClusters(kafka, kraft, unique, tmp_path)
     move_by_import(clusters, "--translate", "none")
-    assert clusters.next_record_in_b() == (STANDS_AT, f"record {STANDS_AT}")
+    assert clusters.next_record_in_b() == (OFFSET, f"record {OFFSET}")
 
 
-def test_a_reset_takes_the_number_alone_with_translate_none(clusters: TwoClusters) -> None:
+def test_a_reset_with_translate_none_copies_the_offset_without_the_leader_epoch(clusters: TwoClusters) -> None:
     move_by_reset(clusters, "--translate", "none")
-    held = clusters.in_b()
-    assert held is not None
-    assert (held.offset, held.leader_epoch) == (STANDS_AT, None)
+    committed = clusters.in_b()
+    assert committed is not None
+    assert (committed.offset, committed.leader_epoch) == (OFFSET, None)
 
 
-def test_within_one_cluster_the_leader_epoch_stays(clusters: TwoClusters) -> None:
+def test_within_one_cluster_the_leader_epoch_is_kept(clusters: TwoClusters) -> None:
     other = f"{clusters.group}-copy"
     clusters.run("groups", "copy", clusters.group, other, "--store", clusters.a, "--execute", "--yes")
     with open_store(clusters.a) as store:
@@ -170,14 +168,14 @@ def test_within_one_cluster_the_leader_epoch_stays(clusters: TwoClusters) -> Non
     assert found.leader_epoch == EPOCH
 
 
-def test_a_file_that_names_no_cluster_is_the_users_word(clusters: TwoClusters) -> None:
+def test_a_file_without_a_cluster_id_is_imported_with_a_note(clusters: TwoClusters) -> None:
     clusters.run("offsets", "export", "--store", clusters.a, "--group", clusters.group, "s.csv")
     to_b = ("--store", clusters.b, "--group", clusters.group, "--execute", "--yes")
-    said = clusters.run("offsets", "import", "s.csv", *to_b)
-    assert "origin unknown: source: the file names no Kafka cluster" in said
-    held = clusters.in_b()
-    assert held is not None
-    assert held.offset == STANDS_AT
+    output = clusters.run("offsets", "import", "s.csv", *to_b)
+    assert "origin unknown: source: the file names no Kafka cluster" in output
+    committed = clusters.in_b()
+    assert committed is not None
+    assert committed.offset == OFFSET
 
 
 # --- ZooKeeper -----------------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def test_a_file_that_names_no_cluster_is_the_users_word(clusters: TwoClusters) -
 
 @pytest.fixture
 def old_zookeeper(zookeeper: ZooKeeperServer, unique: str) -> Iterator[tuple[str, ZookeeperSession]]:
-    """The chroot of a cluster before 0.10.1, which has no id, with a group at offset 5; its connect string."""
+    """Connect string and session for the chroot of a cluster before 0.10.1, which has no id. A group has offset 5."""
     connect = f"{zookeeper.connect}/{unique}"
     with ZookeeperSession(zookeeper.connect) as root:
         root.transaction([Create(f"/{unique}")])
@@ -196,7 +194,7 @@ def old_zookeeper(zookeeper: ZooKeeperServer, unique: str) -> Iterator[tuple[str
 
 
 def register_broker(session: ZookeeperSession, address: str) -> None:
-    """As brokers before 0.9 register themselves."""
+    """Registers a broker in the format of releases before 0.9."""
     host, _, port = address.rpartition(":")
     node = {"jmx_port": -1, "timestamp": "1", "host": host, "version": 1, "port": int(port)}
     session.transaction(
@@ -219,9 +217,9 @@ def test_a_zookeeper_without_a_cluster_id_belongs_to_the_cluster_whose_brokers_i
     connect, session = old_zookeeper
     produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
     register_broker(session, kafka.bootstrap)
-    said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=0)
+    output = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=0)
     named = f"both name the broker {kafka.bootstrap}"
-    assert f"cluster the same on both sides (inferred): no cluster id in ZooKeeper, but {named}" in said
+    assert f"cluster the same on both sides (inferred): no cluster id in ZooKeeper, but {named}" in output
 
 
 @pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
@@ -231,27 +229,27 @@ def test_a_zookeeper_that_lists_no_broker_of_the_target_is_another_cluster(
     connect, session = old_zookeeper
     if listed is not None:
         register_broker(session, listed)
-    said = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=2)
-    assert "the source and the target have no broker in common" in said
-    assert f"lists {listed or 'no broker'}" in said
+    output = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=2)
+    assert "the source and the target have no broker in common" in output
+    assert f"lists {listed or 'no broker'}" in output
     assert not (tmp_path / "p.json").exists()
 
 
 @pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
-def test_the_lag_of_a_zookeeper_whose_cluster_is_not_known_says_why_kafka_is_not_asked(
+def test_describe_explains_the_missing_lag_if_the_cluster_of_zookeeper_is_unknown(
     old_zookeeper: tuple[str, ZookeeperSession], kafka: KafkaBroker, unique: str, tmp_path: Path, listed: str | None
 ) -> None:
     connect, session = old_zookeeper
     if listed is not None:
         register_broker(session, listed)
     here = ("--zookeeper", connect, "--bootstrap-server", kafka.bootstrap, "--group", unique)
-    said = Commands(tmp_path).run("groups", "describe", *here, code=1).stderr
+    output = Commands(tmp_path).run("groups", "describe", *here, code=1).stderr
     if listed is None:
         shown = f"cannot verify that {kafka.bootstrap} is the cluster of zookeeper://{connect}: ZooKeeper lists no live"
     else:
         shown = f"{kafka.bootstrap} is another Kafka cluster than that of zookeeper://{connect}: the "
-        assert "have no broker in common" in said
-    assert f"warning: {shown}" in said
+        assert "have no broker in common" in output
+    assert f"warning: {shown}" in output
 
 
 # --- topics that were recreated ------------------------------------------------------------------------
@@ -262,7 +260,7 @@ def recreate(bootstrap: str, topic: str) -> None:
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
 
     def created() -> bool:
-        """The controller takes the name again once the deletion is complete."""
+        """The controller accepts the name again once the deletion is complete."""
         try:
             create_topic(bootstrap, topic, 1)
         except KafkaException as error:
@@ -274,7 +272,7 @@ def recreate(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, ["new record"] * 1000)
 
 
-def test_an_offset_in_zookeeper_of_a_recreated_topic_is_refused(
+def test_an_offset_in_zookeeper_of_a_recreated_topic_is_rejected(
     zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     """ZooKeeper dates both the offset and the topic. Kafka deletes the offsets of a deleted topic; ZooKeeper keeps
@@ -286,19 +284,19 @@ def test_an_offset_in_zookeeper_of_a_recreated_topic_is_refused(
         store.commit(unique, {TopicPartition(t, 0): OffsetAndMetadata(5) for t in (gone, stays)})
     recreate(kafka.bootstrap, gone)
     commands = Commands(tmp_path)
-    said = plan_from(connect, f"kafka://{kafka.bootstrap}", commands, unique, code=0)
-    assert "recreated after the commit: checked by the time of creation in ZooKeeper" in said
+    output = plan_from(connect, f"kafka://{kafka.bootstrap}", commands, unique, code=0)
+    assert "recreated after the commit: checked by the time of creation in ZooKeeper" in output
     (group,) = PlanFile(tmp_path / "p.json").groups()
     steps = {step.tp.topic: step for step in group.steps}
     assert steps[gone].action is Action.REFUSE_RECREATED
     assert "the topic was created after that" in steps[gone].note
     assert steps[stays].action is Action.COPY
     rename = ("groups", "rename", unique, f"{unique}-new", "--store", f"zookeeper://{connect}")
-    said = commands.run(*rename, "--execute", "--yes", code=1).stderr
-    assert "the topic was created after that" in said
+    output = commands.run(*rename, "--execute", "--yes", code=1).stderr
+    assert "the topic was created after that" in output
 
 
-def test_a_snapshot_of_a_topic_that_was_recreated_is_refused(
+def test_a_snapshot_of_a_topic_that_was_recreated_is_rejected(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     """The snapshot carries topic ids."""
@@ -308,18 +306,18 @@ def test_a_snapshot_of_a_topic_that_was_recreated_is_refused(
         store.commit(unique, {tp: OffsetAndMetadata(5)})
     commands.run("offsets", "export", "--store", uri, "--group", unique, "s.avro")
     recreate(kafka.bootstrap, unique)
-    said = commands.run("offsets", "import", "s.avro", "--store", uri, "--execute", "--yes", code=1).stderr
-    assert "the topic was deleted and recreated" in said
+    output = commands.run("offsets", "import", "s.avro", "--store", uri, "--execute", "--yes", code=1).stderr
+    assert "the topic was deleted and recreated" in output
     plan = ("migrate", "plan", "--from", "file:s.avro", "--to", uri, "--group", unique, "-o", "p.json")
     assert "refuse-recreated" in commands.run(*plan, code=0).stdout
     with open_store(uri) as store:
         assert store.fetch(unique) == {}
 
 
-def test_a_snapshot_taken_after_the_topic_was_recreated_is_refused_by_the_dates(
+def test_a_snapshot_taken_after_the_topic_was_recreated_is_rejected_by_the_dates(
     zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
-    """Its topic id is that of the new topic; the offset in ZooKeeper is older than this one."""
+    """The snapshot has the new topic's id, but the offset in ZooKeeper is older than that topic."""
     connect = f"{zookeeper.connect}/kafka"
     with open_store(f"zookeeper://{connect}") as store:
         store.commit(unique, {TopicPartition(make_topic(unique), 0): OffsetAndMetadata(5)})
@@ -328,14 +326,14 @@ def test_a_snapshot_taken_after_the_topic_was_recreated_is_refused_by_the_dates(
     source = ("--store", f"zookeeper://{connect}", "--bootstrap-server", kafka.bootstrap)
     commands.run("offsets", "export", *source, "--group", unique, "s.avro")
     into = ("offsets", "import", "s.avro", "--store", f"zookeeper://{connect}", "--execute", "--yes", "--allow-rewind")
-    said = commands.run(*into, "--group", unique, code=1).stderr
-    assert "the topic was created after that" in said
+    output = commands.run(*into, "--group", unique, code=1).stderr
+    assert "the topic was created after that" in output
 
 
-def test_apply_refuses_a_topic_that_was_recreated_since_the_plan(
+def test_apply_rejects_a_topic_that_was_recreated_since_the_plan(
     zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
-    """The new log is longer than the old offset, so only the topic's id shows it."""
+    """The old offset is inside the new log, so only the topic id shows that the topic was recreated."""
     connect, uri = f"{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
     produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
     with open_store(f"zookeeper://{connect}") as store:
@@ -343,13 +341,13 @@ def test_apply_refuses_a_topic_that_was_recreated_since_the_plan(
     commands = Commands(tmp_path)
     plan_from(connect, uri, commands, unique, code=0)
     recreate(kafka.bootstrap, unique)
-    said = commands.run("migrate", "apply", "p.json", "--yes", code=1).stderr
-    assert "its topic id was" in said
+    output = commands.run("migrate", "apply", "p.json", "--yes", code=1).stderr
+    assert "its topic id was" in output
     with open_store(uri) as store:
         assert store.fetch(unique) == {}
 
 
-def test_taking_an_edit_back_refuses_a_topic_that_was_recreated_since(
+def test_undoing_an_edit_of_a_topic_that_was_recreated_since_is_rejected(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     uri, tp = f"kafka://{kafka.bootstrap}", TopicPartition(make_topic(unique), 0)

@@ -1,6 +1,6 @@
-"""Offsets of another Kafka cluster at the stores and commands that run on: refused, and nothing is written.
+"""Long-running stores and commands reject offsets of another Kafka cluster and write nothing.
 
-`kafka` (its ZooKeeper chroot is ``/kafka``) and `kraft` are two clusters.
+The fixtures `kafka` (its ZooKeeper chroot is ``/kafka``) and `kraft` are two clusters.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Two:
         self.nodes = ZookeeperStore(kafka.zookeeper, config=PATIENT)
         self.of_b = KafkaStore(kraft.bootstrap, PATIENT)
 
-    def held(self, store: KafkaStore | ZookeeperStore) -> tuple[int, int | None] | None:
-        """Offset and leader epoch."""
+    def committed(self, store: KafkaStore | ZookeeperStore) -> tuple[int, int | None] | None:
+        """The committed offset and its leader epoch."""
         found = store.fetch(self.name).get(self.tp)
         return (found.offset, found.leader_epoch) if isinstance(found, Committed) else None
 
@@ -74,7 +74,7 @@ def run() -> Run:
     return command
 
 
-def test_a_dual_store_of_two_clusters_writes_nothing_unless_told_that_the_logs_are_copies(two: Two) -> None:
+def test_a_dual_store_of_two_clusters_writes_nothing_without_translate_none(two: Two) -> None:
     uri = f"dual:?primary={quote(two.of_a.uri, safe='')}&secondary={quote(two.of_b.uri, safe='')}"
     value = OffsetAndMetadata(7, "", 0)
 
@@ -83,21 +83,21 @@ def test_a_dual_store_of_two_clusters_writes_nothing_unless_told_that_the_logs_a
             store.commit(two.name, {two.tp: value})
         with pytest.raises(OtherCluster):
             store.fetch(two.name)
-    assert (two.held(two.of_a), two.held(two.of_b)) == (None, None)
+    assert (two.committed(two.of_a), two.committed(two.of_b)) == (None, None)
 
     with open_store(f"{uri}&translate=none", PATIENT) as store:
         store.commit(two.name, {two.tp: value})
-    assert (two.held(two.of_a), two.held(two.of_b)) == ((7, 0), (7, None))
+    assert (two.committed(two.of_a), two.committed(two.of_b)) == ((7, 0), (7, None))
 
 
 def test_a_dual_store_of_one_cluster_needs_no_option(two: Two) -> None:
     with DualStore(KafkaStore(two.a.bootstrap), ZookeeperStore(two.a.zookeeper)) as store:
         store.commit(two.name, {two.tp: OffsetAndMetadata(3, "", 0)})
 
-    assert (two.held(two.of_a), two.held(two.nodes)) == ((3, 0), (3, None))
+    assert (two.committed(two.of_a), two.committed(two.nodes)) == ((3, 0), (3, None))
 
 
-def test_a_switch_between_two_clusters_is_refused_before_anything_changes(two: Two, run: Run) -> None:
+def test_a_switch_between_two_clusters_is_rejected_before_anything_changes(two: Two, run: Run) -> None:
     stores = ("--zookeeper", two.a.zookeeper, "--bootstrap-server", two.b.bootstrap)
     switch = ("migrate", "switch", "--group", two.name, *stores, "--execute", "--yes")
 
@@ -113,10 +113,10 @@ def test_a_switch_between_two_clusters_is_refused_before_anything_changes(two: T
     for mode in ("dual", "kafka"):
         done = run(*switch, "--to", mode, "--translate", "none")
         assert done.returncode == 0, done.stderr
-    assert two.held(two.of_b) == (5, None)
+    assert two.committed(two.of_b) == (5, None)
 
 
-def test_a_mirror_between_two_clusters_is_refused_before_it_starts(two: Two, run: Run) -> None:
+def test_a_mirror_between_two_clusters_is_rejected_before_it_starts(two: Two, run: Run) -> None:
     two.of_a.commit(two.name, {two.tp: OffsetAndMetadata(5, "", 0)})
     mirror = ("migrate", "mirror", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name)
     mirror += ("--once", "--settle", "50", "--yes")
@@ -124,14 +124,14 @@ def test_a_mirror_between_two_clusters_is_refused_before_it_starts(two: Two, run
     refused = run(*mirror)
     assert refused.returncode == 2
     assert "error: plan: the offsets are positions in the logs of another Kafka cluster: " in refused.stderr
-    assert two.held(two.of_b) is None
+    assert two.committed(two.of_b) is None
 
     done = run(*mirror, "--translate", "none")
     assert done.returncode == 0, done.stderr
-    assert two.held(two.of_b) == (5, None)
+    assert two.committed(two.of_b) == (5, None)
 
 
-def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partition(
+def test_a_mirror_rejects_the_offsets_of_a_recreated_topic_and_names_the_partition(
     two: Two, run: Run, make_topic: MakeTopic
 ) -> None:
     two.nodes.commit(two.name, {two.tp: OffsetAndMetadata(5)})
@@ -152,10 +152,10 @@ def test_a_mirror_refuses_the_offsets_of_a_recreated_topic_and_names_the_partiti
     (row,) = json.loads(done.stdout)
     assert done.returncode == 1
     assert f"refused: {two.tp}: committed at" in row["detail"]
-    assert two.held(two.of_a) is None
+    assert two.committed(two.of_a) is None
 
 
-def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_refused(two: Two, run: Run) -> None:
+def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_rejected(two: Two, run: Run) -> None:
     two.nodes.commit(two.name, {two.tp: OffsetAndMetadata(5)})
     stores = ("--zookeeper", two.a.zookeeper, "--bootstrap-server", two.b.bootstrap)
 
@@ -165,21 +165,21 @@ def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_refused(two: T
     assert "error: runbook: ZooKeeper and brokers hold offsets of different Kafka clusters: " in refused.stderr
 
 
-def test_a_spark_copy_to_another_cluster_is_refused_before_spark_starts(two: Two, run: Run) -> None:
+def test_a_spark_copy_to_another_cluster_is_rejected_before_spark_starts(two: Two, run: Run) -> None:
     two.of_a.commit(two.name, {two.tp: OffsetAndMetadata(5, "", 0)})
     copy = ("spark", "copy", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name, "--execute")
 
     refused = run(*copy)
     assert refused.returncode == 2
     assert "error: spark copy: the offsets are positions in the logs of another Kafka cluster: " in refused.stderr
-    assert two.held(two.of_b) is None
+    assert two.committed(two.of_b) is None
 
     done = run(*copy, "--translate", "none", "--master", "local[1]")
     assert done.returncode == 0, done.stderr
-    assert two.held(two.of_b) == (5, None)
+    assert two.committed(two.of_b) == (5, None)
 
 
-def test_a_front_before_a_store_of_another_cluster_is_refused_and_drops_epochs_where_it_is_accepted(
+def test_serving_a_store_of_another_cluster_is_rejected_and_translate_none_drops_leader_epochs(
     two: Two, run: Run
 ) -> None:
     serve = ("manager", "serve", "--listen", "127.0.0.1:0", "--bootstrap-server", two.b.bootstrap)
@@ -188,8 +188,8 @@ def test_a_front_before_a_store_of_another_cluster_is_refused_and_drops_epochs_w
     assert "its offsets belong to another Kafka cluster than the topics: " in refused.stderr
     assert "add --translate none" in refused.stderr
 
-    with ManagerListener(two.b.bootstrap, "unused", store=two.of_a.uri, translate=OffsetTranslation.NONE) as front:
-        consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": two.name})
+    with ManagerListener(two.b.bootstrap, "unused", store=two.of_a.uri, translate=OffsetTranslation.NONE) as listener:
+        consumer = ck.Consumer({"bootstrap.servers": listener.bootstrap, "group.id": two.name})
         consumer.commit(offsets=[ck.TopicPartition(two.name, 0, 4, leader_epoch=0)], asynchronous=False)
         consumer.close()
-    assert two.held(two.of_a) == (4, None)
+    assert two.committed(two.of_a) == (4, None)

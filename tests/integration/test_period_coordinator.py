@@ -1,4 +1,4 @@
-"""Members of one run on real ZooKeeper: in step, through crashes, growth, and the original's nodes."""
+"""Members of one run on real ZooKeeper: lockstep, departures, growing topics, and nodes of legacy members."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 
 pytestmark = pytest.mark.servers
 
@@ -38,7 +38,7 @@ A = [TopicPartition("a", n) for n in range(8)]
 def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
 
 
@@ -54,7 +54,7 @@ def session(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperSession]:
 
 
 class Run:
-    """Members of one root, in threads; ``partitions`` is what there is."""
+    """Members under one root, in threads. ``partitions`` lists the existing partitions."""
 
     def __init__(self, zookeeper: ZooKeeperServer, root: str) -> None:
         self._zookeeper = zookeeper
@@ -85,7 +85,7 @@ def run(zookeeper: ZooKeeperServer, root: str) -> Iterator[Run]:
         list(pool.map(PeriodCoordinator.stop, run.members))
 
 
-def test_no_client_starts_a_period_before_everybody_has_finished_the_one_before(run: Run) -> None:
+def test_no_member_starts_a_period_before_all_members_have_finished_the_previous_one(run: Run) -> None:
     members = [run.member(f"m{n}", A[n::4]) for n in range(4)]
     log: list[tuple[str, int]] = []
 
@@ -105,7 +105,7 @@ def test_no_client_starts_a_period_before_everybody_has_finished_the_one_before(
         assert log.index(("start", number)) > max(at for at, e in enumerate(log) if e == ("end", number - 1))
 
 
-def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_on(run: Run) -> None:
+def test_a_finished_partition_is_paused_while_the_members_other_partitions_continue(run: Run) -> None:
     member = run.member("m", A)
     assert member.paused() == []
     assert member.finished(A[:2]) == {A[0]: ReportStatus.ACCEPTED, A[1]: ReportStatus.ACCEPTED}
@@ -121,7 +121,7 @@ def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_o
         member.check_limit(1_099, A[0])
 
 
-def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_not(run: Run) -> None:
+def test_a_member_name_is_registered_once_and_each_later_process_has_a_larger_epoch(run: Run) -> None:
     first = run.member("m", A)
     epoch = first.wait_registered()
     with pytest.raises(Conflict, match="registered by another session"):
@@ -132,7 +132,7 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
     assert run.member("m", A).wait_registered() > epoch
 
 
-def test_a_client_that_jumps_over_a_period_or_reports_late_is_reported(run: Run) -> None:
+def test_early_duplicate_and_late_reports_are_not_accepted(run: Run) -> None:
     member = run.member("m", A)
     assert set(member.finished(A, 1).values()) == {ReportStatus.TOO_EARLY}
     assert set(member.finished(A, 0).values()) == {ReportStatus.ACCEPTED}
@@ -141,12 +141,12 @@ def test_a_client_that_jumps_over_a_period_or_reports_late_is_reported(run: Run)
     assert member.finished([TopicPartition("new", 0)], 0) == {TopicPartition("new", 0): ReportStatus.LATE}
 
 
-def test_a_topic_that_grows_in_the_middle_of_a_period_joins_at_the_next(run: Run) -> None:
+def test_a_partition_added_during_a_period_joins_in_the_next_period(run: Run) -> None:
     member = run.member("m", A)
     new = TopicPartition("a", 8)
     run.partitions = [*A, new]
     member.own(run.partitions)
-    time.sleep(1.1)  # what there is counts as known for a second
+    time.sleep(1.1)  # the list of partitions is cached for a second
     assert not member.check_limit(1_050, new)
     assert member.current_period_complete(A, timeout_s=20).number == 1
     until(lambda: member.check_limit(1_150, new))
@@ -157,20 +157,20 @@ def test_a_topic_that_grows_in_the_middle_of_a_period_joins_at_the_next(run: Run
     assert member.wait(1, 20).number == 2
 
 
-def test_the_work_of_a_member_that_left_counts_and_another_goes_on_where_it_was(run: Run) -> None:
+def test_reports_of_a_departed_member_count_and_another_member_continues(run: Run) -> None:
     first, second = run.member("m1", A[:4]), run.member("m2", A[4:])
     first.finished(A[:3])
     first.stop()
     second.own(A)
     until(lambda: second.paused() == A[:3])
-    assert second.current_period_complete(A[3:], timeout_s=20).number == 1, "the oldest was the leader and is gone"
+    assert second.current_period_complete(A[3:], timeout_s=20).number == 1, "the leader (the oldest member) has left"
     second.stop()
     third = run.member("m3", A)
     open_ = third.open_period()
-    assert open_ is not None and open_.period.number == 1, "never again the first"
+    assert open_ is not None and open_.period.number == 1, "the run does not start again with the first period"
 
 
-def test_a_wait_can_be_cancelled_and_ends_with_its_time(run: Run) -> None:
+def test_a_wait_can_be_cancelled_and_times_out(run: Run) -> None:
     member = run.member("m", A)
     cancel = threading.Event()
     threading.Timer(0.1, cancel.set).start()
@@ -181,20 +181,18 @@ def test_a_wait_can_be_cancelled_and_ends_with_its_time(run: Run) -> None:
 
 
 def test_partitions_without_records_do_not_hold_the_barrier(run: Run) -> None:
-    member = run.member("m", A[:6], idle=lambda period, held: [tp for tp in held if tp in A[6:]])
+    member = run.member("m", A[:6], idle=lambda period, waiting: [tp for tp in waiting if tp in A[6:]])
     assert member.current_period_complete(A[:6], timeout_s=20).number == 1
 
 
-def test_no_client_runs_with_members_that_write_the_originals_form(
-    run: Run, root: str, session: ZookeeperSession
-) -> None:
+def test_a_member_does_not_start_if_legacy_members_are_present(run: Run, root: str, session: ZookeeperSession) -> None:
     ensure_nodes(session, [root])
     session.transaction([Create(f"{root}/coordinator", b"1525741823119")])
     with pytest.raises(LegacyMembersPresent, match="original"):
         run.member("m", A)
 
 
-def test_a_run_that_is_stopped_lets_no_client_wait(run: Run, session: ZookeeperSession) -> None:
+def test_stopping_a_run_ends_the_waits_of_its_members(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     nodes = BarrierStateStore(session, run.root)
     assert nodes.stop_run(nodes.read(), "aborted by hand")
@@ -202,7 +200,7 @@ def test_a_run_that_is_stopped_lets_no_client_wait(run: Run, session: ZookeeperS
         member.wait(0, 20)
 
 
-def test_history_says_who_finished_what(run: Run, session: ZookeeperSession) -> None:
+def test_history_records_which_member_finished_which_partitions(run: Run, session: ZookeeperSession) -> None:
     members = [run.member("m1", A[:4]), run.member("m2", A[4:])]
     for member in members:
         member.finished(member.owned)
@@ -212,38 +210,40 @@ def test_history_says_who_finished_what(run: Run, session: ZookeeperSession) -> 
     assert (closed.period.number, closed.leader) == (0, "m1")
 
 
-def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: Run, zookeeper: ZooKeeperServer) -> None:
+def test_a_member_that_joins_before_the_first_period_is_notified_when_it_opens(
+    run: Run, zookeeper: ZooKeeperServer
+) -> None:
     # Given a leader whose list of partitions takes long
-    asked, answer = threading.Event(), threading.Event()
+    requested, responding = threading.Event(), threading.Event()
 
     def topics() -> list[TopicPartition]:
-        asked.set()
-        assert answer.wait(20)
+        requested.set()
+        assert responding.wait(20)
         return A
 
     slow = PeriodCoordinator(zookeeper.connect, run.root, "m1", HOURLY, topics)
     run.members.append(slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(slow.start)
-        assert asked.wait(20)
-        # When another one joins meanwhile, and the first period opens then
+        assert requested.wait(20)
+        # When another member joins meanwhile, and the first period opens afterwards
         second = pool.submit(run.member, "m2", A)
         time.sleep(0.5)
-        answer.set()
-        # Then both know of it at once
+        responding.set()
+        # Then both members see the period at once
         first.result(20)
         assert second.result(20).check_limit(1_050, A[0])
 
 
-def test_empty_nodes_that_a_client_made_hinder_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
+def test_members_start_on_empty_nodes_that_another_client_created(
+    run: Run, root: str, session: ZookeeperSession
+) -> None:
     ensure_nodes(session, [root])
     session.transaction([Create(f"{root}/coordinator", b""), Create(f"{root}/topic-partitions", b"")])
     assert run.member("m", A).current_period_complete(A, timeout_s=20).number == 1
 
 
-def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
-    run: Run, root: str, session: ZookeeperSession
-) -> None:
+def test_a_legacy_member_that_starts_during_the_run_is_reported(run: Run, root: str, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     node = session.get(f"{root}/coordinator")
     assert node is not None
@@ -252,9 +252,9 @@ def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
         member.wait(0, 20)
 
 
-def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_no_client_waiting(run: Run) -> None:
-    with pytest.raises(CallbackFailed, match="KeyError"):  # it may be asked before the start has returned
-        run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout_s=20)
+def test_a_failing_callback_ends_the_membership_and_all_waits(run: Run) -> None:
+    with pytest.raises(CallbackFailed, match="KeyError"):  # the callback may run before the start has returned
+        run.member("m", A[:4], idle=lambda _period, _open: {}["nothing"]).current_period_complete(A[:4], timeout_s=20)
 
 
 def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:
@@ -266,7 +266,7 @@ def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: Zookee
         member.wait(0, 20)
 
 
-def test_a_deleted_history_hinders_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
+def test_members_continue_after_the_history_was_deleted(run: Run, root: str, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     assert member.current_period_complete(A, timeout_s=20).number == 1
     session.transaction([Delete(f"{root}/history/0", 0), Delete(f"{root}/history", 0)])
@@ -274,7 +274,7 @@ def test_a_deleted_history_hinders_no_client(run: Run, root: str, session: Zooke
     assert sorted(BarrierStateStore(session, run.root).history()) == [1]
 
 
-def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
+def test_a_run_whose_coordinator_node_was_deleted_does_not_restart_by_itself(
     run: Run, root: str, session: ZookeeperSession
 ) -> None:
     member = run.member("m", A)
@@ -293,7 +293,7 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
     assert BarrierStateStore(session, root).read().seen.open_ is None
 
 
-def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: Run, session: ZookeeperSession) -> None:
+def test_history_records_offsets_and_keeps_only_the_newest_periods(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A, history_kept=3)
     for number in range(5):
         ranges = {tp: OffsetRange(10 * number, 10 * number + 10) for tp in A}

@@ -1,4 +1,4 @@
-"""Partitions without records, as a real Kafka cluster knows them, do not hold the barrier."""
+"""Partitions without records in a real Kafka cluster do not hold the barrier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
-from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
+from offsetmgr.period.idle_check import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -22,7 +22,7 @@ HOURLY = PeriodSchedule(1_700_006_400_000, 3_600_000)
 START = HOURLY.first_ms
 
 
-def test_a_barrier_turns_without_the_partitions_that_have_no_records(
+def test_a_barrier_closes_without_the_partitions_that_have_no_records(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
 ) -> None:
     # Given partitions with a record within the period, one before it, one after it, one dated ahead of it, and none
@@ -37,7 +37,7 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
     period = HOURLY.period(0)
     everything = [within, before, after, ahead, none]
     with KafkaCluster(kafka.bootstrap) as cluster:
-        # When the cluster is asked, then only those without any record since the start are idle
+        # When the cluster is queried, then only partitions without any record since the start are idle
         missing = TopicPartition(topic, 9)
         found = find_idle(cluster, period, [*everything, missing])
         assert isinstance(found.pop(missing), UnknownTopicOrPartition)
@@ -48,7 +48,7 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
             ahead: None,
             none: IdleCheck(none, period, 0),
         }
-        # And a run goes on once those with records are done
+        # And a run advances once the partitions with records are finished
         mine = [within, after, ahead]
         member = PeriodCoordinator(
             zookeeper.connect,

@@ -89,17 +89,17 @@ def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
         history.attempt("job", 1, "m", 1, 5)
 
 
-def test_a_frozen_process_that_wakes_with_its_successor_publishes_nothing(history: History) -> None:
+def test_a_frozen_process_that_resumes_after_its_successor_began_publishes_nothing(history: History) -> None:
     # Given one process at work, and another that began after it
     history.fix("job", DAILY.period(0), RANGES, 1)
     frozen = history.attempt("job", 0, "driver", 7, 2)
     successor = history.attempt("job", 0, "driver", 9, 3)
-    # When the first wakes, then it can neither publish nor begin again
+    # When the first resumes, then it can neither publish nor begin again
     with pytest.raises(Superseded, match="a later attempt than 0 has begun"):
         history.publish(frozen, "out/0", {}, 4)
     with pytest.raises(Superseded, match="later process"):
         history.attempt("job", 0, "driver", 7, 4)
-    # And the second publishes, once, however often it asks
+    # And the second publishes once, however often it repeats the request
     done = history.publish(successor, "out/1", {"taken": 10}, 5)
     assert history.publish(successor, "out/1", {"taken": 10}, 6) == done
     assert done.published is not None
@@ -111,8 +111,8 @@ def test_a_frozen_process_that_wakes_with_its_successor_publishes_nothing(histor
     assert history.all_work() == {(0, "job"): done}
 
 
-class Deaf(ZookeeperSession):
-    """Hears no answer to what it writes, though the server has carried it out; or, ``cut``, has not even got it."""
+class LossySession(ZookeeperSession):
+    """A session that loses the response to each write. With ``cut`` it loses the request, too."""
 
     cut = False
 
@@ -122,27 +122,27 @@ class Deaf(ZookeeperSession):
         return TransactionResult(OperationState.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))
 
 
-def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) -> None:
+def test_work_continues_if_only_responses_are_lost(history: History, runs: Runs) -> None:
     history.fix("other", DAILY.period(0), RANGES, 1)
-    with Deaf(runs.server.connect) as session:
-        deaf = History(session, runs.root)
-        work, _ = deaf.fix("job", DAILY.period(0), RANGES, 5)
+    with LossySession(runs.server.connect) as session:
+        lossy = History(session, runs.root)
+        work, _ = lossy.fix("job", DAILY.period(0), RANGES, 5)
         assert (work.ranges, work.fixed_ms) == (RANGES, 5)
-        claim = deaf.attempt("job", 0, "driver", 7, 6)
+        claim = lossy.attempt("job", 0, "driver", 7, 6)
         assert claim.attempt == 0
-        assert deaf.publish(claim, "out/0", {}, 8).published is not None
+        assert lossy.publish(claim, "out/0", {}, 8).published is not None
         session.cut = True
         with pytest.raises(TimedOut, match="not stored"):
-            deaf.fix("job", DAILY.period(1), RANGES, 5)
+            lossy.fix("job", DAILY.period(1), RANGES, 5)
         with pytest.raises(TimedOut, match="was not published"):
-            deaf.publish(history.attempt("other", 0, "driver", 7, 6), "out/0", {}, 8)
+            lossy.publish(history.attempt("other", 0, "driver", 7, 6), "out/0", {}, 8)
     found = history.read("job", 0)
     assert found is not None and found.published is not None
     assert [attempt.member for attempt in found.attempts] == ["driver"]
     assert history.read("job", 1) is None
 
 
-def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: History) -> None:
+def test_each_job_has_its_own_work_and_old_work_can_be_deleted(history: History) -> None:
     for job in ("a", "b-c"):
         history.fix(job, DAILY.period(3), RANGES, 1)
     assert sorted(history.all_work([3])) == [(3, "a"), (3, "b-c")]
@@ -151,7 +151,7 @@ def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: Hist
     assert sorted(history.all_work()) == [(3, "b-c")]
 
 
-def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(history: History) -> None:
+def test_history_finds_the_newest_work_of_a_job_and_the_work_that_covers_a_period(history: History) -> None:
     # Given days 0, 1 and 3 of a job, a rerun of day 1 in halves with the numbers 4 and 5, and another job's day 2
     days = {number: history.fix("job", DAILY.period(number), RANGES, 1)[0] for number in (0, 1, 3)}
     start = DAILY.period(1).start_ms
@@ -162,7 +162,7 @@ def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(hi
     assert history.latest("job", 9) == again[1]
     assert history.latest("job", 3) == days[1]
     assert history.latest("job", 0) is None
-    # And the newest whose period holds all of the times
+    # And the newest whose period covers the given period
     assert history.covering("job", halves[1]) == again[1]
     assert history.covering("job", halves[1], 4) == days[1]
     assert history.covering("job", DAILY.period(1)) == days[1]
@@ -174,7 +174,7 @@ def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(hi
 # --- the command line ---------------------------------------------------------------------------
 
 
-def test_status_names_who_holds_the_barrier_how_long_and_whose_it_is(runs: Runs) -> None:
+def test_status_lists_the_partitions_that_hold_the_barrier_with_owner_and_waiting_time(runs: Runs) -> None:
     first, _ = runs.member("m1", A[:2]), runs.member("m2", A[2:3])
     first.finished(A[:2])
     rows = runs.rows("status")
@@ -209,7 +209,7 @@ def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) ->
     assert runs.rows("history", "--period", "7") == []
 
 
-def test_an_ended_run_says_so_and_abort_acts_only_when_told(runs: Runs) -> None:
+def test_abort_acts_only_with_execute_and_status_reports_the_ended_run(runs: Runs) -> None:
     member = runs.member("m1", A)
     assert "dry run" in runs.period("abort")[1]
     assert member.current_period_complete(A, timeout_s=20).number == 1
@@ -226,26 +226,24 @@ def test_an_ended_run_says_so_and_abort_acts_only_when_told(runs: Runs) -> None:
 HALF_DAYS = ("--from", "2023-11-15T00:00:00", "--length", "PT12H")
 
 
-def test_a_run_is_aborted_also_where_it_turns_while_the_question_is_read(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abort_works_if_the_run_advances_during_the_confirmation(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     member = runs.member("m", A)
 
-    def asked(_question: str, *, yes: bool) -> None:
+    def advance_instead(_question: str, *, yes: bool) -> None:
         assert member.current_period_complete(A, timeout_s=20).number == 1
 
-    monkeypatch.setattr(period, "confirm", asked)
+    monkeypatch.setattr(period, "confirm", advance_instead)
     assert "ended" in runs.period("abort", "--execute")[1]
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(1, 20)
 
 
-def test_a_rerun_with_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:
+def test_a_rerun_alongside_the_live_run_processes_past_periods_and_closes(runs: Runs) -> None:
     live = runs.member("live", A)
     for number in range(2):
         assert live.current_period_complete(A, timeout_s=20).number == number + 1
-    told = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
-    assert f"in {runs.root}/reruns/again; then it closes" in told
+    output = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
+    assert f"in {runs.root}/reruns/again; then it closes" in output
     for more in ((), ("--execute",)):
         assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", *more, code=1)[1]
     member = runs.member("m", A, f"{runs.root}/reruns/again")
@@ -256,20 +254,20 @@ def test_a_rerun_with_the_live_run_goes_through_the_past_and_closes(runs: Runs) 
     with ZookeeperSession(runs.server.connect) as session:
         assert sorted(BarrierStateStore(session, f"{runs.root}/reruns/again").history()) == [0, 1]
     open_ = live.open_period()
-    assert open_ is not None and open_.period == DAILY.period(2), "the live run knows nothing of it"
+    assert open_ is not None and open_.period == DAILY.period(2), "the live run is not affected"
 
 
-def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) -> None:
+def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(runs: Runs) -> None:
     live = runs.member("live", A)
     for _ in range(2):
         live.current_period_complete(A, timeout_s=20)
-    given = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
-    assert "dry run" in runs.period("rerun", *given)[1]
-    runs.period("rerun", *given, "--execute", "--yes")
-    assert "is in a rerun already" in runs.period("rerun", *given, code=1)[1]
+    rerun_options = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
+    assert "dry run" in runs.period("rerun", *rerun_options)[1]
+    runs.period("rerun", *rerun_options, "--execute", "--yes")
+    assert "is in a rerun already" in runs.period("rerun", *rerun_options, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
-    assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "what was open is given up"
+    assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "the open period is abandoned"
     assert not live.check_limit(FIRST + DAY // 2, A[0])
     with pytest.raises(LateRecord):
         live.check_limit(FIRST - 1, A[0])
@@ -294,6 +292,6 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
         (("--from", "2023-11-15T01:00:00", "--length", "PT12H", "--name", "x", "--then", "live"), "never end where"),
     ],
 )
-def test_a_rerun_that_cannot_go_as_it_is_reported_is_refused(runs: Runs, options: tuple[str, ...], why: str) -> None:
+def test_a_rerun_with_invalid_options_is_rejected(runs: Runs, options: tuple[str, ...], why: str) -> None:
     runs.member("live", A).current_period_complete(A, timeout_s=20)
     assert why in runs.period("rerun", *options, "--execute", code=2)[1]

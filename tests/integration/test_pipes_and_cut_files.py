@@ -1,4 +1,4 @@
-"""Snapshots through pipes, and files of lines that were cut inside their last number."""
+"""Snapshots through pipes, and line-based files that were truncated within their last number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offsetmgr.sandbox import KafkaBroker, java_tool
 from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
-HELD = {0: 1017, 1: 1018, 2: 1019}
+COMMITTED = {0: 1017, 1: 1018, 2: 1019}
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
@@ -28,7 +28,7 @@ class World:
         self.commands = Commands(directory)
         self.directory = directory
 
-    def held(self) -> dict[int, int]:
+    def committed(self) -> dict[int, int]:
         with open_store(self.uri) as store:
             found = store.fetch(self.group)
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
@@ -51,7 +51,7 @@ class World:
 
     def lower(self) -> None:
         with open_store(self.uri) as store:
-            after = {TopicPartition(self.topic, p): OffsetAndMetadata(5) for p in HELD}
+            after = {TopicPartition(self.topic, p): OffsetAndMetadata(5) for p in COMMITTED}
             store.commit(self.group, after, allow_rewind=True)
 
 
@@ -60,7 +60,7 @@ def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
     make_topic(unique, 3)
     found = World(f"kafka://{kafka.bootstrap}", unique, tmp_path)
     with open_store(found.uri) as store:
-        store.commit(unique, {TopicPartition(unique, p): OffsetAndMetadata(n) for p, n in HELD.items()})
+        store.commit(unique, {TopicPartition(unique, p): OffsetAndMetadata(n) for p, n in COMMITTED.items()})
     return found
 
 
@@ -75,21 +75,21 @@ def test_an_export_goes_to_standard_output_and_an_import_reads_standard_input(wo
     refused = world.piped("offsets", "import", "-", "--as", form, "--execute", data=exported.stdout)
     assert refused.returncode == 2, refused.stderr
     assert b"--yes" in refused.stderr
-    assert world.held() == dict.fromkeys(HELD, 5)
+    assert world.committed() == dict.fromkeys(COMMITTED, 5)
 
     done = world.piped("offsets", "import", "-", "--as", form, "--execute", "--yes", data=exported.stdout)
     assert done.returncode == 0, done.stderr
-    assert world.held() == HELD
+    assert world.committed() == COMMITTED
 
 
-def test_standard_input_without_a_format_is_refused_with_the_option(world: World) -> None:
+def test_standard_input_without_a_format_is_rejected_and_the_error_names_the_option(world: World) -> None:
     refused = world.piped("offsets", "import", "-", data=b"")
     assert refused.returncode == 2
     assert b"--as avro|csv|zk|json|spark" in refused.stderr
 
 
 def test_an_import_reads_a_named_pipe(world: World) -> None:
-    lines = "".join(f"{world.group},{world.topic},{p},{n}\n" for p, n in HELD.items())
+    lines = "".join(f"{world.group},{world.topic},{p},{n}\n" for p, n in COMMITTED.items())
     pipe = world.directory / "offsets.csv"
     os.mkfifo(pipe)
     world.lower()
@@ -97,29 +97,29 @@ def test_an_import_reads_a_named_pipe(world: World) -> None:
     feeding.start()
     world.commands.run("offsets", "import", "offsets.csv", "--store", world.uri, "--execute", "--yes")
     feeding.join(10)
-    assert world.held() == HELD
+    assert world.committed() == COMMITTED
 
 
 @pytest.mark.parametrize("name", ["cut.csv", "cut.zk"])
-def test_a_file_cut_inside_its_last_number_is_refused_and_nothing_is_written(world: World, name: str) -> None:
+def test_a_file_truncated_within_its_last_number_is_rejected_and_nothing_is_written(world: World, name: str) -> None:
     world.commands.run("offsets", "export", name, "--store", world.uri, "--group", world.group)
     path = world.directory / name
     path.write_bytes(path.read_bytes().rstrip()[:-2])  # 1019 becomes 10
     world.lower()
 
     into = ("offsets", "import", name, "--store", world.uri, "--execute", "--yes")
-    said = world.commands.run(*into, code=1).stderr
-    assert "its last line has no line end, so the file may be truncated within its last number" in said
-    assert "--accept-unterminated" in said
-    assert world.held() == dict.fromkeys(HELD, 5)
+    stderr = world.commands.run(*into, code=1).stderr
+    assert "its last line has no line end, so the file may be truncated within its last number" in stderr
+    assert "--accept-unterminated" in stderr
+    assert world.committed() == dict.fromkeys(COMMITTED, 5)
     plan = ("migrate", "plan", "--from", f"file:{name}", "--to", world.uri, "--all-groups", "-o", "p.json")
     assert "unterminated=accept" in world.commands.run(*plan, code=1).stderr
 
     world.commands.run(*into, "--accept-unterminated")
-    assert world.held() == {**HELD, 2: 10}
+    assert world.committed() == {**COMMITTED, 2: 10}
 
 
-def test_what_kafkas_own_tool_exports_is_read(world: World) -> None:
+def test_an_export_of_kafkas_own_tool_can_be_imported(world: World) -> None:
     arguments = ["--bootstrap-server", world.uri.removeprefix("kafka://"), "--reset-offsets", "--to-current"]
     arguments += ["--group", world.group, "--topic", world.topic, "--export", "--dry-run"]
     lines = java_tool("kafka-3.9", CONSUMER_GROUPS, arguments).stdout

@@ -1,5 +1,7 @@
-"""Segments damaged at random and recovered by a real broker: what we call sound is what it keeps, and what we have
-cut it takes as it is."""
+"""Randomly damaged segments that a real broker recovers.
+
+The broker keeps exactly the bytes that offsetmgr considers valid, and accepts segments that offsetmgr truncated.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 ROUNDS = 14
 ZOOKEEPERS = {"v0": ("0.9.0", 4), "v1": ("0.10.2", 4), "v2": ("2.8", 5)}
-"""Topic -> message.format.version, and how many of the codecs it may have. Brokers of 2.8 write the old ones, too."""
+"""Topic -> message.format.version and the number of codecs that it supports. Brokers of 2.8 also write old formats."""
 KRAFTS = {"v2": ("", 5)}
 SHARES = {"v0": 1, "v1": 1, "v2": 4}
 TRANSACTIONAL = 8
@@ -42,11 +44,11 @@ COMMITTED = {"isolation.level": "read_committed"}
 TRANSACTIONS = 8
 OUTCOMES = (b"committed", b"aborted")
 PARTITIONS = 120 if SOAK else 14
-"""Of each topic, times its share; half of them in each of the broker's two log directories."""
+"""Partitions of each topic, multiplied by its share. Each of the broker's two log directories has half of them."""
 
 
 def produce(bootstrap: str, partitions: dict[str, int], codecs: dict[str, int], chance: random.Random) -> None:
-    """Batches of 1 to 9 messages, compressed by a codec of the partition's."""
+    """Produces batches of 1 to 9 messages, compressed with the partition's codec."""
     producers = {
         codec: Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 0}) for codec in NAMES
     }
@@ -71,12 +73,12 @@ def produce_in_transactions(bootstrap: str) -> None:
         for partition in range(TRANSACTIONAL):
             for _ in range(3):
                 producer.produce("tx", value=OUTCOMES[turn % 2], partition=partition)
-        assert producer.flush(60) == 0  # what has not been sent is not written when it is aborted
+        assert producer.flush(60) == 0  # an abort discards messages that were not sent yet
         (producer.abort_transaction if turn % 2 else producer.commit_transaction)(60)
 
 
 def entries(data: bytes) -> list[int]:
-    """Where each entry of a sound log begins."""
+    """Start positions of the entries of an undamaged log."""
     found, at = [], 0
     while at < len(data):
         found.append(at)
@@ -88,7 +90,7 @@ KINDS = ("cut", "flip", "flips", "zeros", "junk", "hole", "torn", "old", "size",
 
 
 def damage(data: bytes, chance: random.Random, kinds: tuple[str, ...]) -> tuple[str, bytes]:
-    """What was done, and what comes of it."""
+    """A description of the damage, and the damaged bytes."""
     size = len(data)
     somewhere = chance.randrange(size)
     more = chance.randint(1, 9000)
@@ -127,7 +129,7 @@ def damage(data: bytes, chance: random.Random, kinds: tuple[str, ...]) -> tuple[
 
 @dataclass
 class Damaged:
-    """One partition, what was done to it, and what is to be left of the segment in which its log is to end."""
+    """One partition, its damage, and the expected size and end of the last segment that recovery keeps."""
 
     topic: str
     partition: int
@@ -136,7 +138,7 @@ class Damaged:
     size: int
     end: int
     as_written: bool
-    """Not so where something that no checksum covers was changed: consumers may be served what they cannot read."""
+    """False if the damage changed bytes that no checksum covers, so that consumers may get unreadable messages."""
 
     @property
     def found(self) -> ExaminationResult:
@@ -148,14 +150,14 @@ class Damaged:
 
 
 def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegment, bool]:
-    """Damages the newest segment of a partition, or one that the broker had not yet called safe: what was done, what a
-    recovery looks at then, and whether what is sound is as it was written.
+    """Damages the newest segment of a partition, or another segment that the broker had not flushed yet.
 
-    An offset that cannot be the segment's keeps the broker from starting: not that.
+    Returns the damage, the segment that recovery examines, and whether the valid bytes are as they were written.
+    Damage that gives a segment an impossible offset is skipped, because it keeps the broker from starting.
     """
     at_risk = unflushed(directory, segments_in(directory))
     file = at_risk[-1].log
-    # What consumers see of transactions depends on every marker.
+    # The consumers' view of transactions depends on every marker.
     kinds = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
     if len(at_risk) > 1 and chance.random() < 0.25:
         file, kinds = at_risk[-2].log, ("cut", "hole", "torn", "zeros", "junk")
@@ -170,7 +172,7 @@ def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegmen
 
 
 def messages_in(log: Damaged) -> int:
-    """How many are to be served of what is to be left of a partition, as we read it."""
+    """The number of messages that consumers should get from a recovered partition, according to offsetmgr's reader."""
     files = sorted(log.file.parent.glob("*.log"))
     contents = [file.read_bytes()[: log.size if file == log.file else None] for file in files]
     return sum(
@@ -195,7 +197,7 @@ def damaged_for_the_broker(directory: Path, chance: random.Random) -> Damaged:
 
 
 def damaged_and_recovered(directory: Path, chance: random.Random) -> Damaged:
-    """Damaged until there is something to cut, and cut in place by us."""
+    """Damages a log until there is something to truncate, and truncates it in place with offsetmgr."""
     as_written = True
     while True:
         how, seen, now = damaged(directory, chance)
@@ -213,7 +215,7 @@ def damaged_and_recovered(directory: Path, chance: random.Random) -> Damaged:
 
 
 def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0) -> int:
-    """A log's end offset as soon as it is that far, and the log has a leader: just started, a broker leads none."""
+    """The log's end offset, once it is at least `at_least`. A broker that has just started leads no partition yet."""
     deadline = time.monotonic() + 90
     while True:
         try:
@@ -227,7 +229,7 @@ def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0)
 
 
 def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int, int]]:
-    """What consumers are served of each log: its end offset, and how many messages (of those as written)."""
+    """The end offset of each log, and the number of messages that consumers get from the logs with `as_written`."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True, **COMMITTED})
     try:
         ends = {(log.topic, log.partition): await_end(consumer, log.topic, log.partition) for log in logs}
@@ -240,7 +242,7 @@ def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int
                 error = message.error()
                 if error is None:
                     counts[at] += 1
-                elif message.topic() is not None:  # others tell of connections, and are no end of anything
+                elif message.topic() is not None:  # an error without a topic concerns a connection
                     assert error.name() == "_PARTITION_EOF", error
                     unread.discard(at)
         return {log: (end, counts[log]) for log, end in ends.items()}
@@ -250,7 +252,7 @@ def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int
 
 @pytest.fixture(params=["ZooKeeper", *(["KRaft"] if SOAK else [])])
 def broker(request, unique, tmp_path) -> Iterator[KafkaBroker | KraftBroker]:
-    """One with two log directories."""
+    """A broker with two log directories."""
     config = {
         "log.dirs": f"{tmp_path / 'broker' / 'data'},{tmp_path / 'broker' / 'second'}",
         "log.index.size.max.bytes": 65536,
@@ -258,18 +260,18 @@ def broker(request, unique, tmp_path) -> Iterator[KafkaBroker | KraftBroker]:
         "transaction.state.log.num.partitions": 1,
     }
     if request.param == "KRaft":
-        made: KafkaBroker | KraftBroker = KraftBroker(tmp_path / "broker", config=config)
+        created: KafkaBroker | KraftBroker = KraftBroker(tmp_path / "broker", config=config)
     else:
         zookeeper = request.getfixturevalue("zookeeper").connect
-        config |= {"inter.broker.protocol.version": "2.8", "log.segment.bytes": 16384}  # 4.1 takes no less than 1 MiB
-        made = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper}/{unique}", config=config)
+        config |= {"inter.broker.protocol.version": "2.8", "log.segment.bytes": 16384}  # 4.1 requires at least 1 MiB
+        created = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper}/{unique}", config=config)
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.kill()
+        created.kill()
 
 
-def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, make_topic):
+def test_a_broker_keeps_exactly_the_valid_bytes_and_accepts_truncated_segments(broker, make_topic):
     chance = random.Random(SEED)
     topics = ZOOKEEPERS if isinstance(broker, KafkaBroker) else KRAFTS
     partitions = {topic: SHARES[topic] * PARTITIONS for topic in topics}
@@ -283,7 +285,7 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     assert (running.use, running.known) == (Use.RUNNING, "seen")
     assert f"process {broker.pid} holds the lock" in running.how
     with pytest.raises(Conflict, match="a running broker uses it"), require_unused(second):
-        pytest.fail("a running broker is there")
+        pytest.fail("require_unused accepted the directory of a running broker")
 
     make_topic("tx", TRANSACTIONAL, bootstrap=broker.bootstrap)
     produce_in_transactions(broker.bootstrap)
@@ -302,10 +304,10 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
 
     logs = [damaged_for_the_broker(directory, chance) for directory in sorted(first.glob("[vt][012x]-*"))]
     ours = [damaged_and_recovered(directory, chance) for directory in sorted(second.glob("[vt][012x]-*"))]
-    (second / ".kafka_cleanshutdown").touch()  # no recovery there: it has to believe our cut
+    (second / ".kafka_cleanshutdown").touch()  # the broker recovers nothing there
     assert len(logs) + len(ours) == sum(partitions.values()) + TRANSACTIONAL
-    outcomes = Counter(f"{log.found.outcome}{' with those behind' * bool(log.seen.later)}" for log in logs)
-    sys.stdout.write(f"seed {SEED}: {len(logs)} logs recovered by the broker {dict(outcomes)}, {len(ours)} by us\n")
+    outcomes = Counter(f"{log.found.outcome}{' with later segments' * bool(log.seen.later)}" for log in logs)
+    sys.stdout.write(f"seed {SEED}: {len(logs)} logs recovered by the broker {dict(outcomes)}, {len(ours)} truncated\n")
     assert len(logs) >= (300 if SOAK and isinstance(broker, KafkaBroker) else PARTITIONS)
 
     broker.start()
@@ -318,7 +320,7 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
         end, messages = served[log.topic, log.partition]
         expected = log.size, log.end, messages_in(log) if log.as_written else 0
         if not log.as_written and isinstance(broker, KraftBroker):
-            expected = log.size, end, 0  # 4.1 may take the offset of an entry near the changed one for the end
+            expected = log.size, end, 0  # 4.1 may use the offset of an entry near the changed one as the end
         if (size, end, messages) != expected:
             wrong.append(f"{log}: {size} bytes, end {end}, {messages} messages")
     assert wrong == [], "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""What the relay tells clients on real brokers: nothing that leads past it."""
+"""Addresses and APIs that the relay advertises on real brokers: clients never bypass the relay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from relay_clients import (
     SYNC,
     connect,
 )
-from relayed import NODE_ID, RunningRelay
+from running_relay import NODE_ID, RunningRelay
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.request_sender import send_request
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.mark.parametrize("version", range(13))
-def test_metadata_names_only_our_addresses(relay: RunningRelay, version: int) -> None:
+def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, version: int) -> None:
     async def named() -> list[tuple[int, str, int]]:
         connection = await connect(relay)
         answer = await send_request(connection, METADATA, version, {"topics": [], **NO_EXTRAS}, 10)
@@ -39,7 +39,7 @@ def test_metadata_names_only_our_addresses(relay: RunningRelay, version: int) ->
     assert relay.run(named()) == [(node_id, "127.0.0.1", port), (NODE_ID, "127.0.0.1", relay.port)]
 
 
-def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(relay41: RunningRelay) -> None:
+def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(relay41: RunningRelay) -> None:
     async def found() -> list[tuple[int, int]]:
         connection = await connect(relay41)
         coordinators = []
@@ -67,13 +67,13 @@ def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(rel
     ]
 
 
-def test_what_would_lead_past_us_is_not_advertised(relay41: RunningRelay) -> None:
-    async def spoken() -> dict[int, tuple[int, int]]:
+def test_apis_that_would_bypass_the_relay_are_not_advertised(relay41: RunningRelay) -> None:
+    async def advertised() -> dict[int, tuple[int, int]]:
         connection = await connect(relay41)
         await connection.close()
         return connection.versions
 
-    versions = relay41.run(spoken())
+    versions = relay41.run(advertised())
     assert not versions.keys() & {25, 28, 68, 69, 76, 77, 78, 79, 88, 89, 29, 30, 31, 50, 51}
     assert (versions[0][1], versions[1][1], versions[24][1], versions[26][1]) == (9, 15, 3, 4)
     assert {JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, 9, 75}.issubset(versions)

@@ -1,4 +1,4 @@
-"""The relay on real brokers: unmodified clients read and write through it, and their offsets are ours alone."""
+"""Unmodified clients read and write through the relay on real brokers, and only the manager stores their offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from processes import wait_for
 from relay_clients import committed, consumer, produce, read
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.sandbox import java_tool
 
@@ -57,7 +57,10 @@ def test_two_members_share_a_topic_and_take_over_where_the_other_left_off(
     wait_for(shared, "both members have half of the partitions")
     assert [p.offset for p in second.committed(second.assignment(), 10)] == [25, 25]
     second.close()
-    wait_for(lambda: first.consume(10, 0.05) == [] and len(first.assignment()) == 4, "the first has all again")
+    wait_for(
+        lambda: first.consume(10, 0.05) == [] and len(first.assignment()) == 4,
+        "the first member owns all",
+    )
     produce(relay, unique, 4, 1)
     assert len(read(first, 4)) == 4
     first.commit(asynchronous=False)
@@ -87,13 +90,13 @@ def test_java_console_consumers_resume_where_their_group_left_off(
     assert committed(relay, unique) == {(unique, 0): 12}
 
 
-def test_javas_group_tool_sees_members_and_lag_and_deletes_nothing_under_them(
+def test_javas_group_tool_shows_members_and_lag_and_deletes_no_offsets_of_active_members(
     relay41: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
     relay = relay41
     make_topic(unique, 2, bootstrap=relay.bootstrap)
     produce(relay, unique, 2, 10)
-    client = consumer(relay, unique, **{"client.id": "somebody"})
+    client = consumer(relay, unique, **{"client.id": "some-client"})
     client.subscribe([unique])
     read(client, 20)
     client.commit(offsets=[TopicPartition(unique, 0, 4), TopicPartition(unique, 1, 10)], asynchronous=False)
@@ -105,7 +108,7 @@ def test_javas_group_tool_sees_members_and_lag_and_deletes_nothing_under_them(
 
     rows = sorted(line.split() for line in tool("--describe").splitlines() if line.startswith(unique))
     assert [row[1:6] for row in rows] == [[unique, "0", "4", "10", "6"], [unique, "1", "10", "10", "0"]]
-    assert rows[0][8] == "somebody"
+    assert rows[0][8] == "some-client"
     refused = tool("--delete-offsets", "--topic", unique)
     assert "subscribed" in refused or "GROUP_SUBSCRIBED_TO_TOPIC" in refused
     assert committed(relay, unique) == {(unique, 0): 4, (unique, 1): 10}
@@ -145,7 +148,7 @@ def test_groups_are_listed_described_and_deleted_with_and_without_members(
 
 
 def test_producers_of_every_kind(relay41: RunningRelay, make_topic: MakeTopic, unique: str) -> None:
-    """Unacknowledged, idempotent, in a transaction; but offsets in a transaction are an error that says so."""
+    """Unacknowledged, idempotent and transactional producers work. Offsets in a transaction are rejected."""
     relay = relay41
     make_topic(unique, 1, bootstrap=relay.bootstrap)
     produce(relay, unique, 1, 20, acks=0)
@@ -169,7 +172,7 @@ def test_producers_of_every_kind(relay41: RunningRelay, make_topic: MakeTopic, u
     assert committed(relay, unique) == {}
 
 
-def test_the_consumer_protocol_of_kip_848_is_refused_in_words(
+def test_the_consumer_protocol_of_kip_848_is_rejected_with_a_clear_error(
     relay41: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 1, bootstrap=relay41.bootstrap)
@@ -182,7 +185,7 @@ def test_the_consumer_protocol_of_kip_848_is_refused_in_words(
     assert "Set group.protocol=classic on the consumer configs" in done.stdout + done.stderr
 
 
-def test_large_answers_arrive_whole_while_the_client_reads_slowly(
+def test_large_responses_arrive_complete_while_the_client_reads_slowly(
     relay: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 1, config={"max.message.bytes": "4000000"})

@@ -1,4 +1,4 @@
-"""The relay when brokers fail, and when offsets are where they should not be."""
+"""The relay when brokers fail, and when brokers store offsets that belong to the manager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
 from processes import wait_for
 from relay_clients import committed, consumer, produce, read
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.server.proxy.upstream import UpstreamConnection
@@ -21,7 +21,7 @@ pytest_plugins = ["relay_fixtures"]
 pytestmark = pytest.mark.servers
 
 
-def test_a_broken_upstream_cuts_the_client_which_comes_back(
+def test_a_broken_upstream_connection_disconnects_the_client_which_reconnects(
     relay: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 1)
@@ -37,10 +37,10 @@ def test_a_broken_upstream_cuts_the_client_which_comes_back(
                 upstream._transport.abort()
         return len(upstreams)
 
-    assert relay.call(break_all) >= 2, "its data, and its membership"
+    assert relay.call(break_all) >= 2, "one connection for data and one for the membership"
     produce(relay, unique, 1, 5)
     assert len(read(client, 5)) == 5
-    wait_for(lambda: commits(client), "commits again, as a member")
+    wait_for(lambda: commits(client), "the client commits again as a member")
     assert committed(relay, unique) == {(unique, 0): 15}
     client.close()
 
@@ -58,7 +58,7 @@ def commits(client: Consumer) -> bool:
     return True
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_at_the_start(unique: str) -> None:
+def test_an_unreachable_cluster_is_an_error_at_startup(unique: str) -> None:
     def start() -> None:
         with RunningRelay("127.0.0.1:1"):
             pass
@@ -68,20 +68,20 @@ def test_a_cluster_that_does_not_answer_is_an_error_at_the_start(unique: str) ->
         refused()
 
 
-def test_status_names_groups_whose_offsets_the_brokers_hold_too(
+def test_status_lists_groups_whose_offsets_the_brokers_also_store(
     relay: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 1)
-    around = Consumer({"bootstrap.servers": relay.real, "group.id": unique})
+    direct = Consumer({"bootstrap.servers": relay.real, "group.id": unique})
     admin = AdminClient({"bootstrap.servers": relay.real})
-    around.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
-    assert relay.bypassed() == {}, "a group that is not ours is not our business"
-    through = consumer(relay, unique)
-    through.commit(offsets=[TopicPartition(unique, 0, 5)], asynchronous=False)
+    direct.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
+    assert relay.bypassed() == {}, "a group without offsets in the manager is not listed"
+    via_relay = consumer(relay, unique)
+    via_relay.commit(offsets=[TopicPartition(unique, 0, 5)], asynchronous=False)
     try:
         assert relay.bypassed() == {unique: 1}
     finally:
         admin.delete_consumer_groups([unique])[unique].result(20)
     assert relay.bypassed() == {}
-    around.close()
-    through.close()
+    direct.close()
+    via_relay.close()

@@ -1,5 +1,7 @@
-"""Attacks through the relay of a real manager before a real broker: on the offsets topic, on the shards' transactional
-ids and on the managers' group. Each is refused and changes nothing; other topics are served."""
+"""Attacks through a real relay on the offsets topic, the shards' transactional ids and the managers' group.
+
+The relay rejects each attack without a change, and serves other topics.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from relayed import RunningRelay
+from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -42,47 +44,46 @@ CONFIG_RESOURCES, TOPIC_PARTITIONS = 74, 75
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
 
 
-class Besieged(NamedTuple):
+class Deployment(NamedTuple):
     """A manager with a relay, its offsets topic, and a topic of clients."""
 
-    front: ManagerListener
+    listener: ManagerListener
     broker: KafkaBroker | KraftBroker
     topic: str
     orders: str
 
-    def ask(self, api_key: int, version: int, message: Message) -> Message:
-        """Through the port that stands for the broker."""
+    def send(self, api_key: int, version: int, message: Message) -> Message:
+        """Sends the request to the relay port that represents the broker."""
 
-        assert self.front.process._relay is not None
-        port = next(iter(self.front.process._relay.ports().values()))
-        return self.ask_at(Address("127.0.0.1", port), api_key, version, message)
+        assert self.listener.process._relay is not None
+        port = next(iter(self.listener.process._relay.ports().values()))
+        return self.send_to(Address("127.0.0.1", port), api_key, version, message)
 
-    def ask_manager(self, api_key: int, version: int, message: Message) -> Message:
-        return self.ask_at(Address("127.0.0.1", self.front.port), api_key, version, message)
+    def send_to_manager(self, api_key: int, version: int, message: Message) -> Message:
+        return self.send_to(Address("127.0.0.1", self.listener.port), api_key, version, message)
 
-    def ask_broker(self, api_key: int, version: int, message: Message) -> Message:
-        """Around the relay."""
-        return self.ask_at(Address.parse(self.broker.bootstrap), api_key, version, message)
+    def send_to_broker(self, api_key: int, version: int, message: Message) -> Message:
+        """Sends the request directly to the broker, around the relay."""
+        return self.send_to(Address.parse(self.broker.bootstrap), api_key, version, message)
 
-    def ask_at(self, where: Address, api_key: int, version: int, message: Message) -> Message:
-        async def asked() -> Message:
+    def send_to(self, where: Address, api_key: int, version: int, message: Message) -> Message:
+        async def exchange() -> Message:
             connection = await BrokerConnection.open(where, Security(), 10)
             try:
                 return await send_request(connection, api_key, version, message, 20)
             finally:
                 await connection.close()
 
-        return self.front.run(asked())
+        return self.listener.run(exchange())
 
     def ids(self) -> dict[str, uuid.UUID]:
         """The ids of both topics, from the broker itself."""
         names = [{"name": name, "topic_id": None} for name in (self.topic, self.orders)]
-        answer = self.ask_broker(METADATA, 12, {"topics": names, **NO_EXTRAS})
+        answer = self.send_to_broker(METADATA, 12, {"topics": names, **NO_EXTRAS})
         return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
 
     def state(self) -> Any:
-        """What no attack may change: ends and settings of the topic, and whether the manager still owns its shard
-        groups."""
+        """The state that no attack may change: the topic's log ends and settings, and the shards' states."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         (config,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)]).values()
         policy = config.result(20)["cleanup.policy"].value
@@ -90,7 +91,7 @@ class Besieged(NamedTuple):
         count = len(admin.list_topics(self.topic, timeout=20).topics[self.topic].partitions)
         ends = [reader.get_watermark_offsets(TopicPartition(self.topic, p), 20) for p in range(count)]
         reader.close()
-        states = {shard["state"] for shard in self.front.process.status()["shards"]}
+        states = {shard["state"] for shard in self.listener.process.status()["shards"]}
         return policy, ends, self.ids()[self.topic], states
 
 
@@ -102,26 +103,26 @@ NO_EXTRAS = {
 
 
 @pytest.fixture(scope="module")
-def besieged(kafka: KafkaBroker) -> Iterator[Besieged]:
+def deployment(kafka: KafkaBroker) -> Iterator[Deployment]:
     with serving(kafka) as found:
         yield found
 
 
 @contextmanager
-def serving(broker: KafkaBroker | KraftBroker) -> Iterator[Besieged]:
+def serving(broker: KafkaBroker | KraftBroker) -> Iterator[Deployment]:
     mark = uuid.uuid4().hex[:8]
     topic, orders = f"offsets-{mark}", f"orders-{mark}"
-    with ManagerListener(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as front:
+    with ManagerListener(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as listener:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(orders, 1)])[orders].result(20)
-        found = Besieged(front, broker, topic, orders)
+        found = Deployment(listener, broker, topic, orders)
 
         async def served() -> None:
             async with asyncio.timeout(50):
-                while any(shard["state"] != "ACTIVE" for shard in front.process.status()["shards"]):
+                while any(shard["state"] != "ACTIVE" for shard in listener.process.status()["shards"]):
                     await asyncio.sleep(0.05)
 
-        front.run(served())
+        listener.run(served())
         yield found
 
 
@@ -158,109 +159,113 @@ def fetch(topics: list[Message]) -> Message:
 AT = {"fetch_offset": 0, "partition_max_bytes": 1 << 20}
 
 
-def stored(besieged: Besieged) -> bytes:
-    """A batch as a producer sends it: produced to the clients' topic, and fetched from the broker."""
-    producer = Producer({"bootstrap.servers": besieged.front.bootstrap})
+def stored(deployment: Deployment) -> bytes:
+    """A batch in the format of a producer, which was produced to the clients' topic and fetched from the broker."""
+    producer = Producer({"bootstrap.servers": deployment.listener.bootstrap})
     at: list[int] = []
-    producer.produce(besieged.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset()))
+    producer.produce(deployment.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset()))
     assert producer.flush(20) == 0
-    answer = besieged.ask_broker(FETCH, 12, fetch([one(besieged.orders, **{**AT, "fetch_offset": at[0]})]))
+    answer = deployment.send_to_broker(FETCH, 12, fetch([one(deployment.orders, **{**AT, "fetch_offset": at[0]})]))
     records: bytes = answer["responses"][0]["partitions"][0]["records"]
     return bytes(8) + records[8:]  # producers number their records from 0
 
 
 @pytest.mark.parametrize("version", [3, 8, 9])
-def test_no_client_produces_into_the_offsets_topic(besieged: Besieged, version: int) -> None:
-    records = stored(besieged)
-    before = besieged.state()
-    topics = [one(name, records=records) for name in (besieged.topic, besieged.orders)]
+def test_no_client_produces_into_the_offsets_topic(deployment: Deployment, version: int) -> None:
+    records = stored(deployment)
+    before = deployment.state()
+    topics = [one(name, records=records) for name in (deployment.topic, deployment.orders)]
     message = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}
-    answer = besieged.ask(PRODUCE, version, message)
-    assert parts(answer, "responses", "partition_responses") == {besieged.topic: [TOPIC], besieged.orders: [0]}
+    answer = deployment.send(PRODUCE, version, message)
+    assert parts(answer, "responses", "partition_responses") == {deployment.topic: [TOPIC], deployment.orders: [0]}
     only = {**message, "topic_data": topics[:1]}
-    assert parts(besieged.ask(PRODUCE, version, only), "responses", "partition_responses") == {besieged.topic: [TOPIC]}
-    assert besieged.state() == before
+    assert parts(deployment.send(PRODUCE, version, only), "responses", "partition_responses") == {
+        deployment.topic: [TOPIC]
+    }
+    assert deployment.state() == before
 
 
-def test_a_producer_of_librdkafka_is_reported_so(besieged: Besieged) -> None:
-    before = besieged.state()
-    producer = Producer({"bootstrap.servers": besieged.front.bootstrap})
+def test_a_librdkafka_producer_reports_the_rejection(deployment: Deployment) -> None:
+    before = deployment.state()
+    producer = Producer({"bootstrap.servers": deployment.listener.bootstrap})
     failed: list[Any] = []
-    producer.produce(besieged.topic, b"x", b"y", 0, lambda error, _: failed.append(error and error.code()))
+    producer.produce(deployment.topic, b"x", b"y", 0, lambda error, _: failed.append(error and error.code()))
     assert producer.flush(20) == 0
     assert failed == [TOPIC]
-    assert besieged.state() == before
+    assert deployment.state() == before
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 15])
-def test_no_client_fetches_the_offsets_topic(besieged: Besieged, version: int) -> None:
-    """By name, and from version 13 on by id."""
-    stored(besieged)
-    ids = besieged.ids()
-    topics = [{**one(name, **AT), "topic_id": ids[name]} for name in (besieged.topic, besieged.orders)]
-    answer = besieged.ask(FETCH, version, fetch(topics))
+def test_no_client_fetches_the_offsets_topic(deployment: Deployment, version: int) -> None:
+    """Requests name the topic, and from version 13 on the topic id."""
+    stored(deployment)
+    ids = deployment.ids()
+    topics = [{**one(name, **AT), "topic_id": ids[name]} for name in (deployment.topic, deployment.orders)]
+    answer = deployment.send(FETCH, version, fetch(topics))
     key = ids if version >= 13 else {name: name for name in ids}
-    assert parts(answer, "responses") == {key[besieged.topic]: [TOPIC], key[besieged.orders]: [0]}
-    (read,) = [t for t in answer["responses"] if key[besieged.orders] in (t.get("topic"), t.get("topic_id"))]
+    assert parts(answer, "responses") == {key[deployment.topic]: [TOPIC], key[deployment.orders]: [0]}
+    (read,) = [t for t in answer["responses"] if key[deployment.orders] in (t.get("topic"), t.get("topic_id"))]
     assert read["partitions"][0]["records"]
-    assert parts(besieged.ask(FETCH, version, fetch(topics[:1])), "responses") == {key[besieged.topic]: [TOPIC]}
-    again = besieged.ask(FETCH, version, fetch(topics[1:]))
-    assert parts(again, "responses") == {key[besieged.orders]: [0]}
+    assert parts(deployment.send(FETCH, version, fetch(topics[:1])), "responses") == {key[deployment.topic]: [TOPIC]}
+    again = deployment.send(FETCH, version, fetch(topics[1:]))
+    assert parts(again, "responses") == {key[deployment.orders]: [0]}
     if version >= 13:
-        nobodys = {**topics[0], "topic_id": uuid.uuid4()}
-        assert parts(besieged.ask(FETCH, version, fetch([nobodys])), "responses") == {nobodys["topic_id"]: [100]}
+        unknown = {**topics[0], "topic_id": uuid.uuid4()}
+        assert parts(deployment.send(FETCH, version, fetch([unknown])), "responses") == {unknown["topic_id"]: [100]}
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 15])
-def test_no_client_fetches_by_the_session_of_another(besieged: Besieged, version: int) -> None:
-    """A broker gives a session's topics to any client that names its id."""
-    stored(besieged)
-    ids = besieged.ids()
+def test_no_client_fetches_through_the_fetch_session_of_another_client(deployment: Deployment, version: int) -> None:
+    """A broker serves a fetch session to any client that sends its id."""
+    stored(deployment)
+    ids = deployment.ids()
 
-    def begun(ask: Callable[[int, int, Message], Message], name: str) -> int:
+    def open_session(send: Callable[[int, int, Message], Message], name: str) -> int:
         topics = [{**one(name, **AT), "topic_id": ids[name]}]
-        answer = ask(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
+        answer = send(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
         assert answer["session_id"] != 0
         return int(answer["session_id"])
 
-    def following(session_id: int) -> Message:
-        return besieged.ask(FETCH, version, {**fetch([]), "session_id": session_id, "session_epoch": 1})
+    def continue_session(session_id: int) -> Message:
+        return deployment.send(FETCH, version, {**fetch([]), "session_id": session_id, "session_epoch": 1})
 
-    answer = following(begun(besieged.ask_broker, besieged.topic))
+    answer = continue_session(open_session(deployment.send_to_broker, deployment.topic))
     assert (answer["error_code"], answer["responses"]) == (70, [])
-    assert following(begun(besieged.ask, besieged.orders))["error_code"] == 0
+    assert continue_session(open_session(deployment.send, deployment.orders))["error_code"] == 0
 
 
-def test_what_else_reads_topics_refuses_the_offsets_topic_alone(besieged: Besieged) -> None:
-    both = besieged.topic, besieged.orders
-    expected = {besieged.topic: [TOPIC], besieged.orders: [0]}
+def test_other_apis_that_read_topics_reject_only_the_offsets_topic(deployment: Deployment) -> None:
+    both = deployment.topic, deployment.orders
+    expected = {deployment.topic: [TOPIC], deployment.orders: [0]}
     plain = [one(name, timestamp=-1, leader_epoch=0, offset=0) for name in both]
-    assert parts(besieged.ask(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": plain})) == expected
-    assert parts(besieged.ask(EPOCHS, 4, {"replica_id": -1, "topics": plain})) == expected
-    assert parts(besieged.ask(PRODUCERS, 0, {"topics": [numbers(name) for name in both]})) == expected
+    assert (
+        parts(deployment.send(LIST_OFFSETS, 7, {"replica_id": -1, "isolation_level": 0, "topics": plain})) == expected
+    )
+    assert parts(deployment.send(EPOCHS, 4, {"replica_id": -1, "topics": plain})) == expected
+    assert parts(deployment.send(PRODUCERS, 0, {"topics": [numbers(name) for name in both]})) == expected
 
 
-def test_the_offsets_topic_is_not_in_metadata(besieged: Besieged) -> None:
-    ids = besieged.ids()
+def test_the_offsets_topic_is_not_in_metadata(deployment: Deployment) -> None:
+    ids = deployment.ids()
 
     def seen(version: int, topics: list[Message] | None) -> list[tuple[str | None, int]]:
-        answer = besieged.ask(METADATA, version, {"topics": topics, **NO_EXTRAS})
+        answer = deployment.send(METADATA, version, {"topics": topics, **NO_EXTRAS})
         return [(topic["name"], topic["error_code"]) for topic in answer["topics"]]
 
-    named = [{"name": name, "topic_id": None} for name in (besieged.orders, besieged.topic)]
+    named = [{"name": name, "topic_id": None} for name in (deployment.orders, deployment.topic)]
     for version in (1, 8, 12):
-        assert seen(version, named) == [(besieged.orders, 0), (besieged.topic, TOPIC)]
-        assert seen(version, named[1:]) == [(besieged.topic, TOPIC)]
+        assert seen(version, named) == [(deployment.orders, 0), (deployment.topic, TOPIC)]
+        assert seen(version, named[1:]) == [(deployment.topic, TOPIC)]
         every = seen(version, None)
-        assert (besieged.orders, 0) in every
-        assert besieged.topic not in [name for name, _ in every]
-    by_id = [{"name": None, "topic_id": ids[name]} for name in (besieged.orders, besieged.topic)]
-    assert sorted(seen(12, by_id), key=str) == sorted([(besieged.orders, 0), (None, TOPIC)], key=str)
+        assert (deployment.orders, 0) in every
+        assert deployment.topic not in [name for name, _ in every]
+    by_id = [{"name": None, "topic_id": ids[name]} for name in (deployment.orders, deployment.topic)]
+    assert sorted(seen(12, by_id), key=str) == sorted([(deployment.orders, 0), (None, TOPIC)], key=str)
 
 
-def test_no_client_administers_the_offsets_topic(besieged: Besieged) -> None:
-    before = besieged.state()
-    mine, orders = besieged.topic, besieged.orders
+def test_no_client_administers_the_offsets_topic(deployment: Deployment) -> None:
+    before = deployment.state()
+    mine, orders = deployment.topic, deployment.orders
     expected = {mine: TOPIC, orders: 0}
 
     def resources(**fields: Any) -> list[Message]:
@@ -269,8 +274,8 @@ def test_no_client_administers_the_offsets_topic(besieged: Besieged) -> None:
     change = [{"name": "cleanup.policy", "value": "delete", "config_operation": 0}]
     for key in (ALTER, INCREMENTAL):
         message = {"resources": resources(configs=change), "validate_only": False}
-        assert codes(besieged.ask(key, 1, message), "responses") == expected
-    described = besieged.ask(CONFIGS, 4, {"resources": resources(configuration_keys=None)})
+        assert codes(deployment.send(key, 1, message), "responses") == expected
+    described = deployment.send(CONFIGS, 4, {"resources": resources(configuration_keys=None)})
     assert codes(described, "results") == expected
     assert dict(zip(codes(described, "results"), [bool(r["configs"]) for r in described["results"]], strict=True)) == {
         mine: False,
@@ -278,169 +283,172 @@ def test_no_client_administers_the_offsets_topic(besieged: Besieged) -> None:
     }
     grown = [{"name": name, "count": 4, "assignments": None} for name in (mine, orders)]
     message = {"topics": grown, "timeout": 10_000, "validate_only": True}
-    assert codes(besieged.ask(PARTITIONS, 3, message), "results") == expected
+    assert codes(deployment.send(PARTITIONS, 3, message), "results") == expected
     removed = [one(name, offset=0) for name in (mine, orders)]
-    assert parts(besieged.ask(DELETE_RECORDS, 2, {"topics": removed, "timeout": 10_000})) == {
+    assert parts(deployment.send(DELETE_RECORDS, 2, {"topics": removed, "timeout": 10_000})) == {
         mine: [TOPIC],
         orders: [0],
     }
     moved = [one(name, replicas=None) for name in (mine, orders)]
-    answer = besieged.ask(REASSIGN, 0, {"topics": moved, "timeout": 10_000})
-    assert parts(answer, "responses") == {mine: [TOPIC], orders: [85]}, "there is none to be cancelled"
-    answer = besieged.ask(REASSIGNMENTS, 0, {"topics": [numbers(mine)], "timeout": 10_000})
+    answer = deployment.send(REASSIGN, 0, {"topics": moved, "timeout": 10_000})
+    assert parts(answer, "responses") == {mine: [TOPIC], orders: [85]}, "no reassignment is in progress"
+    answer = deployment.send(REASSIGNMENTS, 0, {"topics": [numbers(mine)], "timeout": 10_000})
     assert answer["error_code"] == CLUSTER
     elected = {"election_type": 0, "topic_partitions": [numbers(mine)], "timeout": 10_000}
-    answer = besieged.ask(ELECT, 2, elected)
+    answer = deployment.send(ELECT, 2, elected)
     assert parts(answer, "replica_election_results", "partition_result") == {mine: [TOPIC]}
-    assert besieged.ask(ELECT, 2, {**elected, "topic_partitions": None})["error_code"] == CLUSTER
-    logs = besieged.ask(LOG_DIRS, 4, {"topics": None})
+    assert deployment.send(ELECT, 2, {**elected, "topic_partitions": None})["error_code"] == CLUSTER
+    logs = deployment.send(LOG_DIRS, 4, {"topics": None})
     names = [topic["name"] for found in logs["results"] for topic in found["topics"]]
     assert orders in names
     assert mine not in names
-    assert besieged.state() == before
+    assert deployment.state() == before
 
 
-def test_no_client_deletes_or_creates_the_offsets_topic(besieged: Besieged) -> None:
-    before = besieged.state()
-    ids = besieged.ids()
-    throwaway = f"{besieged.orders}-gone"
+def test_no_client_deletes_or_creates_the_offsets_topic(deployment: Deployment) -> None:
+    before = deployment.state()
+    ids = deployment.ids()
+    throwaway = f"{deployment.orders}-gone"
     topics = [
         {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        for name in (besieged.topic, throwaway)
+        for name in (deployment.topic, throwaway)
     ]
-    answer = besieged.ask(CREATE, 7, {"topics": topics, "timeout": 10_000, "validate_only": False})
-    assert codes(answer) == {besieged.topic: TOPIC, throwaway: 0}
+    answer = deployment.send(CREATE, 7, {"topics": topics, "timeout": 10_000, "validate_only": False})
+    assert codes(answer) == {deployment.topic: TOPIC, throwaway: 0}
     for version in (1, 5):
-        answer = besieged.ask(DELETE, version, {"topic_names": [besieged.topic], "timeout": 10_000})
-        assert codes(answer, "responses") == {besieged.topic: TOPIC}
-    by_name = {"topics": [{"name": besieged.topic, "topic_id": None}], "timeout": 10_000}
-    assert codes(besieged.ask(DELETE, 6, by_name), "responses") == {besieged.topic: TOPIC}
-    by_id = [{"name": None, "topic_id": ids[besieged.topic]}, {"name": throwaway, "topic_id": None}]
-    answer = besieged.ask(DELETE, 6, {"topics": by_id, "timeout": 10_000})
+        answer = deployment.send(DELETE, version, {"topic_names": [deployment.topic], "timeout": 10_000})
+        assert codes(answer, "responses") == {deployment.topic: TOPIC}
+    by_name = {"topics": [{"name": deployment.topic, "topic_id": None}], "timeout": 10_000}
+    assert codes(deployment.send(DELETE, 6, by_name), "responses") == {deployment.topic: TOPIC}
+    by_id = [{"name": None, "topic_id": ids[deployment.topic]}, {"name": throwaway, "topic_id": None}]
+    answer = deployment.send(DELETE, 6, {"topics": by_id, "timeout": 10_000})
     assert sorted((t["name"] or "", t["error_code"]) for t in answer["responses"]) == [("", TOPIC), (throwaway, 0)]
-    assert besieged.state() == before
+    assert deployment.state() == before
 
 
-def test_no_client_uses_the_shards_transactional_ids(besieged: Besieged) -> None:
-    before = besieged.state()
-    shard_groups = [f"{besieged.topic}-shard-group-{number}" for number in range(2)]
+def test_no_client_uses_the_shards_transactional_ids(deployment: Deployment) -> None:
+    before = deployment.state()
+    shard_groups = [f"{deployment.topic}-shard-group-{number}" for number in range(2)]
     for shard_group in shard_groups:
         message = {"transactional_id": shard_group, "transaction_timeout": 10_000}
-        assert besieged.ask(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
+        assert deployment.send(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
         end = {"transactional_id": shard_group, "producer_id": 1, "producer_epoch": 0, "committed": True}
-        assert besieged.ask(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
+        assert deployment.send(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
         added = {
             "v3_and_below_transactional_id": shard_group,
             "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
-            "v3_and_below_topics": [numbers(besieged.orders)],
+            "v3_and_below_topics": [numbers(deployment.orders)],
         }  # fmt: skip
-        answer = besieged.ask(ADD_PARTITIONS, 3, added)
+        answer = deployment.send(ADD_PARTITIONS, 3, added)
         result = parts(answer, "results_by_topic_v3_and_below", "results_by_partition")
-        assert result == {besieged.orders: [TRANSACTIONAL_ID]}
-    added["v3_and_below_transactional_id"] = "anybodys"
-    added["v3_and_below_topics"].append(numbers(besieged.topic))
-    answer = besieged.ask(ADD_PARTITIONS, 3, added)
+        assert result == {deployment.orders: [TRANSACTIONAL_ID]}
+    added["v3_and_below_transactional_id"] = "a-client"
+    added["v3_and_below_topics"].append(numbers(deployment.topic))
+    answer = deployment.send(ADD_PARTITIONS, 3, added)
     result = parts(answer, "results_by_topic_v3_and_below", "results_by_partition")
-    assert result == {besieged.orders: [55], besieged.topic: [TOPIC]}
-    answer = besieged.ask(TRANSACTIONS, 0, {"transactional_ids": shard_groups})
+    assert result == {deployment.orders: [55], deployment.topic: [TOPIC]}
+    answer = deployment.send(TRANSACTIONS, 0, {"transactional_ids": shard_groups})
     assert [state["error_code"] for state in answer["transaction_states"]] == [TRANSACTIONAL_ID] * 2
-    listed = besieged.ask(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})
-    assert not [s for s in listed["transaction_states"] if s["transactional_id"].startswith(besieged.topic)]
-    topic = one(besieged.orders, records=stored(besieged))
+    listed = deployment.send(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})
+    assert not [s for s in listed["transaction_states"] if s["transactional_id"].startswith(deployment.topic)]
+    topic = one(deployment.orders, records=stored(deployment))
     message = {"transactional_id": shard_groups[0], "acks": -1, "timeout": 10_000, "topic_data": [topic]}
-    answer = besieged.ask(PRODUCE, 9, message)
-    assert parts(answer, "responses", "partition_responses") == {besieged.orders: [TRANSACTIONAL_ID]}
-    assert besieged.state() == before
+    answer = deployment.send(PRODUCE, 9, message)
+    assert parts(answer, "responses", "partition_responses") == {deployment.orders: [TRANSACTIONAL_ID]}
+    assert deployment.state() == before
 
 
-def test_no_client_touches_the_managers_group(besieged: Besieged) -> None:
-    group = f"{besieged.topic}.managers"
-    described = besieged.ask_broker(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
+def test_no_client_accesses_the_managers_group(deployment: Deployment) -> None:
+    group = f"{deployment.topic}.managers"
+    described = deployment.send_to_broker(
+        DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False}
+    )
     (member,) = described["groups"][0]["members"]
-    who = {"group_id": group, "member_id": member["member_id"], "generation_id": 1, "group_instance_id": None}
-    left = besieged.ask_manager(LEAVE, 4, {"group_id": group, "members": [who]})
+    identity = {"group_id": group, "member_id": member["member_id"], "generation_id": 1, "group_instance_id": None}
+    left = deployment.send_to_manager(LEAVE, 4, {"group_id": group, "members": [identity]})
     assert left["error_code"] == GROUP
     join = {
-        **who, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer", "protocols": [],
+        **identity, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+        "protocols": [],
     }  # fmt: skip
-    assert besieged.ask_manager(JOIN, 5, join)["error_code"] == GROUP
-    assert besieged.ask_manager(SYNC, 3, {**who, "assignments": []})["error_code"] == GROUP
-    assert besieged.ask_manager(HEARTBEAT, 3, who)["error_code"] == GROUP
-    assert besieged.ask_manager(DELETE_GROUPS, 1, {"groups_names": [group]})["results"][0]["error_code"] == GROUP
-    assert besieged.ask_manager(OFFSET_DELETE, 0, {"group_id": group, "topics": []})["error_code"] == GROUP
-    seen = besieged.ask_manager(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
+    assert deployment.send_to_manager(JOIN, 5, join)["error_code"] == GROUP
+    assert deployment.send_to_manager(SYNC, 3, {**identity, "assignments": []})["error_code"] == GROUP
+    assert deployment.send_to_manager(HEARTBEAT, 3, identity)["error_code"] == GROUP
+    assert deployment.send_to_manager(DELETE_GROUPS, 1, {"groups_names": [group]})["results"][0]["error_code"] == GROUP
+    assert deployment.send_to_manager(OFFSET_DELETE, 0, {"group_id": group, "topics": []})["error_code"] == GROUP
+    seen = deployment.send_to_manager(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
     assert seen["groups"][0]["error_code"] == GROUP
-    names = [g["group_id"] for g in besieged.ask_manager(LIST_GROUPS, 3, {})["groups"]]
+    names = [g["group_id"] for g in deployment.send_to_manager(LIST_GROUPS, 3, {})["groups"]]
     assert group not in names
-    again = besieged.ask_broker(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
+    again = deployment.send_to_broker(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
     assert [m["member_id"] for m in again["groups"][0]["members"]] == [member["member_id"]]
 
 
-def test_a_consumer_of_every_topic_does_not_see_the_offsets_topic(besieged: Besieged) -> None:
-    stored(besieged)
-    mark = besieged.orders.removeprefix("orders-")
+def test_a_consumer_of_every_topic_does_not_see_the_offsets_topic(deployment: Deployment) -> None:
+    stored(deployment)
+    mark = deployment.orders.removeprefix("orders-")
     client = Consumer(
-        {"bootstrap.servers": besieged.front.bootstrap, "group.id": f"all-{mark}", "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": deployment.listener.bootstrap, "group.id": f"all-{mark}", "auto.offset.reset": "earliest"}
     )
     client.subscribe([f"^.*{mark}$"])
     message = client.poll(40)
     assert message is not None
-    assert (message.error(), message.topic()) == (None, besieged.orders)
-    assert {part.topic for part in client.assignment()} == {besieged.orders}
+    assert (message.error(), message.topic()) == (None, deployment.orders)
+    assert {part.topic for part in client.assignment()} == {deployment.orders}
     client.commit(message, asynchronous=False)
     client.close()
 
 
-def test_admin_apis_need_a_rule_that_names_them(besieged: Besieged) -> None:
-    """The topic's name limits the rule; what is no topic needs a rule without topics."""
-    mine, others = besieged.orders, besieged.topic
+def test_admin_apis_need_a_rule_that_names_them(deployment: Deployment) -> None:
+    """A rule with topics applies to these topics only. A request without a topic needs a rule without topics."""
+    mine, others = deployment.orders, deployment.topic
     allowed = AuthorizationRules(
         [
             Rule(frozenset({"*"}), (), ("orders-*",), frozenset(), frozenset({CONFIGS, DELETE_RECORDS})),
             Rule(frozenset({"ANONYMOUS"}), (), (), frozenset(), frozenset({LIST_TRANSACTIONS})),
-            Rule(frozenset({"somebody else"}), (), (), frozenset(), frozenset(ADMIN_APIS)),
+            Rule(frozenset({"another user"}), (), (), frozenset(), frozenset(ADMIN_APIS)),
         ]
     )
-    with RunningRelay(besieged.broker.bootstrap, authorizer=allowed) as relay:
+    with RunningRelay(deployment.broker.bootstrap, authorizer=allowed) as relay:
 
-        def asked(api_key: int, version: int, message: Message) -> Message:
-            return besieged.ask_at(Address("127.0.0.1", relay.port), api_key, version, message)
+        def send(api_key: int, version: int, message: Message) -> Message:
+            return deployment.send_to(Address("127.0.0.1", relay.port), api_key, version, message)
 
         resources = [{"resource_type": 2, "resource_name": name, "configuration_keys": None} for name in (mine, others)]
-        assert codes(asked(CONFIGS, 4, {"resources": resources}), "results") == {mine: 0, others: TOPIC}
+        assert codes(send(CONFIGS, 4, {"resources": resources}), "results") == {mine: 0, others: TOPIC}
         broker = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
-        assert codes(asked(CONFIGS, 4, {"resources": [broker]}), "results") == {"1": CLUSTER}
+        assert codes(send(CONFIGS, 4, {"resources": [broker]}), "results") == {"1": CLUSTER}
         removed = {"topics": [one(name, offset=0) for name in (mine, others)], "timeout": 10_000}
-        assert parts(asked(DELETE_RECORDS, 2, removed)) == {mine: [0], others: [TOPIC]}
+        assert parts(send(DELETE_RECORDS, 2, removed)) == {mine: [0], others: [TOPIC]}
         gone = {"topics": [{"name": mine, "topic_id": None}], "timeout": 10_000}
-        assert codes(asked(DELETE, 6, gone), "responses") == {mine: TOPIC}
-        by_id = {"topics": [{"name": None, "topic_id": besieged.ids()[mine]}], "timeout": 10_000}
-        assert [r["error_code"] for r in asked(DELETE, 6, by_id)["responses"]] == [TOPIC]
-        assert asked(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})["error_code"] == 0
-        assert asked(LOG_DIRS, 4, {"topics": None})["error_code"] == CLUSTER
-        assert asked(ELECT, 2, {"election_type": 0, "topic_partitions": None, "timeout": 1})["error_code"] == CLUSTER
+        assert codes(send(DELETE, 6, gone), "responses") == {mine: TOPIC}
+        by_id = {"topics": [{"name": None, "topic_id": deployment.ids()[mine]}], "timeout": 10_000}
+        assert [r["error_code"] for r in send(DELETE, 6, by_id)["responses"]] == [TOPIC]
+        assert send(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})["error_code"] == 0
+        assert send(LOG_DIRS, 4, {"topics": None})["error_code"] == CLUSTER
+        assert send(ELECT, 2, {"election_type": 0, "topic_partitions": None, "timeout": 1})["error_code"] == CLUSTER
         plain = {"replica_id": -1, "isolation_level": 0, "topics": [one(mine, timestamp=-1)]}
-        assert parts(asked(LIST_OFFSETS, 7, plain)) == {mine: [0]}, "what every client asks needs no such rule"
-    assert besieged.ids()[mine]
+        assert parts(send(LIST_OFFSETS, 7, plain)) == {mine: [0]}, "APIs of ordinary clients need no such rule"
+    assert deployment.ids()[mine]
 
 
-def test_lists_that_newer_brokers_give_do_not_name_what_is_reserved(kraft: KraftBroker) -> None:
-    with serving(kraft) as besieged:
-        mine, orders = besieged.topic, besieged.orders
-        asked = {"topics": [], "response_partition_limit": 2000, "cursor": None}
-        every = codes(besieged.ask(TOPIC_PARTITIONS, 0, asked))
+def test_list_apis_of_newer_brokers_omit_reserved_names(kraft: KraftBroker) -> None:
+    with serving(kraft) as deployment:
+        mine, orders = deployment.topic, deployment.orders
+        request = {"topics": [], "response_partition_limit": 2000, "cursor": None}
+        every = codes(deployment.send(TOPIC_PARTITIONS, 0, request))
         assert every[orders] == 0
         assert mine not in every
-        named = {**asked, "topics": [{"name": name} for name in (mine, orders)]}
-        assert codes(besieged.ask(TOPIC_PARTITIONS, 0, named)) == {mine: TOPIC, orders: 0}
-        only = {**asked, "topics": [{"name": mine}]}
-        assert codes(besieged.ask(TOPIC_PARTITIONS, 0, only)) == {mine: TOPIC}
-        start = {**asked, "cursor": {"topic_name": mine, "partition_index": 0}}
-        assert mine not in codes(besieged.ask(TOPIC_PARTITIONS, 0, start))
-        found = besieged.ask(CONFIG_RESOURCES, 1, {"resource_types": [2, 32]})["config_resources"]
+        named = {**request, "topics": [{"name": name} for name in (mine, orders)]}
+        assert codes(deployment.send(TOPIC_PARTITIONS, 0, named)) == {mine: TOPIC, orders: 0}
+        only = {**request, "topics": [{"name": mine}]}
+        assert codes(deployment.send(TOPIC_PARTITIONS, 0, only)) == {mine: TOPIC}
+        start = {**request, "cursor": {"topic_name": mine, "partition_index": 0}}
+        assert mine not in codes(deployment.send(TOPIC_PARTITIONS, 0, start))
+        found = deployment.send(CONFIG_RESOURCES, 1, {"resource_types": [2, 32]})["config_resources"]
         assert orders in [item["resource_name"] for item in found]
         assert not [item for item in found if item["resource_name"].startswith(mine)]
         resource = {"resource_type": 32, "resource_name": f"{mine}.managers"}
         change = {"name": "consumer.session.timeout.ms", "value": "50000", "config_operation": 0}
         message = {"resources": [{**resource, "configs": [change]}], "validate_only": False}
-        assert codes(besieged.ask(INCREMENTAL, 1, message), "responses") == {f"{mine}.managers": GROUP}
+        assert codes(deployment.send(INCREMENTAL, 1, message), "responses") == {f"{mine}.managers": GROUP}

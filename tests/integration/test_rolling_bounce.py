@@ -1,4 +1,4 @@
-"""Rolling bounces of a real old group (three 0.10.2.2 members under load, half of the partitions without traffic)."""
+"""Rolling bounces of a real old group: three 0.10.2.2 members under load; half of the partitions have no traffic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from oldfleet import Fleet
+from old_consumers import Fleet
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
 
 class Load:
-    """A steady producer: numbered messages to the busy partitions, and single ones wherever a test wants them."""
+    """A steady producer of numbered messages to the busy partitions. Tests can also send single messages."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
@@ -68,7 +68,7 @@ class Load:
         return self
 
     def end(self) -> Counter[int]:
-        """Stops the load and says how many messages each partition has."""
+        """Stops the load and returns the number of messages of each partition."""
         self._stop.set()
         self._thread.join(30)
         assert self._producer.flush(30) == 0
@@ -116,7 +116,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
     topic, group = make_topic(f"t-{unique}", PARTITIONS), f"g-{unique}"
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         sys.stdout.write(f"{time.monotonic() - began:6.1f} {text}\n")
 
     with Load(kafka.bootstrap, topic) as load, three_members(tmp_path, kafka.zookeeper, group, topic) as fleet:
@@ -126,7 +126,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
 
         def change(to: CommitMode) -> BounceResult:
             before = {m.member_id for m in fleet.members}
-            result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", progress=tell)
+            result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", progress=log)
             assert (result.why, result.outcome) == ("", BounceOutcome.DONE)
             assert set(fleet.restarted[-3:]) == before
             assert result.report is not None and result.report.passed
@@ -135,9 +135,9 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         wait_for(
             lambda: len(view.observe(group).owners) == PARTITIONS and len(fleet.seen()) > 200, "the group consumes"
         )
-        # The direct change is refused by what is seen, and by what is said; the runbook leads through dual.
+        # The gate rejects the direct change, and the runbook leads through dual.
         with pytest.raises(GateRefused, match=r"zookeeper -> kafka directly.*Kafka has no offset"):
-            bounce(view, spec(CommitMode.KAFKA), tmp_path / "direct.json", progress=tell)
+            bounce(view, spec(CommitMode.KAFKA), tmp_path / "direct.json", progress=log)
         book = write_runbook(view, group, CommitMode.KAFKA, window=WINDOW)
         assert [str(s.change) for s in book.stages] == ["zookeeper -> dual", "dual -> kafka"]
         assert fleet.restarted == []
@@ -150,13 +150,13 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         passed = check_phase(view, group, CommitMode.DUAL, baseline=book.baseline, rules=RULES, window=WINDOW)
         assert passed.passed
         change(CommitMode.KAFKA)
-        # Traffic that only Kafka hears of: ZooKeeper falls behind on a partition that then stands still.
+        # Only Kafka gets these commits: ZooKeeper falls behind on a partition that is idle afterwards.
         load.send(1, 5)
         idle = TopicPartition(topic, 1)
         wait_for(lambda: _offset(view.kafka.fetch(group)[idle]) == 15, "the five are committed")
         assert _offset(view.zookeeper.fetch(group)[idle]) == 10
         with pytest.raises(GateRefused, match=r"kafka -> zookeeper directly.*repeated"):
-            bounce(view, spec(CommitMode.ZOOKEEPER), tmp_path / "direct-back.json", progress=tell)
+            bounce(view, spec(CommitMode.ZOOKEEPER), tmp_path / "direct-back.json", progress=log)
 
         back = change(CommitMode.DUAL)
         assert [(c.partition, c.before, c.after, c.outcome) for c in back.copies if c.partition == 1] == [
@@ -165,10 +165,10 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         assert _offset(view.zookeeper.fetch(group)[idle]) == 15
         change(CommitMode.ZOOKEEPER)
         assert len(fleet.restarted) == 12
-        tell("all four changes done")
+        log("all four changes done")
         assert [n for n, times in fleet.seen().items() if times > 1] == []
 
-        # One member is killed: it repeats no more than what it had consumed since its last commit.
+        # One member is killed. It repeats at most the messages that it had consumed since its last commit.
         victim = fleet.members[0]
         victim.freeze()
         owned = view.observe(group).owned_by(victim.member_id)
@@ -186,7 +186,7 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         everything = {(p, n) for p, count in sent.items() for n in range(count)}
         wait_for(lambda: everything <= set(fleet.seen()), "every message is consumed")
         repeated = {message for message, times in fleet.seen().items() if times > 1}
-        tell(f"{len(everything)} messages, {len(uncommitted)} uncommitted at the kill, {len(repeated)} repeated")
+        log(f"{len(everything)} messages, {len(uncommitted)} uncommitted at the kill, {len(repeated)} repeated")
         assert repeated <= uncommitted
         assert set(fleet.seen()) == everything
 

@@ -1,4 +1,4 @@
-"""The topics that `runbook check` expects a member to consume are those that consumers take from its subscription."""
+"""`runbook check` derives the topics of a member from its subscription as the Java consumers do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPICS = ["a", "ab", "b", "cab", "x1", "A", "__ours", "__consumer_offsets"]
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Plays the consumers."""
+    """A ZooKeeper client that registers members as consumers do."""
     client = KazooClient(zookeeper.connect)
     client.start()
     yield client
@@ -48,7 +48,7 @@ def test_a_runbook_reads_subscriptions_as_consumers_do(
         ("white_list", "a , x1"): ("a", "x1"),
         ("white_list", r"\Qab\E"): ("ab",),
         ("static", "__consumer_offsets"): ("__consumer_offsets",),
-        ("of some day", "a.*"): ("a.*",),
+        ("unknown kind", "a.*"): ("a.*",),
     }
     for number, (kind, pattern) in enumerate(expected):
         register(client, f"/consumers/{unique}/ids/m{number}", kind, {pattern: 1})
@@ -56,17 +56,17 @@ def test_a_runbook_reads_subscriptions_as_consumers_do(
     register(client, f"/consumers/{unique}/ids/wrong", "white_list", {"*a": 1})
     with ZookeeperSession(zookeeper.connect, ConnectionConfig(timeout_ms=20_000)) as session:
         seen = ZookeeperRegistry(session).members(unique, lambda: TOPICS)
-    found = {what: seen.members[f"m{number}"].topics for number, what in enumerate(expected)}
+    found = {subscription: seen.members[f"m{number}"].topics for number, subscription in enumerate(expected)}
     assert found == expected
-    assert seen.members["first"].topics == ("a",)  # of several patterns the first one counts
+    assert seen.members["first"].topics == ("a",)  # only the first of several patterns counts
     assert seen.members["wrong"].topics == ()
-    (unreadable,) = seen.unreadable  # a pattern that is not understood keeps every gate closed
+    (unreadable,) = seen.unreadable  # an invalid pattern fails every gate
     assert unreadable.startswith(
         f"/consumers/{unique}/ids/wrong (topic pattern '*a': is not a regular expression of Java"
     )
 
 
-def test_runbook_check_judges_every_topic_that_a_pattern_of_java_selects(
+def test_runbook_check_covers_every_topic_that_a_java_pattern_selects(
     kafka: KafkaBroker,
     zookeeper: ZooKeeperServer,
     client: KazooClient,

@@ -1,4 +1,4 @@
-"""Commands whose terminal hangs up or which are killed in the middle, and what the next run finds, on a real broker."""
+"""Commands that are killed or whose terminal hangs up midway, and the next run after them, on a real broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start(cli: Cli, directory: Path, *arguments: str, **options: Any) -> subproc
 def on_a_terminal(
     cli: Cli, directory: Path, *arguments: str, nohup: bool = False
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """The command with a controlling terminal of its own, and the terminal's other end."""
+    """Starts the command with its own controlling terminal. Returns the process and the terminal's other end."""
     ours, theirs = os.openpty()
 
     def session() -> None:
@@ -64,7 +64,7 @@ def on_a_terminal(
 
 @dataclass
 class Scene:
-    """Groups at offset 0 in Kafka, and a plan that brings them to offset 1; ``cli`` runs in ``directory``."""
+    """Groups with offset 0 in Kafka, and a plan that sets them to offset 1. ``cli`` runs in ``directory``."""
 
     cli: Cli
     directory: Path
@@ -95,12 +95,12 @@ class Scene:
         assert all(isinstance(one, GroupDescription) for one in described.values()), described
         return [name for name, one in described.items() if isinstance(one, GroupDescription) and one.members]
 
-    def begun(self, process: subprocess.Popen[bytes], kind: bytes) -> None:
+    def wait_until_writing(self, process: subprocess.Popen[bytes], kind: bytes) -> None:
         """Waits until the process is writing: its journal has an intent."""
         journal = self.plan.with_suffix(".journal")
 
         def seen() -> bool:
-            assert process.poll() is None, "it has ended before it was seen to begin"
+            assert process.poll() is None, "the process ended before it wrote an intent"
             return journal.exists() and kind + b"-intent" in journal.read_bytes()
 
         until(seen)
@@ -130,39 +130,39 @@ def planned(scene: Scene, kafka: KafkaBroker) -> Scene:
 
 
 def stopped_under_lock(scene: Scene, process: subprocess.Popen[bytes]) -> list[str]:
-    """Freezes the process at a moment at which it holds locks, and says of which groups."""
+    """Freezes the process while it holds locks, and returns the locked groups."""
     for pause in itertools.cycle((0.0, 0.02, 0.05, 0.1, 0.01, 0.03)):
-        assert process.poll() is None, "it ended before it was seen to hold a lock"
+        assert process.poll() is None, "the process ended before it held a lock"
         process.send_signal(signal.SIGSTOP)
         if found := scene.locked():
             return found
         process.send_signal(signal.SIGCONT)
-        time.sleep(pause)  # else it would never come as far as a lock
+        time.sleep(pause)  # lets the process continue to its next lock
     raise AssertionError("a cycle has no end")
 
 
 def test_the_run_after_a_killed_one_waits_for_its_locks(planned: Scene) -> None:
     with planned.start("migrate", "apply", str(planned.plan), "--yes") as killed:
-        planned.begun(killed, b"apply")
-        held = stopped_under_lock(planned, killed)
+        planned.wait_until_writing(killed, b"apply")
+        locked = stopped_under_lock(planned, killed)
         killed.kill()
     again = planned.migrate("apply")
     assert WAITS in again.stderr
-    assert planned.offsets() == [AFTER] * GROUPS, held
+    assert planned.offsets() == [AFTER] * GROUPS, locked
     planned.cli("migrate", "verify", str(planned.plan))
 
 
 def test_edits_and_plans_wait_for_the_lock_of_a_killed_run(planned: Scene) -> None:
     with planned.start("migrate", "apply", str(planned.plan), "--yes") as killed:
-        planned.begun(killed, b"apply")
-        held = stopped_under_lock(planned, killed)
+        planned.wait_until_writing(killed, b"apply")
+        locked = stopped_under_lock(planned, killed)
         killed.kill()
-    one = ["--group", held[0], "--bootstrap-server", planned.bootstrap]
+    one = ["--group", locked[0], "--bootstrap-server", planned.bootstrap]
     uris = ["--from", f"file:{planned.directory}/from.csv", "--to", f"kafka://{planned.bootstrap}"]
     commands = [
         ["offsets", "set", *one, "--topic", f"{planned.topic}:0", "--to-offset", "2", "--execute", "--yes"],
-        ["migrate", "plan", *uris, "--group", held[0], "-o", str(planned.directory / "again.json")],
-        ["groups", "copy", held[0], f"{held[0]}-copy", *one[2:], "--execute", "--yes"],
+        ["migrate", "plan", *uris, "--group", locked[0], "-o", str(planned.directory / "again.json")],
+        ["groups", "copy", locked[0], f"{locked[0]}-copy", *one[2:], "--execute", "--yes"],
     ]
     done: list[subprocess.CompletedProcess[str] | Exception] = []
 
@@ -178,11 +178,13 @@ def test_edits_and_plans_wait_for_the_lock_of_a_killed_run(planned: Scene) -> No
     for thread in threads:
         thread.join()
     assert [one for one in done if isinstance(one, Exception)] == []
-    assert sum(WAITS in one.stderr for one in done if not isinstance(one, Exception)) >= 2  # not the copy, which reads
+    assert (
+        sum(WAITS in one.stderr for one in done if not isinstance(one, Exception)) >= 2
+    )  # the copy only reads, so it does not wait
     assert not any("is active" in one.stderr for one in done if not isinstance(one, Exception))
 
 
-def test_the_lock_of_a_run_that_is_alive_is_not_taken(planned: Scene) -> None:
+def test_the_lock_of_a_live_run_is_respected(planned: Scene) -> None:
     runner, client = EventLoopThread(), Client(planned.bootstrap, Security())
 
     async def take() -> StaticMemberLock:
@@ -190,24 +192,24 @@ def test_the_lock_of_a_run_that_is_alive_is_not_taken(planned: Scene) -> None:
             client, planned.names[7], "another-run", asyncio.get_running_loop().time() + 20
         )
 
-    async def release(hold: StaticMemberLock) -> None:
-        assert hold.lost is None  # nobody disturbed it
-        await hold.release(asyncio.get_running_loop().time() + 20)
+    async def release(lock: StaticMemberLock) -> None:
+        assert lock.lost is None  # no other process disturbed it
+        await lock.release(asyncio.get_running_loop().time() + 20)
 
-    hold = runner.run(take())
+    lock = runner.run(take())
     try:
         one = ["--group", planned.names[7], "--bootstrap-server", planned.bootstrap]
         edit = ["offsets", "set", *one, "--topic", f"{planned.topic}:0", "--to-offset", "2", "--execute", "--yes"]
         with planned.start(*edit) as editing:
             refused = planned.migrate("apply", code=1)
             assert editing.stderr is not None
-            said = editing.stderr.read().decode()
+            output = editing.stderr.read().decode()
             assert editing.wait(60) == 1
         assert f"  ! {planned.names[7]} is locked by another run of offsetmgr: offsetmgr at 127.0.0.1" in refused.stderr
-        assert "another run of offsetmgr holds its lock: offsetmgr at 127.0.0.1" in said
+        assert "another run of offsetmgr holds its lock: offsetmgr at 127.0.0.1" in output
         assert planned.offsets() == [AFTER] * 7 + [BEFORE] + [AFTER] * (GROUPS - 8)
     finally:
-        runner.run(release(hold))
+        runner.run(release(lock))
         runner.run(client.close())
         runner.close()
     assert WAITS not in planned.migrate("apply").stderr
@@ -220,15 +222,15 @@ def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, num
     if step == "rollback":
         planned.migrate("apply")
     with planned.start("migrate", step, str(planned.plan), "--yes") as running:
-        planned.begun(running, b"apply" if step == "apply" else b"undo")
+        planned.wait_until_writing(running, b"apply" if step == "apply" else b"undo")
         running.send_signal(number)
         if number == signal.SIGHUP:
             running.send_signal(number)  # the kernel sends one, and the shell another
         assert running.stderr is not None
-        said = running.stderr.read().decode()
-        assert running.wait(60) == 130, said
-    assert "stopping: groups under way are finished" in said
-    assert "interrupted: started writes are finished and recorded" in said
+        output = running.stderr.read().decode()
+        assert running.wait(60) == 130, output
+    assert "stopping: groups under way are finished" in output
+    assert "interrupted: started writes are finished and recorded" in output
     assert planned.locked() == []
     assert WAITS not in planned.migrate(step).stderr
     assert planned.offsets() == [AFTER if step == "apply" else BEFORE] * GROUPS
@@ -240,7 +242,7 @@ def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(pla
         planned.cli, planned.directory, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
     )
     with running:
-        planned.begun(running, b"apply")
+        planned.wait_until_writing(running, b"apply")
         os.close(terminal)
         assert running.wait(60) == (0 if nohup else 130)
     assert planned.locked() == []
@@ -249,12 +251,12 @@ def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(pla
     assert planned.offsets() == [AFTER] * GROUPS
 
 
-def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(planned: Scene) -> None:
+def test_a_terminal_lost_at_the_confirmation_prompt_counts_as_no(planned: Scene) -> None:
     running, terminal = on_a_terminal(planned.cli, planned.directory, "migrate", "apply", str(planned.plan))
     with running:
-        said = b""
-        while not said.endswith(b"[y/N] "):
-            said += os.read(terminal, 4096)
+        output = b""
+        while not output.endswith(b"[y/N] "):
+            output += os.read(terminal, 4096)
         os.close(terminal)
         assert running.wait(60) == 2
     assert not planned.plan.with_suffix(".journal").exists()
@@ -262,10 +264,10 @@ def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(planned: Scene) ->
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_reader_that_goes_away_leaves_no_lock(planned: Scene, stream: str) -> None:
+def test_a_closed_output_pipe_leaves_no_lock(planned: Scene, stream: str) -> None:
     options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE}
     with planned.start("migrate", "apply", str(planned.plan), "--yes", **options) as running:
-        planned.begun(running, b"apply")
+        planned.wait_until_writing(running, b"apply")
         getattr(running, stream).close()
         assert running.wait(60) in (0, 141)
     assert planned.locked() == []
@@ -273,23 +275,23 @@ def test_a_reader_that_goes_away_leaves_no_lock(planned: Scene, stream: str) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_hangup_ends_an_edit_with_its_undo(scene: Scene, number: signal.Signals) -> None:
+def test_a_hangup_ends_an_edit_with_its_undo_command(scene: Scene, number: signal.Signals) -> None:
     file = str(scene.directory / "from.csv")
     command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes"]
     with scene.start(*command, stdout=subprocess.DEVNULL) as running:
         assert running.stderr is not None
-        said = b""
-        while b"before-images: " not in said:
+        output = b""
+        while b"before-images: " not in output:
             got = os.read(running.stderr.fileno(), 4096)
-            assert got, said.decode()
-            said += got
+            assert got, output.decode()
+            output += got
         until(lambda: AFTER in scene.offsets())
         running.send_signal(number)
-        said += running.stderr.read()
+        output += running.stderr.read()
         code = running.wait(60)
     done = scene.offsets().count(AFTER)
-    assert code == (0 if done == GROUPS and b"done: " in said else 130), said
-    assert b"undo: offsetmgr offsets import" in said
+    assert code == (0 if done == GROUPS and b"done: " in output else 130), output
+    assert b"undo: offsetmgr offsets import" in output
     assert scene.locked() == []
 
 
@@ -301,21 +303,23 @@ def test_a_manager_only_logs_a_hangup_and_outlives_its_terminal(
     serve += ["--offsets-topic", unique, "--partitions", "1", "--replication-factor", "1"]
     manager, terminal = on_a_terminal(Cli(tmp_path), tmp_path, *serve, nohup=nohup)
     try:
-        said = b""
+        output = b""
 
-        def reads(wanted: bytes) -> None:
-            nonlocal said
-            while wanted not in said:
-                assert select.select([terminal], [], [], 60)[0], said.decode()
-                said += os.read(terminal, 4096)
+        def read_until(expected: bytes) -> None:
+            nonlocal output
+            while expected not in output:
+                assert select.select([terminal], [], [], 60)[0], output.decode()
+                output += os.read(terminal, 4096)
 
-        reads(b"serving listen=")
-        address = said.split(b"serving listen=")[1].split()[0].decode()
+        read_until(b"serving listen=")
+        address = output.split(b"serving listen=")[1].split()[0].decode()
         manager.send_signal(signal.SIGHUP)
-        reads(b"SIGHUP does nothing: settings are read at the start only")
+        read_until(b"SIGHUP does nothing: settings are read at the start only")
         os.close(terminal)
-        asked = ["manager", "status", "--bootstrap-server", address]
-        until(lambda: start(Cli(tmp_path), tmp_path, *asked, **dict.fromkeys(SILENT, subprocess.DEVNULL)).wait(30) == 0)
+        status = ["manager", "status", "--bootstrap-server", address]
+        until(
+            lambda: start(Cli(tmp_path), tmp_path, *status, **dict.fromkeys(SILENT, subprocess.DEVNULL)).wait(30) == 0
+        )
         manager.send_signal(signal.SIGTERM)
         assert manager.wait(30) == 0
     finally:

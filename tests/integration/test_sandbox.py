@@ -1,4 +1,4 @@
-"""The sandbox's servers are real: they answer, survive a kill with their data, and leave nothing behind."""
+"""The sandbox runs real servers, which keep their data after a kill and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_zookeeper_serves_requests_in_both_versions(zookeeper: ZooKeeperServer, 
     assert ports.four_letter_word(zookeeper34.connect, "srvr").startswith("Zookeeper version: 3.4.9")
 
 
-def test_brokers_take_topics_at_once(
+def test_brokers_accept_topics_immediately(
     kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 3)
@@ -60,7 +60,7 @@ def test_brokers_take_topics_at_once(
     assert partitions_of(kraft.bootstrap, unique) == 2
 
 
-def test_a_killed_broker_comes_back_on_its_port_with_its_topics(
+def test_a_killed_broker_restarts_on_its_port_with_its_topics(
     zookeeper: ZooKeeperServer, tmp_path: Path, make_topic: MakeTopic, unique: str
 ) -> None:
     with KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper.connect}/{unique}") as broker:
@@ -85,7 +85,7 @@ def test_a_frozen_zookeeper_is_silent_and_a_thawed_one_answers(tmp_path: Path) -
         eventually(lambda: ports.four_letter_word(server.connect, "ruok") == "imok")
 
 
-def test_a_server_that_cannot_start_says_why_and_is_gone(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_reports_the_reason_and_stops(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     taken = ZooKeeperServer(tmp_path / "taken", port=zookeeper.port)
     with pytest.raises(SandboxError, match=f"cannot start ZooKeeper 3.8: port {zookeeper.port} is taken"):
         taken.start()
@@ -97,10 +97,10 @@ def test_a_server_that_cannot_start_says_why_and_is_gone(zookeeper: ZooKeeperSer
     assert (taken.running(), broken.running()) == (False, False)
 
 
-def test_a_lost_race_for_a_port_is_run_again_on_another(
+def test_a_server_that_loses_the_race_for_a_port_starts_on_another(
     zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a port that somebody takes between our look at it and the server's
+    # Given a port that another process takes after the sandbox has chosen it
     offered = iter([zookeeper.port, ports.free_port()])
     monkeypatch.setattr(ports, "free_port", lambda: next(offered))
 
@@ -125,21 +125,21 @@ def test_servers_do_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None
     eventually(lambda: not server.alive())
 
 
-def test_two_resolvers_at_once_fetch_a_set_once(tmp_path: Path) -> None:
-    # Given a cache with artifacts but without the set: what was downloaded before is linked, to spare the network.
+def test_two_concurrent_resolvers_download_a_set_of_jars_once(tmp_path: Path) -> None:
+    # Given a cache with artifacts but without the set. Links to earlier downloads spare the network.
     shutil.copytree(cache_directory() / "ivy", tmp_path / "ivy", copy_function=os.link)
     program = "from offsetmgr.sandbox import jars; print(jars.resolve('kafka-0.10.2', print))"
     environ = {**os.environ, "OFFSETMGR_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", program]
 
     both = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[0].splitlines() for process in both]
+    outputs = [process.communicate(timeout=120)[0].splitlines() for process in both]
 
     assert [process.returncode for process in both] == [0, 0]
-    assert said[0][-1] == said[1][-1]
-    assert sum("fetched 13 jars of kafka-0.10.2" in lines for lines in said) == 1
-    assert len(list(Path(said[0][-1]).glob("*.jar"))) == 13
-    assert [path.name for path in (tmp_path / "jars").iterdir()] == [Path(said[0][-1]).name]
+    assert outputs[0][-1] == outputs[1][-1]
+    assert sum("fetched 13 jars of kafka-0.10.2" in lines for lines in outputs) == 1
+    assert len(list(Path(outputs[0][-1]).glob("*.jar"))) == 13
+    assert [path.name for path in (tmp_path / "jars").iterdir()] == [Path(outputs[0][-1]).name]
 
 
 def test_kafkas_own_tools_run(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
@@ -173,7 +173,7 @@ def test_an_old_consumer_reads_all_and_commits_to_zookeeper(
     make_topic(unique, 4)
     produce(kafka.bootstrap, unique, range(100), 4)
 
-    # Given commits so rare that only the one of a clean stop can be seen
+    # Given a commit interval so long that only a clean stop commits
     consumer = OldConsumer(
         tmp_path, zookeeper=kafka.zookeeper, group=unique, topic=unique, auto_commit_interval_ms=600_000
     )
@@ -187,7 +187,7 @@ def test_an_old_consumer_reads_all_and_commits_to_zookeeper(
 
 @pytest.fixture
 def members(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[OldConsumer]]:
-    """Three members of one group that commit to both stores, and only when they must."""
+    """Three members of one group that commit to both stores, but not periodically."""
     consumers = [
         OldConsumer(
             tmp_path / str(number),
@@ -205,7 +205,7 @@ def members(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Ol
         consumer.stop()
 
 
-def test_clean_restarts_under_load_lose_nothing_and_repeat_nothing(
+def test_clean_restarts_under_load_lose_and_repeat_no_message(
     kafka: KafkaBroker, members: list[OldConsumer], make_topic: MakeTopic, unique: str
 ) -> None:
     make_topic(unique, 8)
@@ -297,7 +297,7 @@ def test_up_after_a_crash_cleans_up_and_starts_on_the_same_ports(sandbox: Sandbo
     assert sandbox.env() == exported
 
 
-def test_three_brokers_replicate_and_are_not_taken_for_one(sandbox: Sandbox) -> None:
+def test_three_brokers_replicate_and_a_request_for_one_broker_is_rejected(sandbox: Sandbox) -> None:
     sandbox.up(brokers=3)
     bootstrap = sandbox.env()["OFFSETMGR_BOOTSTRAP_SERVER"]
     assert bootstrap is not None
@@ -342,7 +342,7 @@ def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
     assert sandbox.down() == ["g-2", "g-1", "g-0", "broker-0", "zookeeper"]
 
 
-def test_ctrl_c_while_coming_up_stops_what_was_started(sandbox: Sandbox) -> None:
+def test_ctrl_c_during_startup_stops_all_started_servers(sandbox: Sandbox) -> None:
     program = str(Path(sys.executable).with_name("offsetmgr"))
     command = [program, "sandbox", "up", "--state", str(sandbox.directory)]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""A migration between a ZooKeeper with digest ACLs and a Kafka with SASL: credentials open it, and appear nowhere."""
+"""A migration from a ZooKeeper with digest ACLs to a Kafka with SASL: no output or file contains a password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from processes import Commands, create_topic, may_log_in
+from processes import Commands, create_topic, wait_for_login
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
@@ -33,8 +33,8 @@ MODULES = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-256": "scram.ScramLogin
 
 @dataclass
 class Secured:
-    """``topic`` has two partitions; the group of the same name has committed 0 in each, in a ZooKeeper that only
-    boss may read."""
+    """A topic with two partitions. The group of the same name has committed 0 in each, in a ZooKeeper that only the
+    user boss may read."""
 
     zookeeper: str
     bootstrap: str
@@ -64,11 +64,11 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
             "alice", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), KAFKA_SECRET.encode()
         )
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for answered in admin.alter_user_scram_credentials([alice]).values():
-            answered.result(20)
+        for future in admin.alter_user_scram_credentials([alice]).values():
+            future.result(20)
         for mechanism in MODULES:
             login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": KAFKA_SECRET}
-            may_log_in(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
+            wait_for_login(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
         boss = KazooClient(
             chroot,
             auth_data=[("digest", f"boss:{ZOOKEEPER_SECRET}")],
@@ -89,7 +89,7 @@ def properties(
     kafka: str | None = KAFKA_SECRET,
     zookeeper: str | None = ZOOKEEPER_SECRET,
 ) -> list[str]:
-    """``--command-config`` with a file as Java's tools take it."""
+    """``--command-config`` with a properties file in the format of Java's tools."""
     lines = []
     if kafka is not None:
         module = f"org.apache.kafka.common.security.{MODULES[mechanism]}"
@@ -105,7 +105,7 @@ def properties(
 
 
 def secrets_in(directory: Path, *texts: str) -> list[str]:
-    """Where a password turns up, beside the file that holds the credentials."""
+    """Files and texts that contain a password. The file with the credentials is left out."""
     secrets = [KAFKA_SECRET, ZOOKEEPER_SECRET, WRONG]
     files = [file for file in directory.rglob("*") if file.is_file() and file.name != "client.properties"]
     found = [str(file) for file in files if any(secret.encode() in file.read_bytes() for secret in secrets)]
@@ -113,20 +113,20 @@ def secrets_in(directory: Path, *texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mechanism", list(MODULES))
-def test_with_the_right_credentials_everything_works_and_they_appear_nowhere(
+def test_a_migration_with_the_right_credentials_works_and_leaks_no_password(
     secured: Secured, tmp_path: Path, mechanism: str
 ) -> None:
     commands = Commands(tmp_path)
     login = properties(tmp_path, mechanism)
     renamed = f"moved-{mechanism}"
-    said: list[str] = []
+    outputs: list[str] = []
 
     def run(*arguments: str) -> str:
         with commands.start(*arguments, *login) as process:
-            said.append(Path(f"/proc/{process.pid}/cmdline").read_text())  # what ps shows
+            outputs.append(Path(f"/proc/{process.pid}/cmdline").read_text())  # as ps shows it
             out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        said.extend((out, err))
+        outputs.extend((out, err))
         return out
 
     rename = ["--rename", f"{secured.topic}={renamed}"]
@@ -141,9 +141,9 @@ def test_with_the_right_credentials_everything_works_and_they_appear_nowhere(
 
     assert [row["status"] for row in verified] == ["equal", "equal"]
     assert [(row["partition"], row["offset"], row["lag"]) for row in lag] == [(0, 0, 0), (1, 0, 0)]
-    assert {"plan.json", "plan.journal"} <= set(os.listdir(tmp_path))  # noqa: PTH208 - names are what is compared
+    assert {"plan.json", "plan.journal"} <= set(os.listdir(tmp_path))  # noqa: PTH208 - the test compares names
     assert len(list(tmp_path.glob("state/offsetmgr/before-images/*"))) == 1
-    assert secrets_in(tmp_path, *said) == []
+    assert secrets_in(tmp_path, *outputs) == []
 
 
 FAULTS = {
@@ -160,10 +160,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_wrong_or_missing_credentials_are_named_in_one_line(secured: Secured, tmp_path: Path, fault: str) -> None:
+def test_wrong_or_missing_credentials_are_reported_in_one_line(secured: Secured, tmp_path: Path, fault: str) -> None:
     commands = Commands(tmp_path)
-    given, says = FAULTS[fault]
-    login = properties(tmp_path, **given)
+    credentials, expected = FAULTS[fault]
+    login = properties(tmp_path, **credentials)
 
     done, took = commands.timed(
         "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "5000", *login,
@@ -172,7 +172,7 @@ def test_wrong_or_missing_credentials_are_named_in_one_line(secured: Secured, tm
 
     assert took < 5 + 3
     assert [line.partition(": ")[0] for line in done.stderr.splitlines()] in (["error"], ["error", "hint"]), done.stderr
-    assert says in done.stderr
+    assert expected in done.stderr
     assert not (tmp_path / "plan.json").exists()
     debugged = commands.start(
         "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "5000", "--debug",
@@ -182,15 +182,15 @@ def test_wrong_or_missing_credentials_are_named_in_one_line(secured: Secured, tm
     assert secrets_in(tmp_path, done.stdout, done.stderr, *debugged) == []
 
 
-@pytest.mark.parametrize("given", [WRONG, None], ids=["wrong", "missing"])
-def test_a_group_whose_nodes_may_not_be_read_is_named_with_what_is_missing(
-    secured: Secured, tmp_path: Path, given: str | None
+@pytest.mark.parametrize("password", [WRONG, None], ids=["wrong", "missing"])
+def test_a_group_with_unreadable_nodes_is_reported_with_the_missing_permission(
+    secured: Secured, tmp_path: Path, password: str | None
 ) -> None:
-    """Digest ACLs are a node's own matter: the other groups of such a ZooKeeper can be moved."""
+    """Each node has its own ACL, so the other groups of the same ZooKeeper can be migrated."""
     commands = Commands(tmp_path)
-    login = properties(tmp_path, zookeeper=given)
-    who = "a session without credentials" if given is None else "digest:boss"
-    names = f"its ACL does not allow this (NO_AUTH): {who} may not read this node"
+    login = properties(tmp_path, zookeeper=password)
+    principal = "a session without credentials" if password is None else "digest:boss"
+    names = f"its ACL does not allow this (NO_AUTH): {principal} may not read this node"
 
     planned = commands.run("migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "p.json", *login, code=1)
     got = commands.run("offsets", "get", "--group", secured.topic, "--zookeeper", secured.zookeeper, *login, code=1)

@@ -1,6 +1,6 @@
-"""Unmodified clients at the offsets endpoint: librdkafka, and Kafka's own Java tools of 3.9 and 4.1.
+"""Unmodified clients of the offsets endpoint: librdkafka, and Kafka's own Java tools of 3.9 and 4.1.
 
-What is behind the listener is a dict; the topics are those of a real broker where a test needs any.
+The backend behind the listener is a dict. Tests that need topics use those of a real broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from listening import Listening, MemoryBackend, WireClient
+from memory_listener import MemoryBackend, MemoryListener, WireClient
 
 from offsetmgr.core.errors import ConfigError
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PATIENT = ("--timeout", "30000")
-"""The tool's own 5 s are little where Java has just started on a busy machine."""
+"""The tool's default of 5 s is too short if Java has just started on a busy machine."""
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend) as listening:
+def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend) as listening:
         yield listening
 
 
@@ -59,57 +59,59 @@ def consumer(bootstrap: str, group: str = "g", **config: str) -> ck.Consumer:
 # --- librdkafka ---------------------------------------------------------------------------------------
 
 
-def test_a_consumer_commits_and_reads_what_is_committed(listening: Listening, backend: MemoryBackend) -> None:
-    mine = consumer(listening.bootstrap)
+def test_a_consumer_commits_and_reads_what_is_committed(listening: MemoryListener, backend: MemoryBackend) -> None:
+    client = consumer(listening.bootstrap)
     try:
-        committed = mine.commit(
+        committed = client.commit(
             offsets=[ck.TopicPartition("t", 0, 5), ck.TopicPartition("t", 1, 6, metadata="note")], asynchronous=False
         )
         assert [(tp.partition, tp.offset, tp.error) for tp in committed] == [(0, 5, None), (1, 6, None)]
-        found = mine.committed([ck.TopicPartition("t", p) for p in range(3)], timeout=10)
+        found = client.committed([ck.TopicPartition("t", p) for p in range(3)], timeout=10)
         assert [(tp.offset, tp.metadata) for tp in found] == [(5, None), (6, "note"), (ck.OFFSET_INVALID, None)]
     finally:
-        mine.close()
-    assert backend.offsets["g"]["t"] == {0: (5, -1, ""), 1: (6, -1, "note\0")}, "with the zero byte that it adds"
+        client.close()
+    assert backend.offsets["g"]["t"] == {0: (5, -1, ""), 1: (6, -1, "note\0")}, (
+        "with the zero byte that librdkafka adds"
+    )
 
 
-def test_a_consumer_waits_while_the_coordinator_loads(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_consumer_waits_while_the_coordinator_loads(listening: MemoryListener, backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {0: (42, -1, "")}}
     backend.errors["g"] = 14
-    mine = consumer(listening.bootstrap)
+    client = consumer(listening.bootstrap)
     try:
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(mine.committed, [ck.TopicPartition("t", 0)], timeout=20)
+            waiting = pool.submit(client.committed, [ck.TopicPartition("t", 0)], timeout=20)
             with pytest.raises(TimeoutError):
                 waiting.result(0.5)
             backend.errors.clear()
             assert waiting.result(20)[0].offset == 42
     finally:
-        mine.close()
+        client.close()
 
 
-def test_the_admin_api(listening: Listening, backend: MemoryBackend) -> None:
+def test_the_admin_api(listening: MemoryListener, backend: MemoryBackend) -> None:
     backend.offsets = {"g": {"t": {0: (5, -1, ""), 1: (6, -1, "")}}, "h": {"t": {0: (7, -1, "")}}}
     admin = AdminClient({"bootstrap.servers": listening.bootstrap})
 
     assert {group.group_id for group in admin.list_consumer_groups().result(10).valid} == {"g", "h"}
-    described = admin.describe_consumer_groups(["g", "nobody"])
+    described = admin.describe_consumer_groups(["g", "missing"])
     assert described["g"].result(10).state == ck.ConsumerGroupState.EMPTY
-    assert described["nobody"].result(10).state == ck.ConsumerGroupState.DEAD
+    assert described["missing"].result(10).state == ck.ConsumerGroupState.DEAD
     offsets = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("g")])["g"].result(10)
     assert [(tp.topic, tp.partition, tp.offset) for tp in offsets.topic_partitions] == [("t", 0, 5), ("t", 1, 6)]
-    wanted = ck.ConsumerGroupTopicPartitions("new", [ck.TopicPartition("t", 4, 44)])
-    admin.alter_consumer_group_offsets([wanted])["new"].result(10)
+    altered = ck.ConsumerGroupTopicPartitions("new", [ck.TopicPartition("t", 4, 44)])
+    admin.alter_consumer_group_offsets([altered])["new"].result(10)
     assert admin.delete_consumer_groups(["h"])["h"].result(10) is None
     with pytest.raises(ck.KafkaException) as caught:
-        admin.delete_consumer_groups(["nobody"])["nobody"].result(10)
+        admin.delete_consumer_groups(["missing"])["missing"].result(10)
     assert caught.value.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND
     assert sorted(backend.offsets) == ["g", "new"]
     assert [node.port for node in admin.describe_cluster().result(10).nodes] == [listening.port]
     assert sorted(admin.list_topics(timeout=10).brokers) == [1]
 
 
-def test_two_hundred_commits_in_flight(listening: Listening, backend: MemoryBackend) -> None:
+def test_two_hundred_commits_in_flight(listening: MemoryListener, backend: MemoryBackend) -> None:
     admin = AdminClient({"bootstrap.servers": listening.bootstrap})
     futures = []
     for number in range(400):
@@ -125,12 +127,12 @@ def test_two_hundred_commits_in_flight(listening: Listening, backend: MemoryBack
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for this machine, its key in the same file."""
+    """A self-signed certificate for this machine, with its key in the same file."""
     directory = tmp_path_factory.mktemp("tls")
-    made = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
+    options = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made, *names],
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options, *names],
         cwd=directory,
         check=True,
         capture_output=True,
@@ -141,13 +143,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def secured(tmp_path: Path, certificate: Path, backend: MemoryBackend) -> Iterator[Listening]:
+def secured(tmp_path: Path, certificate: Path, backend: MemoryBackend) -> Iterator[MemoryListener]:
     (tmp_path / "users.toml").write_text('[users.alice]\npassword = "a secret"\n[users.bob]\npassword = "b secret"\n')
     (tmp_path / "rules.toml").write_text(
         '[[rule]]\nprincipals = ["alice"]\ngroups = ["alices-*"]\ntopics = ["orders"]\noperations = ["read", "write"]\n'
     )
     backend.offsets = {"alices-1": {"orders": {0: (5, -1, "")}}, "other": {"orders": {0: (6, -1, "")}}}
-    with Listening(
+    with MemoryListener(
         backend,
         authentication=Authentication(load_credentials(tmp_path / "users.toml")),
         authorizer=load_rules(tmp_path / "rules.toml"),
@@ -167,38 +169,38 @@ def login(certificate: Path, mechanism: str, user: str, password: str) -> dict[s
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_user_reaches_its_own_groups_and_no_others(secured: Listening, certificate: Path, mechanism: str) -> None:
+def test_a_user_reaches_only_its_own_groups(secured: MemoryListener, certificate: Path, mechanism: str) -> None:
     admin = AdminClient({"bootstrap.servers": secured.bootstrap, **login(certificate, mechanism, "alice", "a secret")})
 
     assert [group.group_id for group in admin.list_consumer_groups().result(20).valid] == ["alices-1"]
-    mine = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("alices-1")])["alices-1"].result(20)
-    assert [tp.offset for tp in mine.topic_partitions] == [5]
+    client = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("alices-1")])["alices-1"].result(20)
+    assert [tp.offset for tp in client.topic_partitions] == [5]
     with pytest.raises(ck.KafkaException) as caught:
         admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("other")])["other"].result(20)
     assert caught.value.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def test_a_commit_to_a_foreign_group_or_topic_is_an_authorization_error(
-    secured: Listening, certificate: Path, backend: MemoryBackend
+    secured: MemoryListener, certificate: Path, backend: MemoryBackend
 ) -> None:
     settings = {"bootstrap.servers": secured.bootstrap, **login(certificate, "SCRAM-SHA-256", "alice", "a secret")}
     for group, topic, code in (
         ("other", "orders", ck.KafkaError.GROUP_AUTHORIZATION_FAILED),
         ("alices-1", "bills", ck.KafkaError.TOPIC_AUTHORIZATION_FAILED),
     ):
-        mine = ck.Consumer({**settings, "group.id": group, "enable.auto.commit": False})
+        client = ck.Consumer({**settings, "group.id": group, "enable.auto.commit": False})
         try:
             with pytest.raises(ck.KafkaException) as caught:
-                mine.commit(offsets=[ck.TopicPartition(topic, 0, 99)], asynchronous=False)
+                client.commit(offsets=[ck.TopicPartition(topic, 0, 99)], asynchronous=False)
             assert caught.value.args[0].code() == code
         finally:
-            mine.close()
+            client.close()
     assert backend.commits == 0
 
 
-@pytest.mark.parametrize(("user", "password"), [("alice", "b secret"), ("nobody", "a secret")])
+@pytest.mark.parametrize(("user", "password"), [("alice", "b secret"), ("missing", "a secret")])
 def test_wrong_credentials_are_an_authentication_error(
-    secured: Listening, certificate: Path, user: str, password: str
+    secured: MemoryListener, certificate: Path, user: str, password: str
 ) -> None:
     errors: list[ck.KafkaError] = []
     settings = login(certificate, "SCRAM-SHA-256", user, password)
@@ -210,9 +212,11 @@ def test_wrong_credentials_are_an_authentication_error(
     assert ck.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
-def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Listening, certificate: Path) -> None:
+def test_a_polling_consumer_with_wrong_credentials_gets_an_authentication_error(
+    secured: MemoryListener, certificate: Path
+) -> None:
     errors: list[ck.KafkaError] = []
-    mine = ck.Consumer(
+    client = ck.Consumer(
         {
             "bootstrap.servers": secured.bootstrap,
             "group.id": "alices-1",
@@ -220,20 +224,20 @@ def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Liste
             **login(certificate, "PLAIN", "alice", "wrong"),
         }
     )
-    mine.subscribe(["orders"])
+    client.subscribe(["orders"])
     try:
         for _ in range(600):
-            mine.poll(0.1)
+            client.poll(0.1)
             if errors:
                 break
     finally:
-        mine.close()
+        client.close()
     assert errors[0].code() == ck.KafkaError._AUTHENTICATION
     assert "Authentication failed" in errors[0].str()
 
 
 @pytest.mark.parametrize(
-    ("settings", "within", "said"),
+    ("settings", "within", "message"),
     [
         (
             [
@@ -250,7 +254,7 @@ def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Liste
     ids=["wrong credentials", "no credentials"],
 )
 def test_the_java_tool_fails_clearly_without_a_login(
-    secured: Listening, certificate: Path, tmp_path: Path, settings: list[str], within: int, said: str
+    secured: MemoryListener, certificate: Path, tmp_path: Path, settings: list[str], within: int, message: str
 ) -> None:
     trust = [f"ssl.truststore.location={certificate.parent / 'cert.pem'}", "ssl.truststore.type=PEM"]
     (tmp_path / "client.properties").write_text(
@@ -259,21 +263,21 @@ def test_the_java_tool_fails_clearly_without_a_login(
     config = ["--command-config", str(tmp_path / "client.properties")]
     arguments = ["--bootstrap-server", secured.bootstrap.replace("127.0.0.1", "localhost"), "--list", "--timeout"]
     found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout_s=60)
-    assert said in found.stdout + found.stderr
+    assert message in found.stdout + found.stderr
 
 
-def test_no_credentials_and_no_tls_get_nothing(secured: Listening, certificate: Path) -> None:
+def test_clients_without_credentials_or_tls_are_disconnected(secured: MemoryListener, certificate: Path) -> None:
     with WireClient(secured.port) as plain:
         plain.send(18, 0, {})
-        assert plain.hung_up()
+        assert plain.is_disconnected()
     context = ssl.create_default_context(cafile=str(certificate.parent / "cert.pem"))
     with WireClient(secured.port, tls=context) as anonymous:
         anonymous.ask(18, 0, {})
         anonymous.send(3, 5, {"topics": []})
-        assert anonymous.hung_up()
+        assert anonymous.is_disconnected()
 
 
-def test_certificates_that_cannot_be_used_say_so(tmp_path: Path, certificate: Path) -> None:
+def test_unusable_certificates_are_reported(tmp_path: Path, certificate: Path) -> None:
     (tmp_path / "junk.pem").write_text("junk")
     with pytest.raises(ConfigError, match=r"nothing\.pem: No such file"):
         server_tls(tmp_path / "nothing.pem")
@@ -288,12 +292,12 @@ def test_certificates_that_cannot_be_used_say_so(tmp_path: Path, certificate: Pa
         server_tls(certificate, client_ca=tmp_path / "nothing.pem")
 
 
-# --- before a real cluster ----------------------------------------------------------------------------
+# --- in front of a real cluster -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
-    """Two partitions of 20 messages, of 1970."""
+    """A topic with two partitions of 20 messages each, with timestamps in 1970."""
     make_topic(unique, 2, config={"retention.ms": "-1"})
     producer = ck.Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(40):
@@ -303,22 +307,24 @@ def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
 
 
 @pytest.fixture
-def before_kafka(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
+def listening_with_cluster(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
         yield listening
 
 
 @pytest.mark.servers
-def test_topics_and_log_offsets_are_the_real_clusters(before_kafka: Listening, kafka: KafkaBroker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": before_kafka.bootstrap})
+def test_topics_and_log_offsets_come_from_the_real_cluster(
+    listening_with_cluster: MemoryListener, kafka: KafkaBroker, topic: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": listening_with_cluster.bootstrap})
     real = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     ours, theirs = admin.list_topics(topic, timeout=10), real.list_topics(topic, timeout=10)
     assert ours.cluster_id == theirs.cluster_id
     assert {p: meta.leader for p, meta in ours.topics[topic].partitions.items()} == {0: 1, 1: 1}
     parts = [ck.TopicPartition(topic, p) for p in (0, 1)]
-    asked = {parts[0]: OffsetSpec.latest(), parts[1]: OffsetSpec.for_timestamp(1_010)}
-    found = {tp.partition: f.result(10).offset for tp, f in admin.list_offsets(asked).items()}
+    requested = {parts[0]: OffsetSpec.latest(), parts[1]: OffsetSpec.for_timestamp(1_010)}
+    found = {tp.partition: f.result(10).offset for tp, f in admin.list_offsets(requested).items()}
     assert found == {0: 20, 1: 5}
     missing = admin.list_topics("no-such-topic-anywhere", timeout=10).topics["no-such-topic-anywhere"]
     assert missing.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -326,18 +332,21 @@ def test_topics_and_log_offsets_are_the_real_clusters(before_kafka: Listening, k
 
 @pytest.mark.servers
 def test_each_partition_and_each_leader_has_its_own_outcome(
-    kafka: KafkaBroker, topic: str, before_kafka: Listening
+    kafka: KafkaBroker, topic: str, listening_with_cluster: MemoryListener
 ) -> None:
-    async def ask() -> dict[str, list[FoundOffset]]:
+    async def query_offsets() -> dict[str, list[FoundOffset]]:
         upstream = BackingClusterClient(kafka.bootstrap, Security())
         try:
-            asked = {topic: [OffsetQuery(0, -2), OffsetQuery(9, -1), OffsetQuery(1, -77)], "none": [OffsetQuery(0, -1)]}
-            found = await upstream.list_offsets(asked, read_committed=True)
+            requested = {
+                topic: [OffsetQuery(0, -2), OffsetQuery(9, -1), OffsetQuery(1, -77)],
+                "none": [OffsetQuery(0, -1)],
+            }
+            found = await upstream.list_offsets(requested, read_committed=True)
             return {name: sorted(offsets) for name, offsets in found.items()}
         finally:
             await upstream.close()
 
-    found = before_kafka.run(ask())
+    found = listening_with_cluster.run(query_offsets())
     assert [(o.partition, o.error, o.offset) for o in found[topic]] == [(0, 0, 0), (1, 35, -1), (9, 3, -1)]
     assert [(o.partition, o.error) for o in found["none"]] == [(0, 3)]
 
@@ -345,16 +354,18 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
 @pytest.mark.servers
 @pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.1"])
 def test_every_command_of_the_java_tool(
-    before_kafka: Listening, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
+    listening_with_cluster: MemoryListener, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
 ) -> None:
-    """Each command on a group of its own, a few at a time, since Java takes its time to start."""
+    """Each command uses its own group. A few commands run concurrently, because Java starts slowly."""
     for group in ("described", "reset", "exported", "imported", "shortened", "deleted"):
         backend.offsets[group] = {topic: {0: (5, -1, ""), 1: (6, -1, "")}}
     file = tmp_path / "offsets.csv"
     file.write_text(f"{topic},0,11\n{topic},1,12\n")
 
     def tool(*arguments: str) -> str:
-        done = java_tool(tools, GROUPS_TOOL, ["--bootstrap-server", before_kafka.bootstrap, *PATIENT, *arguments])
+        done = java_tool(
+            tools, GROUPS_TOOL, ["--bootstrap-server", listening_with_cluster.bootstrap, *PATIENT, *arguments]
+        )
         assert "Error" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout
 

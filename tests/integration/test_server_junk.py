@@ -1,7 +1,7 @@
 """Junk at the listener: mutated and truncated requests, half-open and slow connections, huge length fields.
 
-The listener runs in a process of its own, so that a crash is seen as one. Meanwhile a witness commits and fetches, and
-must never wait long or be told anything wrong.
+The listener runs in its own process, so that the test detects a crash. Meanwhile a witness commits and fetches. It must
+never wait long or get a wrong response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from listening import USUAL, ConnectionClosedByBroker, WireClient, commit_errors, commit_message
+from memory_listener import DEFAULT_FIELDS, ConnectionClosedByBroker, WireClient, commit_errors, commit_message
 
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
@@ -75,7 +75,7 @@ SAMPLES: dict[int, tuple[range, dict[str, Any]]] = {
 
 
 class ListenerProcess:
-    """See `listener_process`."""
+    """A listener in another process, which runs `listener_process`."""
 
     def __init__(self, directory: Path) -> None:
         credentials = directory / "users.toml"
@@ -105,20 +105,20 @@ class ListenerProcess:
         finally:
             self._process.kill()
 
-    def figures(self) -> dict[str, Any]:
-        """What the listener tells of itself. Fails where it has died."""
+    def metrics(self) -> dict[str, Any]:
+        """The metrics that the listener reports. Fails if the listener has died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"the listener died ({self._process.wait(5)}): {self.log.read_text()[-2000:]}"
-        figures: dict[str, Any] = json.loads(line)
-        return figures
+        metrics: dict[str, Any] = json.loads(line)
+        return metrics
 
 
 class Witness(threading.Thread):
-    """A well-behaved client; keeps the longest time that it waited for an answer, and whatever was wrong."""
+    """A well-behaved client, which records its longest wait for a response and all wrong responses."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Witness(threading.Thread):
             self.wrong.append((self.rounds, errors, found))
 
     def end(self) -> None:
-        """Once it has been served a few times more than not at all, however short the test was."""
+        """Ends the thread after a few rounds at least, however short the test was."""
         until = time.monotonic() + PATIENCE
         while self.rounds <= 3 and self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -165,7 +165,7 @@ def listener(tmp_path: Path) -> Iterator[ListenerProcess]:
 
 @pytest.fixture
 def witness(listener: ListenerProcess) -> Iterator[Witness]:
-    """Fails the test where it was troubled."""
+    """Fails the test if the witness got a wrong response."""
     witness = Witness(listener.open_port)
     witness.start()
     yield witness
@@ -176,18 +176,18 @@ def witness(listener: ListenerProcess) -> Iterator[Witness]:
 
 def corpus() -> list[bytes]:
     """A valid frame of every request and version."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as nobody:
-        client = WireClient(nobody.getsockname()[1])
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        client = WireClient(server.getsockname()[1])
     with client:
         return [
-            client.frame(api_key, version, encode_request(api_key, version, {**USUAL, **message}), 7)
+            client.frame(api_key, version, encode_request(api_key, version, {**DEFAULT_FIELDS, **message}), 7)
             for api_key, (versions, message) in SAMPLES.items()
             for version in versions
         ]
 
 
 def mutated(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    """A frame with something wrong with it. Its length field is mostly made to fit, or nothing behind would be read."""
+    """A damaged frame. Its length field mostly fits, because the listener would not read on otherwise."""
     body = bytearray(frame[4:])
     for _ in range(rng.randint(1, 3)):
         kind = rng.randrange(7)
@@ -210,7 +210,7 @@ def mutated(rng: random.Random, frame: bytes, other: bytes) -> bytes:
     return struct.pack(">i", length) + body
 
 
-def pour(rng: random.Random, frames: list[bytes], ports: tuple[int, int], requests: int) -> None:
+def send_junk(rng: random.Random, frames: list[bytes], ports: tuple[int, int], requests: int) -> None:
     """Sends junk over many connections, a few requests each, and waits until the listener has closed each of them."""
     while requests > 0:
         several = [mutated(rng, rng.choice(frames), rng.choice(frames)) for _ in range(rng.randint(1, 3))]
@@ -229,14 +229,14 @@ def test_mutated_and_truncated_requests(listener: ListenerProcess, witness: Witn
     frames = corpus()
     ports = listener.open_port, listener.secured_port
     rng = random.Random(SEED)
-    pour(rng, frames, ports, REQUESTS // 5)
-    before = listener.figures()["resident"]
+    send_junk(rng, frames, ports, REQUESTS // 5)
+    before = listener.metrics()["resident"]
 
     for _ in range(4):
-        pour(rng, frames, ports, REQUESTS // 5)
-        listener.figures()
+        send_junk(rng, frames, ports, REQUESTS // 5)
+        listener.metrics()
 
-    after = listener.figures()
+    after = listener.metrics()
     assert after["resident"] < before + 16 * 1024 * 1024
     assert after["services"][0]["connections"] <= 2
     assert after["services"][1]["connections"] <= 1
@@ -249,9 +249,9 @@ def test_mutated_and_truncated_requests(listener: ListenerProcess, witness: Witn
 def test_half_open_and_slow_connections_and_huge_length_fields(listener: ListenerProcess, witness: Witness) -> None:
     frames = corpus()
     rng = random.Random(SEED)
-    before = listener.figures()["resident"]
-    held = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) for _ in range(300)]
-    for connection in held:
+    before = listener.metrics()["resident"]
+    half_open = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) for _ in range(300)]
+    for connection in half_open:
         frame = rng.choice(frames)
         connection.sendall(frame[: rng.randrange(1, len(frame))])
 
@@ -264,7 +264,7 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
             huge.sendall(bytes(1 << 20))
             assert huge.recv(1) == b""
 
-    # Bytes one by one, on many connections in turn; each request is answered in the end.
+    # Bytes arrive one by one, on many connections in turn. Each request gets a response in the end.
     slow = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) for _ in range(20)]
     versions = WireClient(listener.open_port)
     frame = versions.frame(18, 0, b"", 5)
@@ -274,13 +274,13 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
     for connection in slow:
         assert connection.recv(4) != b""
 
-    figures = listener.figures()
-    assert figures["services"][0]["connections"] >= 320
-    assert figures["resident"] < before + 16 * 1024 * 1024
-    for connection in [*held, *slow, versions.socket]:
+    metrics = listener.metrics()
+    assert metrics["services"][0]["connections"] >= 320
+    assert metrics["resident"] < before + 16 * 1024 * 1024
+    for connection in [*half_open, *slow, versions.socket]:
         connection.close()
     end = time.monotonic() + PATIENCE
-    while listener.figures()["services"][0]["connections"] > 1:
+    while listener.metrics()["services"][0]["connections"] > 1:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert witness.longest < 5

@@ -1,7 +1,7 @@
-"""Who owns which shard group when managers come, go, die and freeze: real processes, a real coordinator.
+"""Ownership of shard groups when managers join, leave, die and freeze, with real processes and a real coordinator.
 
-At no instant do two processes own a shard group: `owned_intervals` takes what each of them wrote down, and counts a
-process as an owner for as long as its lease would have said so, even where it was frozen or dead by then.
+Two processes never own a shard group at the same time. `owned_intervals` reads the events that each process recorded,
+and counts a process as an owner while its lease is valid, even if the process was frozen or dead by then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 pytestmark = pytest.mark.servers
 
 SESSION = 6.0
-"""The shortest that brokers allow."""
+"""Session timeout in seconds: the shortest that brokers allow."""
 REBALANCE = 3
 """The rebalance timeout of a `shard_group_owner`, in sessions."""
 SHARD_GROUPS = frozenset(range(8))
@@ -41,7 +41,7 @@ SHARD_GROUPS = frozenset(range(8))
 
 @dataclass
 class Owner:
-    """One `shard_group_owner` process and its notebook."""
+    """One `shard_group_owner` process and the events that it recorded."""
 
     name: str
     path: Path
@@ -52,23 +52,23 @@ class Owner:
         return [json.loads(line) for line in lines[:-1]]
 
     def shard_groups(self) -> frozenset[int]:
-        """What it has now."""
-        held: set[int] = set()
+        """The shard groups that the process owns now."""
+        owned: set[int] = set()
         for entry in self.entries():
-            if entry["event"] == "take":
-                held.add(entry["shard_group"])
-            elif entry["event"] == "give_up":
-                held.discard(entry["shard_group"])
-        return frozenset(held)
+            if entry["event"] == "assigned":
+                owned.add(entry["shard_group"])
+            elif entry["event"] == "revoked":
+                owned.discard(entry["shard_group"])
+        return frozenset(owned)
 
-    def given_up(self, since: float) -> list[int]:
-        return [e["shard_group"] for e in self.entries() if e["event"] == "give_up" and e["t"] >= since]
+    def revoked(self, since: float) -> list[int]:
+        return [e["shard_group"] for e in self.entries() if e["event"] == "revoked" and e["t"] >= since]
 
     def taken_at(self, shard_group: int, since: float) -> float:
         return next(
             e["t"]
             for e in self.entries()
-            if e["event"] == "take" and e["shard_group"] == shard_group and e["t"] >= since
+            if e["event"] == "assigned" and e["shard_group"] == shard_group and e["t"] >= since
         )
 
     def samples(self) -> list[dict[str, Any]]:
@@ -79,27 +79,27 @@ class Owner:
         return bool(samples) and samples[-1]["valid"]
 
     def samples_after(self, moment: float) -> list[dict[str, Any]]:
-        """Those begun after a moment; there is one at least."""
-        wait_for(lambda: self.samples()[-1]["t"] > moment, f"{self.name} is awake")
+        """The samples that began after a moment. Waits until there is at least one."""
+        wait_for(lambda: self.samples()[-1]["t"] > moment, f"{self.name} is running again")
         return [e for e in self.samples() if e["t"] > moment]
 
     def lease_end(self) -> float:
-        """When the lease that it had last runs out, or ran out."""
+        """The time at which the latest lease ends or ended."""
         return max(e["t"] + e["left"] for e in self.samples() if e["valid"])
 
     def owned_intervals(self) -> list[tuple[int, float, float]]:
-        """Shard group, from, until: held, with a lease."""
+        """Shard group, start and end of each interval in which the process owned it with a valid lease."""
         found = []
         taken: dict[int, float] = {}
         entries = self.entries()
         leases = [(e["t"], e["t"] + e["left"]) for e in self.samples() if e["valid"]]
         for entry in [
             *entries,
-            *({"t": float("inf"), "event": "give_up", "shard_group": shard_group} for shard_group in SHARD_GROUPS),
+            *({"t": float("inf"), "event": "revoked", "shard_group": shard_group} for shard_group in SHARD_GROUPS),
         ]:
-            if entry["event"] == "take":
+            if entry["event"] == "assigned":
                 taken[entry["shard_group"]] = entry["t"]
-            elif entry["event"] == "give_up" and entry["shard_group"] in taken:
+            elif entry["event"] == "revoked" and entry["shard_group"] in taken:
                 start, end = taken.pop(entry["shard_group"]), entry["t"]
                 for begin, until in leases:
                     if begin < end and until > start:
@@ -128,11 +128,11 @@ class Owners:
         return owner
 
     def wait_until_shared_by(self, *owners: Owner, seconds: float = 60) -> None:
-        """Every shard group has one of these owners, evenly, and all of them have a lease."""
+        """Waits until these owners share all shard groups evenly and have valid leases."""
 
         def shared() -> bool:
             shard_groups = [owner.shard_groups() for owner in owners]
-            sizes = [len(held) for held in shard_groups]
+            sizes = [len(owned) for owned in shard_groups]
             return (
                 sum(sizes) == len(SHARD_GROUPS)
                 and frozenset().union(*shard_groups) == SHARD_GROUPS
@@ -142,15 +142,15 @@ class Owners:
 
         wait_for(shared, f"shard groups are shared by {[owner.name for owner in owners]}", seconds)
 
-    def assert_never_two(self) -> None:
+    def assert_single_owner(self) -> None:
         intervals = [
             (shard_group, start, end, o.name) for o in self.all for shard_group, start, end in o.owned_intervals()
         ]
         for shard_group in SHARD_GROUPS:
-            of_slot = sorted((start, end, name) for s, start, end, name in intervals if s == shard_group)
-            assert of_slot, f"shard group {shard_group} was never owned"
+            owned = sorted((start, end, name) for s, start, end, name in intervals if s == shard_group)
+            assert owned, f"shard group {shard_group} was never owned"
             last: dict[str, float] = {}
-            for start, end, name in of_slot:
+            for start, end, name in owned:
                 for other, until in last.items():
                     assert other == name or until <= start, f"shard group {shard_group}: {other} and {name} at {start}"
                 last[name] = max(last.get(name, 0.0), end)
@@ -173,38 +173,37 @@ def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[..., Owners]]:
         yield make
 
 
-def test_shard_groups_move_at_once_when_a_manager_leaves_and_no_longer_than_due_when_one_comes(
+def test_shard_groups_move_at_once_when_a_manager_leaves_and_only_a_fair_share_moves_when_one_joins(
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
-    # Sessions so long that no shard group moves because one is over.
+    # Sessions are so long that no shard group moves because a session has expired.
     owners = owners_at(kafka.bootstrap, session=60.0)
     first, second, third = owners.start("first"), owners.start("second"), owners.start("third")
     owners.wait_until_shared_by(first, second, third)
 
-    # One leaves cleanly: its shard groups move long before its session would be over, nobody else loses any.
+    # One leaves cleanly: its shard groups move long before its session would expire, and the others lose none.
     since = boottime()
     first.process.send_signal(signal.SIGTERM)
     owners.wait_until_shared_by(second, third, seconds=MARGIN * owners.session / 2)
-    assert second.given_up(since) == third.given_up(since) == []
+    assert second.revoked(since) == third.revoked(since) == []
     assert first.process.wait(30) == 0
 
-    # Another comes: it is given what it is due, and no more moves than that.
+    # Another one joins: it gets its share, and no other shard group moves.
     since = boottime()
     fourth = owners.start("fourth")
     owners.wait_until_shared_by(second, third, fourth)
-    assert len(second.given_up(since) + third.given_up(since)) == len(fourth.shard_groups())
-    owners.assert_never_two()
+    assert len(second.revoked(since) + third.revoked(since)) == len(fourth.shard_groups())
+    owners.assert_single_owner()
 
 
-def test_shard_groups_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
+def test_shard_groups_move_when_the_session_of_a_dead_or_frozen_manager_expires(
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
     owners = owners_at(kafka.bootstrap)
     second, third, fourth = owners.start("second"), owners.start("third"), owners.start("fourth")
     owners.wait_until_shared_by(second, third, fourth)
 
-    # One is killed: its shard groups move when its session is over, and nobody waits for it until the rebalance's time
-    # is.
+    # One is killed: its shard groups move when its session expires, and the rebalance does not wait for its timeout.
     since = boottime()
     second.process.kill()
     owners.wait_until_shared_by(third, fourth)
@@ -217,22 +216,20 @@ def test_shard_groups_move_when_the_session_of_a_manager_that_died_or_froze_is_o
     assert len(moved) == len(second.shard_groups())
     assert second.lease_end() < min(moved) <= max(moved) < since + REBALANCE * SESSION
 
-    # One is frozen past its session: its shard groups move, and on waking it knows at once that it owns nothing.
+    # One is frozen past its session: its shard groups move, and when it resumes, it detects at once that it owns none.
     frozen = third.shard_groups()
     third.process.send_signal(signal.SIGSTOP)
     owners.wait_until_shared_by(fourth)
     assert fourth.shard_groups() >= frozen
-    woken = boottime()
+    resumed = boottime()
     third.process.send_signal(signal.SIGCONT)
-    assert third.samples_after(woken)[0]["valid"] is False
+    assert third.samples_after(resumed)[0]["valid"] is False
     owners.wait_until_shared_by(third, fourth)
-    assert set(third.given_up(woken)) == frozen
-    owners.assert_never_two()
+    assert set(third.revoked(resumed)) == frozen
+    owners.assert_single_owner()
 
 
-def test_without_a_coordinator_no_client_owns_anything_until_it_is_back(
-    tmp_path: Path, owners_at: Callable[..., Owners]
-) -> None:
+def test_without_a_coordinator_no_manager_owns_a_shard_group(tmp_path: Path, owners_at: Callable[..., Owners]) -> None:
     with KraftBroker(tmp_path / "kraft") as broker:
         owners = owners_at(broker.bootstrap)
         first, second = owners.start("first"), owners.start("second")
@@ -241,18 +238,18 @@ def test_without_a_coordinator_no_client_owns_anything_until_it_is_back(
         frozen = boottime()
         wait_for(lambda: not first.valid() and not second.valid(), "leases have run out")
         for owner in (first, second):
-            # What was answered before the freeze is good for its time, to its end and no longer.
+            # A lease from before the freeze is valid to its end and no longer.
             end = owner.lease_end()
             assert frozen < end <= frozen + MARGIN * SESSION
-            # A look has ended when the next one begins.
-            assert all(look["valid"] for look, after in pairwise(owner.samples_after(frozen)) if after["t"] < end)
-            assert not any(look["valid"] for look in owner.samples_after(frozen + MARGIN * SESSION))
+            # A sample is complete when the next one begins.
+            assert all(sample["valid"] for sample, after in pairwise(owner.samples_after(frozen)) if after["t"] < end)
+            assert not any(sample["valid"] for sample in owner.samples_after(frozen + MARGIN * SESSION))
         broker.thaw()
         owners.wait_until_shared_by(first, second)
-        owners.assert_never_two()
+        owners.assert_single_owner()
 
 
-def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaBroker, unique: str) -> None:
+def test_errors_that_only_an_administrator_can_fix_are_reported_at_once(kafka: KafkaBroker, unique: str) -> None:
     async def refusals() -> tuple[str, str]:
         client = Client(kafka.bootstrap, Security.of({}))
 
@@ -275,22 +272,22 @@ def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaB
 
         first = ownership("offsetmgr-1", 10)
         await first.start(Idle())
-        told = []
+        reported = []
         for other in (ownership("offsetmgr-2", 10), ownership("offsetmgr-1", 1)):
             with pytest.raises(OffsetMgrError) as caught:
                 await other.start(Idle())
-            told.append(str(caught.value))
+            reported.append(str(caught.value))
             await other.stop()
         await first.stop()
         await client.close()
-        return told[0], told[1]
+        return reported[0], reported[1]
 
     another_protocol, another_session = asyncio.run(refusals())
     assert another_protocol == f"group {unique}: the group's members use another protocol (INCONSISTENT_GROUP_PROTOCOL)"
     assert another_session.endswith("exclude our session timeout (INVALID_SESSION_TIMEOUT)")
 
 
-def test_a_manager_that_differs_from_the_others_is_reported_once(
+def test_a_manager_with_different_settings_is_excluded_with_a_reason(
     kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def exclusion_reason() -> str | None:
@@ -316,18 +313,18 @@ def test_a_manager_that_differs_from_the_others_is_reported_once(
         first, other = ownership(1, "avro"), ownership(2, "kafka")
         await first.start(Idle())
         await other.start(Idle())
-        told = other.exclusion_reason
+        reported = other.exclusion_reason
         await other.stop()
         await first.stop()
         await client.close()
-        return told
+        return reported
 
     assert "kafka" in (asyncio.run(exclusion_reason()) or "")
     assert "assigns no shard groups" not in caplog.text
 
 
 class Idle:
-    """A `OwnershipListener` that does nothing."""
+    """An `OwnershipListener` that does nothing."""
 
     def on_assigned(self, shard_group: int) -> None: ...
 

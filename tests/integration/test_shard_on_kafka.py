@@ -1,6 +1,6 @@
 """Shards over a real offsets topic: the scenarios of ``tests/scenarios/shard``, and the model against its oracle.
 
-What no real log can be made to do (hang in the middle of an append) is played on the log in memory only.
+Faults that a real log cannot reproduce, such as an append that hangs midway, are tested on the in-memory log only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from scenarios.scenario_log import ScenarioLog
 from scenarios.shard_model import ShardModel
-from scenarios.shard_script import SCENARIOS, needed_fates, play
-from scenarios.world import World
+from scenarios.shard_script import SCENARIOS, required_outcomes, run_scenario
 
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
@@ -32,12 +32,12 @@ AVRO, KAFKA = AvroRecordFormat(), KafkaRecordFormat()
 
 
 @pytest.fixture(scope="module")
-def new_world(kafka: KafkaBroker) -> Iterator[Callable[[], World]]:
-    """Each on a partition of its own, since making a topic takes longer than a scenario."""
+def new_log(kafka: KafkaBroker) -> Iterator[Callable[[], ScenarioLog]]:
+    """Creates logs, each on its own partition, since the creation of a topic takes longer than a scenario."""
     topic = f"shard-worlds-{os.urandom(4).hex()}"
     log = KafkaLog(kafka.bootstrap, topic, ensure_topic(kafka.bootstrap, {}, topic, partitions=PARTITIONS).partitions)
     numbers = count()
-    yield lambda: World(log, next(numbers))
+    yield lambda: ScenarioLog(log, next(numbers))
     log.close()
 
 
@@ -46,20 +46,20 @@ def new_world(kafka: KafkaBroker) -> Iterator[Callable[[], World]]:
     [
         pytest.param(path, (AVRO, KAFKA)[number % 2], id=path.stem)
         for number, path in enumerate(SCENARIOS)
-        if needed_fates(path) <= set(World.fates)
+        if required_outcomes(path) <= set(ScenarioLog.outcomes)
     ],
 )
-def test_scenario(scenario: Path, record_format: RecordFormat, new_world: Callable[[], World]) -> None:
-    play(scenario, new_world(), record_format)
+def test_scenario(scenario: Path, record_format: RecordFormat, new_log: Callable[[], ScenarioLog]) -> None:
+    run_scenario(scenario, new_log(), record_format)
 
 
 @pytest.mark.parametrize("format_of_records", [AVRO, KAFKA], ids=lambda one: one.name)
-def test_model(format_of_records: RecordFormat, new_world: Callable[[], World]) -> None:
+def test_model(format_of_records: RecordFormat, new_log: Callable[[], ScenarioLog]) -> None:
     class OnKafka(ShardModel):
         record_format = format_of_records
 
-        def new_world(self) -> World:
-            return new_world()
+        def new_log(self) -> ScenarioLog:
+            return new_log()
 
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         OnKafka,

@@ -1,5 +1,7 @@
-"""`SimpleConsumer` where something goes wrong: leaders that move, brokers that end, freeze and come back, coordinators
-that load or are the wrong one, groups with members; and where the coordinator is an offset manager of ours."""
+"""`SimpleConsumer` under faults, and with an offset manager as the coordinator.
+
+Leaders move, brokers stop, freeze and return, coordinators load or are the wrong one, and groups have members.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import confluent_kafka as ck
 import pytest
 from backend_listeners import ManagerListener
 from confluent_kafka.admin import AdminClient
-from listening import Listening, MemoryBackend
+from memory_listener import MemoryBackend, MemoryListener
 from processes import create_topic, wait_for
 from stopwatch import Stopwatch
 
@@ -53,11 +55,11 @@ def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0)
     assert producer.flush(30) == 0
 
 
-# --- brokers of this module's own -----------------------------------------------------------------
+# --- two brokers for this module ------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
-    """Two brokers: ``moving`` is on both and led by the first, ``first`` and ``second`` are on that one alone."""
+    """Two brokers. Both have a replica of ``moving``. Each partition in ``alone`` has a replica on one of them only."""
 
     brokers: list[KafkaBroker]
     moving: TopicPartition
@@ -69,7 +71,7 @@ class Pair(NamedTuple):
 
 
 def leader_of(bootstrap: str, topic: str) -> int:
-    """The broker that leads the topic's only partition; waits until whoever is asked knows one."""
+    """The broker that leads the topic's only partition. Waits until the queried broker knows a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     leader = -1
 
@@ -100,7 +102,7 @@ def pair(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -
             list(pool.map(lambda broker: broker.start(), brokers))
         bootstrap = ",".join(broker.bootstrap for broker in brokers)
         names: dict[int, str] = {}
-        for number in range(20):  # where the controller puts them is its own choice
+        for number in range(20):  # the controller chooses the broker
             name = create_topic(bootstrap, f"alone-{number}", 1)
             names.setdefault(leader_of(bootstrap, name), name)
             if len(names) == 2:
@@ -108,7 +110,7 @@ def pair(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -
         moving = create_topic(bootstrap, "moving", 1, replicas=2)
         for name in (*names.values(), moving):
             produce(bootstrap, name, [b"one", b"two", b"three"])
-            for broker in brokers:  # one hears of a new topic later than the other
+            for broker in brokers:  # the brokers learn of a new topic at different times
                 leader_of(broker.bootstrap, name)
         yield Pair(brokers, TopicPartition(moving, 0), [TopicPartition(names[n], 0) for n in range(2)])
     finally:
@@ -121,7 +123,7 @@ def values(fetched: object) -> list[bytes | None]:
 
 
 def reads(ours: SimpleConsumer, tp: TopicPartition) -> list[bytes | None]:
-    """What is in the partition; nothing where that takes too long."""
+    """The values in the partition, or none if the fetch times out."""
     try:
         return values(ours.fetch({tp: 0})[tp])
     except TimedOut:
@@ -129,20 +131,20 @@ def reads(ours: SimpleConsumer, tp: TopicPartition) -> list[bytes | None]:
 
 
 def reads_on(ours: SimpleConsumer, offsets: dict[TopicPartition, int], end: int) -> dict[TopicPartition, object]:
-    """What a consumer that polls has once its high watermarks are ``end``: a broker that has just become the leader may
-    still answer with the one that it last wrote down, 0 if it was killed before it did."""
+    """Fetches until all high watermarks are ``end``. A broker that has just become the leader may still return the high
+    watermark that it stored last, or 0 if it was killed before it stored one."""
     got: dict[TopicPartition, object] = {}
 
-    def all_there() -> bool:
+    def complete() -> bool:
         got.update(ours.fetch(offsets))
         return all(fetched.high_watermark == end for fetched in got.values())  # type: ignore[attr-defined]
 
-    wait_for(all_there, f"the high watermarks are {end}")
+    wait_for(complete, f"the high watermarks are {end}")
     return got
 
 
 @pytest.mark.servers
-def test_a_leader_that_moves_is_followed_and_the_other_partitions_are_read_meanwhile(pair: Pair) -> None:
+def test_a_fetch_follows_a_moved_leader_and_reads_other_partitions_meanwhile(pair: Pair) -> None:
     leader = leader_of(pair.bootstrap, pair.moving.topic)
     other = pair.alone[1 - leader]
     with consumer(pair.bootstrap) as ours:
@@ -160,7 +162,7 @@ def test_a_leader_that_moves_is_followed_and_the_other_partitions_are_read_meanw
 
 
 @pytest.mark.servers
-def test_what_is_down_is_an_outcome_and_a_fetch_that_waits_goes_on_once_it_is_back(pair: Pair) -> None:
+def test_a_stopped_broker_is_reported_and_a_waiting_fetch_completes_once_it_is_back(pair: Pair) -> None:
     up, down = pair.alone
     groups = [f"g{number}" for number in range(8)]
     with consumer(pair.bootstrap) as ours:
@@ -181,7 +183,7 @@ def test_what_is_down_is_an_outcome_and_a_fetch_that_waits_goes_on_once_it_is_ba
                 pair.brokers[1].start()
                 assert fetching.result(40).keys() == {up, down}
                 assert values(reads_on(ours, {down: 0}, 3)[down]) == [b"one", b"two", b"three"]
-                # Some of the groups' coordinators were never away, and some load what they had committed.
+                # Some groups' coordinators never stopped, and the others load the committed offsets.
                 assert [read.result(40)[up] for read in reading] == [Committed(n) for n in range(8)]
                 committing.result(40)
             assert ours.fetch_offsets("late") == {down: Committed(2)}
@@ -191,9 +193,9 @@ def test_what_is_down_is_an_outcome_and_a_fetch_that_waits_goes_on_once_it_is_ba
 
 
 @pytest.mark.servers
-def test_a_frozen_broker_is_a_time_out_and_what_another_leads_is_still_read(pair: Pair) -> None:
+def test_a_frozen_broker_causes_a_timeout_and_partitions_of_the_other_broker_are_read(pair: Pair) -> None:
     up, frozen = pair.alone
-    # Shorter, all together, than the session that tells the controller that the broker is gone.
+    # All timeouts together are shorter than the session after which the controller considers the broker dead.
     with consumer(pair.bootstrap, 1.5) as ours, consumer(pair.brokers[1].bootstrap, 0.5) as alone:
         wait_for(
             lambda: reads(ours, frozen) == reads(alone, frozen) == [b"one", b"two", b"three"], "both are connected"
@@ -202,13 +204,13 @@ def test_a_frozen_broker_is_a_time_out_and_what_another_leads_is_still_read(pair
         try:
             with Stopwatch() as watch, pytest.raises(PartialFailure) as caught:
                 ours.fetch({up: 2, frozen: 0})
-            for ask in (
+            for call in (
                 lambda: alone.fetch({frozen: 0}),
                 lambda: alone.get_offsets_before([frozen], EARLIEST),
                 lambda: alone.fetch_offsets("g"),
             ):
                 with pytest.raises(TimedOut):
-                    ask()
+                    call()
         finally:
             pair.brokers[1].thaw()
     assert {tp: type(e) for tp, e in caught.value.failures.items()} == {frozen: TimedOut}
@@ -237,7 +239,7 @@ def test_a_fetch_waits_for_bytes_and_others_are_served_meanwhile(
 
 
 @pytest.mark.servers
-def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_all_old_consumers(
+def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_old_consumers(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str
 ) -> None:
     tp = TopicPartition(make_topic(unique), 0)
@@ -250,20 +252,20 @@ def test_transactions_leave_gaps_and_aborted_messages_are_read_as_by_all_old_con
         end(30)
 
     with consumer(kafka.bootstrap) as ours:
-        # The mark of the end is written after the producer has been told of it.
+        # The broker writes the end marker after it has answered the producer.
         wait_for(lambda: ours.get_offsets_before([tp], LATEST) == {tp: (4,)}, "the second transaction has ended")
 
         got = ours.fetch({tp: 0})[tp]
 
         assert [(r.offset, r.value) for r in got.records] == [(0, b"kept"), (2, b"aborted")]
         assert (got.next_offset, got.high_watermark) == (4, 4)
-        # The mark of a transaction's end is no message, and reading goes on behind it.
-        mark = ours.fetch({tp: 3})[tp]
-        assert (mark.records, mark.next_offset) == ((), 4)
+        # The end marker of a transaction is not a message, and a fetch continues after it.
+        marker = ours.fetch({tp: 3})[tp]
+        assert (marker.records, marker.next_offset) == ((), 4)
 
 
 @pytest.mark.servers
-def test_brokers_from_4_0_on_tell_one_offset_and_refuse_the_rest(
+def test_brokers_from_4_0_on_return_one_offset_and_reject_a_request_for_more(
     kraft: KraftBroker, make_topic: MakeTopic, unique: str
 ) -> None:
     tp = TopicPartition(make_topic(unique, bootstrap=kraft.bootstrap), 0)
@@ -283,10 +285,10 @@ def test_brokers_from_4_0_on_tell_one_offset_and_refuse_the_rest(
 
 
 @pytest.mark.servers
-def test_offsets_go_to_an_offset_manager_of_ours_and_not_to_the_brokers(
+def test_offsets_go_to_an_offset_manager_and_not_to_the_brokers(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str
 ) -> None:
-    tp, nobodys = TopicPartition(make_topic(unique), 0), TopicPartition(unique, 1)
+    tp, uncommitted = TopicPartition(make_topic(unique), 0), TopicPartition(unique, 1)
     with (
         ManagerListener(kafka.bootstrap, f"{unique}-offsets") as manager,
         consumer(kafka.bootstrap, offset_managers=manager.bootstrap) as ours,
@@ -299,7 +301,7 @@ def test_offsets_go_to_an_offset_manager_of_ours_and_not_to_the_brokers(
         assert brokers.fetch_offsets(unique, [tp], coordinator=at) == {tp: Committed(5, "found")}
         brokers.commit_offsets(unique, {tp: OffsetAndMetadata(6, "named")}, coordinator=manager.bootstrap)
 
-        assert ours.fetch_offsets(unique, [tp, nobodys]) == {tp: Committed(6, "named"), nobodys: ABSENT}
+        assert ours.fetch_offsets(unique, [tp, uncommitted]) == {tp: Committed(6, "named"), uncommitted: ABSENT}
         assert brokers.fetch_offsets(unique, [tp]) == {tp: ABSENT}
         assert ours.fetch({tp: 0})[tp].high_watermark == 0
     with KafkaStore(kafka.bootstrap) as store:
@@ -307,7 +309,7 @@ def test_offsets_go_to_an_offset_manager_of_ours_and_not_to_the_brokers(
 
 
 @pytest.mark.servers
-def test_a_group_with_members_takes_no_commit_of_anybody_else(
+def test_a_group_with_members_rejects_commits_of_other_clients(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str
 ) -> None:
     tp = TopicPartition(make_topic(unique), 0)
@@ -330,11 +332,11 @@ def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "Retries", partial(Retries, backoff=Backoff.fixed(0.01, max_retries=2)))
 
 
-def test_a_coordinator_that_loads_is_asked_again_until_the_time_out(three_attempts: None) -> None:
+def test_requests_to_a_loading_coordinator_are_retried_until_the_timeout(three_attempts: None) -> None:
     tp = TopicPartition("t", 0)
     backend = MemoryBackend()
     backend.errors["g"] = 14
-    with Listening(backend) as listening, consumer(listening.bootstrap) as hasty:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as hasty:
         with pytest.raises(CoordinatorLoadInProgress):
             hasty.fetch_offsets("g", [tp])
         with pytest.raises(CoordinatorLoadInProgress):
@@ -342,12 +344,12 @@ def test_a_coordinator_that_loads_is_asked_again_until_the_time_out(three_attemp
     assert backend.commits == 3
 
 
-def test_a_coordinator_that_loads_is_waited_for() -> None:
+def test_requests_wait_for_a_loading_coordinator() -> None:
     tp = TopicPartition("t", 0)
     backend = MemoryBackend()
     backend.offsets["g"] = {"t": {0: (42, -1, "")}}
     backend.errors["g"] = 14
-    with Listening(backend) as listening, consumer(listening.bootstrap) as ours, ThreadPoolExecutor(2) as pool:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as ours, ThreadPoolExecutor(2) as pool:
         fetching = pool.submit(ours.fetch_offsets, "g", [tp])
         named = pool.submit(ours.commit_offsets, "g", {tp: OffsetAndMetadata(43)}, coordinator=listening.bootstrap)
         with pytest.raises(TimeoutError):
@@ -359,11 +361,11 @@ def test_a_coordinator_that_loads_is_waited_for() -> None:
         assert ours.fetch_offsets("g") == {tp: Committed(43)}
 
 
-def test_the_wrong_coordinator_is_asked_again_and_no_other_client_in_its_stead(three_attempts: None) -> None:
+def test_a_named_coordinator_is_retried_and_never_replaced_by_another(three_attempts: None) -> None:
     tp = TopicPartition("t", 0)
     wrong, right = MemoryBackend(), MemoryBackend()
     wrong.errors["g"] = 16
-    with Listening(wrong) as named, Listening(right) as known, consumer(known.bootstrap) as ours:
+    with MemoryListener(wrong) as named, MemoryListener(right) as known, consumer(known.bootstrap) as ours:
         with pytest.raises(NotCoordinator):
             ours.commit_offsets("g", {tp: OffsetAndMetadata(1)}, coordinator=named.bootstrap)
 
@@ -373,7 +375,7 @@ def test_the_wrong_coordinator_is_asked_again_and_no_other_client_in_its_stead(t
 def test_closing_ends_the_calls_of_other_threads() -> None:
     backend = MemoryBackend()
     backend.errors["g"] = 14
-    with Listening(backend) as listening, ThreadPoolExecutor(1) as pool:
+    with MemoryListener(backend) as listening, ThreadPoolExecutor(1) as pool:
         ours = consumer(listening.bootstrap)
         waiting = pool.submit(ours.fetch_offsets, "g")
         with pytest.raises(TimeoutError):
@@ -385,11 +387,11 @@ def test_closing_ends_the_calls_of_other_threads() -> None:
             waiting.result(5)
 
 
-def test_one_partition_refused_is_reported_with_those_that_were_committed() -> None:
+def test_a_partial_commit_reports_the_committed_and_the_rejected_partitions() -> None:
     good, bad = TopicPartition("t", 0), TopicPartition("t", 1)
     backend = MemoryBackend()
     backend.partition_errors["t", 1] = 12
-    with Listening(backend) as listening, consumer(listening.bootstrap) as ours:
+    with MemoryListener(backend) as listening, consumer(listening.bootstrap) as ours:
         with pytest.raises(PartialFailure) as caught:
             ours.commit_offsets("g", {good: OffsetAndMetadata(7), bad: OffsetAndMetadata(8, "x")})
 
@@ -403,7 +405,7 @@ def test_one_partition_refused_is_reported_with_those_that_were_committed() -> N
 
 def test_a_dead_server_is_unreachable_at_once() -> None:
     with Stopwatch() as watch, consumer("127.0.0.1:1") as ours:
-        for ask in (
+        for call in (
             lambda: ours.fetch({TopicPartition("t", 0): 0}),
             lambda: ours.get_offsets_before([TopicPartition("t", 0)], LATEST),
             lambda: ours.find_coordinator("g"),
@@ -411,11 +413,11 @@ def test_a_dead_server_is_unreachable_at_once() -> None:
             lambda: ours.commit_offsets("g", {TopicPartition("t", 0): OffsetAndMetadata(1)}, coordinator="127.0.0.1:1"),
         ):
             with pytest.raises(Unreachable):
-                ask()
+                call()
     assert watch.seconds < 5
 
 
-def test_calls_that_make_no_sense_are_refused_and_empty_ones_ask_no_client() -> None:
+def test_invalid_calls_are_rejected_and_empty_calls_send_no_request() -> None:
     ours = consumer("127.0.0.1:1")
     tp = TopicPartition("t", 0)
 

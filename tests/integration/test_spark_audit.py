@@ -1,4 +1,4 @@
-"""What an audit's tables say of logs written by hand: every case with the answer written out. Real Spark, no server."""
+"""An audit's tables for handwritten logs, with every expected row written out. Real Spark, no server."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from offsetmgr.spark.audit.lag import ends_table, lag
 from offsetmgr.spark.log_rows import SCHEMA as LOG
 from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import SCHEMA as STORE
-from offsetmgr.spark.table_session import register
+from offsetmgr.spark.table_registration import register
 
-pytestmark = pytest.mark.servers  # the connector is fetched as servers are
+pytestmark = pytest.mark.servers  # the connector is downloaded, as servers are
 
 NOW = 1_700_000_000_000
 HOUR, DAY = 3_600_000, 86_400_000
@@ -31,7 +31,7 @@ BARE = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    # With the connector, though nothing here needs it: the JVM outlives the session, and others' tests do need it.
+    # These tests do not need the connector, but the JVM outlives the session and other tests need it.
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
     found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
     yield found
@@ -62,26 +62,26 @@ class Log:
         return self._spark.createDataFrame(self._rows, LOG)
 
 
-def told(table: DataFrame, *columns: str) -> set[tuple[Any, ...]]:
+def rows_of(table: DataFrame, *columns: str) -> set[tuple[Any, ...]]:
     rows = [tuple(row) for row in table.select(*columns).collect()]
     assert len(set(rows)) == len(rows)
     return set(rows)
 
 
-def test_the_newest_record_of_a_key_counts_whatever_it_is(spark: SparkSession) -> None:
+def test_the_newest_record_of_a_key_counts_even_if_it_is_a_tombstone_or_unreadable(spark: SparkSession) -> None:
     log = Log(spark).commit("g", 5, NOW).commit("g", 3, NOW - DAY)  # appended later, with an older time
     log.commit("gone", 7, NOW).delete("gone").commit("back", 7, NOW).delete("back").commit("back", 8, NOW)
     log.commit("broken", 7, NOW).add("offset", "broken", topic="t", partition=0, error="version 99")
 
     newest = commits.latest(log.table())
 
-    assert told(newest, "group", "offset", "tombstone", "error") == {
+    assert rows_of(newest, "group", "offset", "tombstone", "error") == {
         ("g", 3, False, None),
         ("gone", None, True, None),
         ("back", 8, False, None),
         ("broken", None, False, "version 99"),
     }
-    assert told(commits.committed(newest), "group") == {("g",), ("back",)}
+    assert rows_of(commits.committed(newest), "group") == {("g",), ("back",)}
 
 
 def test_rates_rewinds_gaps_and_silence(spark: SparkSession) -> None:
@@ -90,8 +90,8 @@ def test_rates_rewinds_gaps_and_silence(spark: SparkSession) -> None:
 
     history = commits.history(log.table())
 
-    figures = ("commits", "tombstones", "commits_per_hour", "consumed_per_s", "rewinds", "largest_rewind", "gaps")
-    assert told(history, "partition", *figures, "longest_silence_ms") == {
+    counters = ("commits", "tombstones", "commits_per_hour", "consumed_per_s", "rewinds", "largest_rewind", "gaps")
+    assert rows_of(history, "partition", *counters, "longest_silence_ms") == {
         (0, 4, 0, 0.75, 0.25, 1, 300, 1, 5 * HOUR // 2),
         (1, 0, 1, None, None, 0, None, 0, None),
     }
@@ -104,10 +104,10 @@ def test_silent_groups_are_reported_by_their_newest_commit(spark: SparkSession) 
 
     silent = commits.silent_groups(commits.latest(log.table()), days=7, now_ms=NOW)
 
-    assert told(silent, "group", "last_commit", "partitions", "silent_days") == {("silent", NOW - 8 * DAY, 2, 8.0)}
+    assert rows_of(silent, "group", "last_commit", "partitions", "silent_days") == {("silent", NOW - 8 * DAY, 2, 8.0)}
 
 
-def test_when_offsets_expire_and_how_that_is_known(spark: SparkSession) -> None:
+def test_expiry_times_of_offsets_and_their_reasons(spark: SparkSession) -> None:
     log = Log(spark)
     for group in ("simple", "left", "left-before", "living", "own", "new", "old"):
         log.commit(group, 1, NOW - DAY, expire_timestamp=NOW + 5 if group == "own" else None)
@@ -121,7 +121,7 @@ def test_when_offsets_expire_and_how_that_is_known(spark: SparkSession) -> None:
     forecast = expiry(newest, groups, retention_ms=7 * DAY, now_ms=NOW)
     unknown = expiry(newest, groups, retention_ms=None, now_ms=NOW).where("group in ('simple', 'living', 'own')")
 
-    assert told(forecast, "group", "partition", "expires_at", "how", "overdue") == {
+    assert rows_of(forecast, "group", "partition", "expires_at", "how", "overdue") == {
         ("simple", 0, NOW + 6 * DAY, "commit", False),
         ("left", 0, NOW + 7 * DAY - HOUR, "left", False),
         ("left-before", 0, NOW + 6 * DAY, "left", False),
@@ -131,7 +131,7 @@ def test_when_offsets_expire_and_how_that_is_known(spark: SparkSession) -> None:
         ("old", 0, NOW + 6 * DAY, "commit", False),
         ("old", 1, NOW - DAY, "commit", True),
     }
-    assert told(unknown, "group", "expires_at", "how") == {
+    assert rows_of(unknown, "group", "expires_at", "how") == {
         ("simple", None, "retention-unknown"),
         ("living", None, "members"),
         ("own", NOW + 5, "own"),
@@ -149,7 +149,7 @@ def test_lag_counts_from_the_logs_start_and_is_unknown_beyond_its_end(spark: Spa
         commits.committed(commits.latest(log.table())), ends_table(spark, {**ends, TopicPartition("t", 3): missing})
     )
 
-    assert told(lags, "partition", "offset", "log_end_offset", "lag", "note") == {
+    assert rows_of(lags, "partition", "offset", "log_end_offset", "lag", "note") == {
         (0, 90, 100, 10, ""),
         (1, 5, 100, 90, "below the log's start"),
         (2, 101, 100, None, "beyond the log's end"),
@@ -175,11 +175,11 @@ def test_differences_over_the_union_of_both_stores(spark: SparkSession) -> None:
         ("broken", None, "unreadable", None, None, "unreachable"),
     }
     columns = ("group", "partition", "kind", "left_offset", "right_offset", "error")
-    assert told(full, *columns) == same | {("g", 2, "metadata", 10, 10, None)}
-    assert told(bare, *columns) == same
+    assert rows_of(full, *columns) == same | {("g", 2, "metadata", 10, 10, None)}
+    assert rows_of(bare, *columns) == same
 
 
-def test_commits_are_counted_a_minute_over_at_most_the_last_week(spark: SparkSession) -> None:
+def test_commits_are_counted_per_minute_over_at_most_the_last_week(spark: SparkSession) -> None:
     log = Log(spark).commit("old", 1, NOW - 30 * DAY)  # before the plot begins
     log.commit("a", 1, NOW - 7 * DAY).commit("a", 2, NOW - 7 * DAY + 1).commit("a", 3, NOW, partition=1).delete("b")
     commits_of_all = log.table().where("kind = 'offset'")

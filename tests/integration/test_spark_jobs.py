@@ -1,6 +1,6 @@
 """Streaming jobs of real Spark on real Kafka: the group follows the checkpoint, and a job starts from the group alone.
 
-One Spark session for the file. Batches are small and many; in `scripts/soak` at least 100 of them.
+All tests share one Spark session. Batches are small and many: in `scripts/soak` at least 100.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def spark() -> Iterator[Any]:
 
 
 class Group:
-    """A group in a store of its own, read through another connection than the committer's."""
+    """A group in its own store. Tests read it through another connection than the committer's."""
 
     def __init__(self, uri: str, name: str, stack: contextlib.ExitStack) -> None:
         self.name = name
@@ -72,7 +72,7 @@ def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
 
 
 def finished(checkpoint: Path) -> dict[str, int]:
-    """What the newest finished batch of a checkpoint has read: read here by hand, not by the code under test."""
+    """The offsets after the newest finished batch of a checkpoint, parsed independently of the code under test."""
     done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
     if not done:
         return {}
@@ -84,30 +84,30 @@ def finished(checkpoint: Path) -> dict[str, int]:
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"did not come about within {seconds:g} s"
+        assert time.monotonic() < deadline, f"the condition is not true within {seconds:g} s"
         time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def never_ahead(pairs: list[tuple[Group, Path]]) -> Iterator[list[int]]:
-    """Compares each group with its checkpoint, again and again: first the group is read, then the checkpoint, which
-    only grows. Yields the number of comparisons in which the group held something."""
-    ended, looks, wrong = threading.Event(), [0], []
+    """Repeatedly checks that no group is ahead of its checkpoint. Each round reads the group first, and then the
+    checkpoint, which only grows. Yields the number of comparisons in which the group had offsets."""
+    ended, comparisons, wrong = threading.Event(), [0], []
 
-    def look() -> None:
+    def compare() -> None:
         while not ended.is_set():
             for group, checkpoint in pairs:
-                held, done = group.offsets(), finished(checkpoint)
-                ahead = {tp: (offset, done.get(tp)) for tp, offset in held.items() if offset > done.get(tp, -1)}
+                committed, done = group.offsets(), finished(checkpoint)
+                ahead = {tp: (offset, done.get(tp)) for tp, offset in committed.items() if offset > done.get(tp, -1)}
                 if ahead:
                     wrong.append((group.name, ahead))
-                looks[0] += bool(held)
+                comparisons[0] += bool(committed)
             ended.wait(0.01)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=compare)
     thread.start()
     try:
-        yield looks
+        yield comparisons
     finally:
         ended.set()
         thread.join()
@@ -120,7 +120,7 @@ def source(spark: Any, bootstrap: str, topic: str, batch: int = PER_BATCH) -> An
     return reader.option("maxOffsetsPerTrigger", batch).load().select("topic")
 
 
-def test_two_queries_one_of_two_sources_one_with_a_failing_store(
+def test_a_query_with_two_sources_and_a_query_with_a_failing_store(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: Any, unique: str, tmp_path: Path, stack: Any
 ) -> None:
     topics = [make_topic(f"{unique}-{n}", 2, bootstrap=kraft.bootstrap) for n in "abc"]
@@ -141,14 +141,14 @@ def test_two_queries_one_of_two_sources_one_with_a_failing_store(
 
     a, b, c = (source(spark, kraft.bootstrap, topic) for topic in topics)
     clock = spark.readStream.format("rate").load().selectExpr("cast(value as string)")
-    with never_ahead([(double, checkpoints[0]), (single, checkpoints[1])]) as looks:
-        failing.fail("write", Unreachable("store", "told to fail"))
+    with never_ahead([(double, checkpoints[0]), (single, checkpoints[1])]) as comparisons:
+        failing.fail("write", Unreachable("store", "injected failure"))
         queries = [start("double", b.union(clock).union(a), checkpoints[0]), start("single", c, checkpoints[1])]
         until(lambda: second.state.failing is not None)
         assert queries[1].isActive
         assert single.offsets() == {}
         failing.heal()
-        # Half of the way the first query is stopped and started again.
+        # Halfway the first query is stopped and started again.
         until(lambda: finished(checkpoints[0]).get(f"{topics[0]}-0", 0) >= BATCHES * PER_BATCH // 4, 300)
         queries[0].stop()
         assert first.reconcile()
@@ -162,7 +162,7 @@ def test_two_queries_one_of_two_sources_one_with_a_failing_store(
         assert first.close()
         assert second.close()
 
-    assert looks[0] >= BATCHES
+    assert comparisons[0] >= BATCHES
     assert double.offsets() == {f"{topic}-{p}": whole for topic in topics[:2] for p in range(2)}
     assert single.offsets() == {f"{topics[2]}-{p}": whole for p in range(2)}
     assert second.state.failing is None
@@ -187,63 +187,63 @@ def listening(spark: Any, committer: OffsetCommitter) -> Iterator[OffsetCommitte
         committer.close()
 
 
-class Gate:
-    """Lets a query write so many batches as it is told; one that waits at its end is made to fail."""
+class BatchLimiter:
+    """Lets a query write a limited number of batches. A query that waits at the limit fails once ``ended`` is set."""
 
     def __init__(self) -> None:
-        self._changed, self._open, self._ended = threading.Condition(), 0, False
+        self._changed, self._allowed, self._ended = threading.Condition(), 0, False
 
-    def let(self, batches: int, *, ended: bool = False) -> None:
+    def allow(self, batches: int, *, ended: bool = False) -> None:
         with self._changed:
-            self._open, self._ended = batches, ended
+            self._allowed, self._ended = batches, ended
             self._changed.notify_all()
 
     def write(self, _frame: Any, batch: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._open > batch or self._ended, 120)
-            if self._open <= batch:
+            self._changed.wait_for(lambda: self._allowed > batch or self._ended, 120)
+            if self._allowed <= batch:
                 raise InterruptedError("the test has ended")
 
 
-def test_of_two_queries_on_one_topic_the_slower_one_is_what_the_group_says_from_its_first_batch_on(
+def test_of_two_queries_on_one_topic_the_group_follows_the_slower_one(
     spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
     fill(kraft.bootstrap, topic, 1, 4 * PER_BATCH)
     group = Group(f"kafka://{kraft.bootstrap}", unique, stack)
     checkpoints = {name: tmp_path / name for name in ("fast", "slow")}
-    gates = {name: Gate() for name in checkpoints}
+    limiters = {name: BatchLimiter() for name in checkpoints}
     whole, at = 4 * PER_BATCH, f"{topic}-0"
 
     def start(name: str) -> Any:
         stream = source(spark, kraft.bootstrap, topic).writeStream.queryName(name)
-        stream = stream.foreachBatch(gates[name].write)
+        stream = stream.foreachBatch(limiters[name].write)
         return stream.option("checkpointLocation", str(checkpoints[name])).start()
 
     with never_ahead([(group, checkpoint) for checkpoint in checkpoints.values()]):
-        # Given one that has read everything while the other one is still at its first batch
+        # Given a query that has read everything while the other query is still at its first batch
         with listening(spark, OffsetCommitter(group.written, unique)) as committer:
             queries = [start("slow"), start("fast")]
-            gates["fast"].let(99)
+            limiters["fast"].allow(99)
             until(lambda: finished(checkpoints["fast"]) == {at: whole})
             assert committer.reconcile()
             assert group.offsets() == {}
-            # When that has finished, and both are stopped
-            gates["slow"].let(1)
+            # When the slow query has finished that batch, and both are stopped
+            limiters["slow"].allow(1)
             reached = {at: PER_BATCH}
             until(lambda: group.offsets() == reached)
-            gates["slow"].let(1, ended=True)
+            limiters["slow"].allow(1, ended=True)
             for query in queries:
                 query.stop()
         assert group.offsets() == reached
-        # And another driver starts the faster one first, then it waits for the other
+        # And another driver starts the fast query first, then the group waits for the slow one
         names = ["fast", "slow"]
         with listening(spark, OffsetCommitter(group.written, unique, queries=names)) as committer:
             queries = [start("fast")]
             until(lambda: committer._tracker._tracked != {})
             assert not committer.reconcile()
             assert group.offsets() == reached
-            gates["slow"].let(99)
+            limiters["slow"].allow(99)
             queries.append(start("slow"))
             until(lambda: finished(checkpoints["slow"]) == {at: whole})
             until(lambda: committer.reconcile() and group.offsets() == {at: whole})
@@ -251,17 +251,19 @@ def test_of_two_queries_on_one_topic_the_slower_one_is_what_the_group_says_from_
                 query.stop()
 
 
-def test_of_one_topics_name_on_two_clusters_the_user_says_which_is_meant(
+def test_a_topic_name_on_two_clusters_needs_a_configured_cluster(
     spark: Any, kraft: KraftBroker, kafka: KafkaBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
 ) -> None:
     for bootstrap, count in ((kraft.bootstrap, 4), (kafka.bootstrap, 10)):
         make_topic(unique, 1, bootstrap=bootstrap)
         fill(bootstrap, unique, 1, count)
-    unsaid, said, elsewhere = (Group(f"kafka://{kafka.bootstrap}", f"{unique}-{n}", stack) for n in range(3))
+    unconfigured, configured, elsewhere = (
+        Group(f"kafka://{kafka.bootstrap}", f"{unique}-{n}", stack) for n in range(3)
+    )
     with (
-        listening(spark, OffsetCommitter(unsaid.written, unsaid.name)) as first,
+        listening(spark, OffsetCommitter(unconfigured.written, unconfigured.name)) as first,
         listening(
-            spark, OffsetCommitter(said.written, said.name, policy=CommitPolicy(cluster=kafka.bootstrap))
+            spark, OffsetCommitter(configured.written, configured.name, policy=CommitPolicy(cluster=kafka.bootstrap))
         ) as second,
         listening(
             spark, OffsetCommitter(elsewhere.written, elsewhere.name, policy=CommitPolicy(cluster="none:1", retries=0))
@@ -274,13 +276,13 @@ def test_of_one_topics_name_on_two_clusters_the_user_says_which_is_meant(
         assert second.reconcile()
         assert not third.reconcile()
 
-    assert (unsaid.offsets(), said.offsets(), elsewhere.offsets()) == ({}, {f"{unique}-0": 10}, {})
+    assert (unconfigured.offsets(), configured.offsets(), elsewhere.offsets()) == ({}, {f"{unique}-0": 10}, {})
     both = " and from ".join(sorted([kraft.bootstrap, kafka.bootstrap]))
     assert str(first.state.failing) == f"topic {unique} is not committed: it is read from {both}"
     assert "no source reads from the configured cluster" in str(third.state.failing)
 
 
-def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where_asked(
+def test_foreach_batch_commits_the_previous_batch_and_the_present_one_only_on_request(
     spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, tmp_path: Path, stack: Any
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
@@ -314,10 +316,10 @@ def test_inside_foreach_batch_the_batch_before_is_committed_and_ahead_only_where
     assert ahead.offsets() == {at: 3 * PER_BATCH}
 
 
-def test_a_job_begins_where_its_group_is(
+def test_a_job_starts_at_the_committed_offsets_of_its_group(
     spark: Any, kraft: KraftBroker, make_topic: Any, unique: str, stack: Any
 ) -> None:
-    # Given a topic of four partitions: one read in part, one never, two whose commits are not in the log.
+    # Given a topic of four partitions: one read in part, one never, one committed past the log, one at its end.
     topic = make_topic(unique, 4, bootstrap=kraft.bootstrap)
     fill(kraft.bootstrap, topic, 4, 40)
     group = Group(f"kafka://{kraft.bootstrap}", unique, stack)
@@ -335,9 +337,9 @@ def test_a_job_begins_where_its_group_is(
         f"{topic}-1: no committed offset, begins at the earliest offset",
         f"{topic}-2: 99 is not in the log (0 to 10), begins at the latest offset",
     ]
-    with pytest.raises(PartialFailure) as refused:
+    with pytest.raises(PartialFailure) as rejected:
         starting_offsets(group.read, unique, [topic], default="refuse", out_of_range="refuse")
-    assert {tp: str(error) for tp, error in refused.value.failures.items()} == {
+    assert {tp: str(error) for tp, error in rejected.value.failures.items()} == {
         at[1]: f"{unique} {at[1]}: the group has no committed offset",
         at[2]: f"{unique} {at[2]}: the committed offset 99 is not in the log, which has 0 to 10",
     }

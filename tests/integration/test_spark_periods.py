@@ -1,7 +1,7 @@
-"""Jobs on periods of real Spark, Kafka and ZooKeeper: interrupted at any step, in step with others, and once more.
+"""Period jobs on real Spark, Kafka and ZooKeeper: interruptions at any step, lockstep with other jobs, and reruns.
 
-One Spark session for the file; at three steps that the seed draws, and in `scripts/soak` at every one. Processes that
-are really killed and frozen: `tests/chaos/test_period_jobs.py`.
+All tests share one Spark session. Jobs are interrupted at three steps that the seed draws, and in `scripts/soak` at
+every step. `tests/chaos/test_period_jobs.py` kills and freezes real processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HOURLY = PeriodSchedule(FIRST, HOUR)
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 AHEAD = FIRST * 3
-"""A time that no clock shows."""
+"""A timestamp far in the future."""
 
 Row = tuple[str, int, int, str]
 """Topic, partition, offset, value."""
@@ -66,7 +66,7 @@ def spark() -> Iterator[Any]:
 
 
 def produce(bootstrap: str, topic: str, records: list[tuple[int, int]]) -> None:
-    """Records of (partition, time); the value says the time."""
+    """Produces records of (partition, time). The value is the time."""
     producer = Producer({"bootstrap.servers": bootstrap})
     errors: list[Any] = []
     for partition, at in records:
@@ -87,7 +87,7 @@ def write(rows: Any, task: Any) -> None:
 
 
 class Job:
-    """Runs of one job over some topics, each run as a new process would begin it."""
+    """Runs of one job over some topics. Each run starts as a new process would."""
 
     def __init__(
         self, spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topics: list[str], directory: Path
@@ -123,7 +123,7 @@ class Job:
             )
 
     def outputs(self) -> dict[int, list[Row]]:
-        """By period: the rows of the output that counts, sorted."""
+        """The sorted rows of the published output, by period."""
         found = published_outputs(self.zookeeper.connect, self.root, self.member)
         return {period.number: rows_in(Path(published.output)) for period, published in found.items()}
 
@@ -146,7 +146,7 @@ def rows_in(directory: Path) -> list[Row]:
 
 
 def expected(topic: str, records: list[tuple[int, int]], number: int) -> list[Row]:
-    """The rows of a period, from what was produced and nothing else."""
+    """The rows of a period, computed from the produced records alone."""
     at: dict[int, int] = {}
     found = []
     for partition, time_ms in records:
@@ -158,7 +158,7 @@ def expected(topic: str, records: list[tuple[int, int]], number: int) -> list[Ro
 
 
 def mixed(dice: random.Random, periods: int, partitions: int, each: int) -> list[tuple[int, int]]:
-    """Records in an order of their own: up to half an hour behind others, and some dated far ahead."""
+    """Records out of order by up to half an hour, and some dated far ahead."""
     times = sorted(dice.randrange(FIRST, FIRST + periods * HOUR) for _ in range(each))
     times.sort(key=lambda at: at + dice.randrange(HOUR // 2))
     records = [(dice.randrange(partitions), at) for at in times]
@@ -168,20 +168,20 @@ def mixed(dice: random.Random, periods: int, partitions: int, each: int) -> list
 
 
 KEPT = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
-"""Brokers delete what is dated long ago, and since Kafka 4.0 refuse what is dated more than an hour ahead."""
+"""Brokers delete records with old timestamps, and since Kafka 4.0 reject timestamps more than an hour ahead."""
 
 
 class Interrupted(Exception):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
-def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
+def test_a_job_interrupted_at_any_step_has_the_output_of_an_undisturbed_one(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     logging.getLogger("offsetmgr.tests").warning("seed: %d", SEED)
     dice = random.Random(SEED)
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap, config=KEPT)
-    records = mixed(dice, 3, 2, 120)  # of three partitions, one has no record at all
+    records = mixed(dice, 3, 2, 120)  # one of the three partitions has no record
     produce(kraft.bootstrap, topic, records)
     undisturbed = Job(spark, kraft, zookeeper, f"{unique}-undisturbed", [topic], tmp_path)
     disturbed = Job(spark, kraft, zookeeper, f"{unique}-disturbed", [topic], tmp_path)
@@ -189,7 +189,7 @@ def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
     assert undisturbed.run(3) == 3
     drawn = dice.sample(list(PeriodStep), 3)
     steps = [step for step in PeriodStep if SOAK or step in drawn]
-    for at, step in enumerate(steps):  # each process ends behind another step, as many of them in each period
+    for at, step in enumerate(steps):  # each process ends after another step; the periods have equally many
 
         def end(now: PeriodStep, period: Period, number: int = at * 3 // len(steps), last: PeriodStep = step) -> None:
             if (now, period.number) == (last, number):
@@ -203,28 +203,28 @@ def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
     assert disturbed.outputs() == undisturbed.outputs()
     assert sum(undisturbed.counts("set_aside").values()) == 3
     assert set(undisturbed.counts("late").values()) == {0}
-    # The group is behind all records, those of far ahead included: none of a later period is there.
+    # The group's offsets are after all records, even those dated far ahead: no record of a later period exists.
     assert undisturbed.offsets() == {f"{topic}-{n}": sum(at == n for at, _ in records) for n in range(3)}
     assert disturbed.offsets() == undisturbed.offsets()
 
 
-def test_late_records_go_where_the_job_says_and_a_new_partition_joins_at_the_next_period(
+def test_late_records_follow_the_jobs_rule_and_a_new_partition_joins_at_the_next_period(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
     side = Job(spark, kraft, zookeeper, f"{unique}-side", [topic], tmp_path)
     following = Job(spark, kraft, zookeeper, f"{unique}-next", [topic], tmp_path)
-    beside: dict[int, list[int]] = {}
-    aside: dict[int, list[int]] = {}
+    late: dict[int, list[int]] = {}
+    set_aside: dict[int, list[int]] = {}
 
     def with_side_output(rows: Any, task: Any) -> None:
-        beside[task.period.number] = sorted(int(row.value) - FIRST for row in task.late.select("value").collect())
-        aside[task.period.number] = [row.offset for row in task.set_aside.collect()]
+        late[task.period.number] = sorted(int(row.value) - FIRST for row in task.late.select("value").collect())
+        set_aside[task.period.number] = [row.offset for row in task.set_aside.collect()]
         write(rows, task)
 
     side.process, side.rules = with_side_output, replace(side.rules, late=LateRecords.SIDE)
     following.rules = replace(following.rules, late=LateRecords.NEXT)
-    # Given a first period that both have finished, and then records of it that come late
+    # Given a first period that both have finished, and late records of it
     produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR + 1)])
     assert (side.run(1), following.run(1, options={"includeHeaders": "true"})) == (1, 1)
     produce(kraft.bootstrap, topic, [(0, FIRST + 2), (0, FIRST + HOUR + 2), (0, FIRST + 3)])
@@ -238,15 +238,15 @@ def test_late_records_go_where_the_job_says_and_a_new_partition_joins_at_the_nex
         return {n: sorted(int(value) - FIRST for _, _, _, value in rows) for n, rows in job.outputs().items()}
 
     assert times(side) == {0: [1], 1: [HOUR + 1, HOUR + 2], 2: [2 * HOUR + 9]}
-    assert beside == {0: [], 1: [2, 3], 2: [9, HOUR + 9]}
-    assert aside == {0: [1], 1: [], 2: []}
+    assert late == {0: [], 1: [2, 3], 2: [9, HOUR + 9]}
+    assert set_aside == {0: [1], 1: [], 2: []}
     assert times(following) == {0: [1], 1: [2, 3, HOUR + 1, HOUR + 2], 2: [9, HOUR + 9, 2 * HOUR + 9]}
     assert side.counts("late") == following.counts("late") == {0: 0, 1: 2, 2: 2}
     assert side.offsets() == {f"{topic}-0": 6, f"{topic}-1": 3}
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
-    """Returns when everybody who asks is told of the new partitions."""
+    """Adds partitions, and waits until the metadata shows a leader for each."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
     deadline = time.monotonic() + 30
@@ -256,7 +256,7 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
         assert time.monotonic() < deadline, f"{topic} does not grow"
 
 
-def test_applications_with_topics_of_their_own_march_in_step(
+def test_applications_with_their_own_topics_advance_in_lockstep(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     # Given two applications of one run, one with many records and one whose topic has none in the second period
@@ -272,13 +272,13 @@ def test_applications_with_topics_of_their_own_march_in_step(
         job.member, job.group, job.together = name, f"{unique}-{name}", topics
         jobs.append(job)
     lines: list[tuple[PeriodStep, int]] = []
-    # When they run, each begins at the same time as the other or not
+    # When they run concurrently
     with ThreadPoolExecutor(2) as pool:
         runs = [
             pool.submit(job.run, 2, on_step=lambda step, period: lines.append((step, period.number))) for job in jobs
         ]
         assert [run.result(300) for run in runs] == [2, 2]
-    # Then nobody begins the second period before both have finished the first
+    # Then neither begins the second period before both have finished the first
     assert [
         lines.count((step, number)) for step in (PeriodStep.CLOSED, PeriodStep.REPORTED) for number in range(2)
     ] == [2, 2, 2, 2]
@@ -292,7 +292,7 @@ def test_applications_with_topics_of_their_own_march_in_step(
     assert {number: sorted(found.by) for number, found in closed.items()} == {0: ["a", "b"], 1: ["a", "b"]}
 
 
-def test_a_rerun_with_the_live_run_reads_the_same_rows_after_new_data_has_come(
+def test_a_rerun_alongside_the_live_run_reads_the_same_rows_after_new_data_has_arrived(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     # Given a live run that is in its third period
@@ -302,25 +302,25 @@ def test_a_rerun_with_the_live_run_reads_the_same_rows_after_new_data_has_come(
     produce(kraft.bootstrap, topic, records)
     live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
     assert live.run(2) == 2
-    before, held = live.outputs(), live.offsets()
-    # When new records of its first periods come, and the past is gone through again in periods of the same length
+    before, committed = live.outputs(), live.offsets()
+    # When new records of its first periods arrive, and a rerun processes the past in periods of the same length
     produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
     same = rerun(live, "same", HOUR)
     assert same.run(2, rerun_of=live.root) == 2
-    # Then the rows are those of the first time, the group is where it was, and the run has ended
+    # Then the rows are the same, the group's offsets are unchanged, and the rerun has ended
     assert same.outputs() == before == {n: expected(topic, records, n) for n in range(2)}
-    assert live.offsets() == held
+    assert live.offsets() == committed
     if SOAK:
-        # And smaller periods share them out
+        # And shorter periods divide the same rows
         halves = rerun(live, "halves", HOUR // 2)
         assert halves.run(2, rerun_of=live.root) == 4
         assert {n: sorted(halves.outputs()[2 * n] + halves.outputs()[2 * n + 1]) for n in range(2)} == before
-        # Whereas a rerun that looks for the ranges again finds what has come since
-        anew = rerun(live, "anew", HOUR)
-        anew.group, anew.rules = None, replace(anew.rules, min_later_records=1_000)
-        assert anew.run(2) == 2
-        assert sum(map(len, anew.outputs().values())) == sum(map(len, before.values())) + 10
-    # And the live run goes on, for which they are late
+        # But a rerun that determines the ranges again finds the new records
+        rescan = rerun(live, "rescan", HOUR)
+        rescan.group, rescan.rules = None, replace(rescan.rules, min_later_records=1_000)
+        assert rescan.run(2) == 2
+        assert sum(map(len, rescan.outputs().values())) == sum(map(len, before.values())) + 10
+    # And the live run continues and treats the new records as late
     assert live.run(3) == 1
     assert live.counts("late") == {0: 0, 1: 0, 2: 10}
 
@@ -340,35 +340,35 @@ def rerun(live: Job, name: str, length_ms: int) -> Job:
     return again
 
 
-def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_goes_on_where_it_was(
+def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_resumes(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
-    # Given a live run that is in its third period, late records of the first two, and an order to do those again
+    # Given a live run that is in its third period, late records of the first two, and a rerun of those two
     topic = make_topic(unique, 2, bootstrap=kraft.bootstrap, config=KEPT)
     records = mixed(random.Random(SEED), 3, 2, 60)
     produce(kraft.bootstrap, topic, records)
     live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
     assert live.run(2) == 2
-    before, held = live.outputs(), live.offsets()
+    before, committed = live.outputs(), live.offsets()
     produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
     period_rerun(live, "--instead", "--then", "live", "--length", "PT30M")
-    # When it goes on, up to the end of the past
+    # When it runs to the end of the past
     steps: list[tuple[int, dict[str, int]]] = []
     live.run(
         2, on_step=lambda step, period: step is PeriodStep.REPORTED and steps.append((period.number, live.offsets()))
     )
-    # Then the halves have the rows of the first time, and the group stays where it was
+    # Then the halves have the same rows, and the group's offsets are unchanged
     assert [number for number, _ in steps] == [3, 4, 5, 6]
-    assert {number: offsets == held for number, offsets in steps} == dict.fromkeys(range(3, 7), True)
+    assert {number: offsets == committed for number, offsets in steps} == dict.fromkeys(range(3, 7), True)
     again = live.outputs()
     assert {n: sorted(again[3 + 2 * n] + again[4 + 2 * n]) for n in range(2)} == before
-    # And then the live run has its own third period, and the records that came late
+    # And then the live run processes its third period and the late records
     assert live.run(3) == 1
     assert live.outputs()[7] == expected(topic, records, 2)
     assert live.counts("late")[7] == 10
 
 
-def test_a_rerun_of_what_is_not_there_any_more_is_refused(
+def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
@@ -382,31 +382,31 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
         if policy == "compact":
             with pytest.raises(UnsupportedOperation, match=f"topic {topic} is compacted"):
                 rerun(live, "compacted", HOUR).run(2, rerun_of=live.root)
-    # Ranges below the log's start: those of the first period are, those of the second are not
+    # The ranges of the first period are below the log's start, those of the second are not
     admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(30)
     with pytest.raises(OffsetOutOfRange, match=r"needs the offsets 0 to 2, but the log begins at 2"):
         rerun(live, "gone", HOUR).run(2, rerun_of=live.root)
-    # Periods that the live run has never worked on
+    # Periods that the live run has never processed
     other = rerun(live, "never", HOUR)
     other.member = "other"
     with pytest.raises(Conflict, match="has no ranges for these times"):
         other.run(2, rerun_of=live.root)
     # And a live run whose topic was recreated
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
-    made = make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
-    produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])
+    recreated = make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
+    produce(kraft.bootstrap, recreated, [(0, FIRST + n) for n in range(20)])
     with pytest.raises(OffsetOutOfRange, match="has another id than when period 1 was read"):
         live.run(3)
 
 
 def set_policy(admin: AdminClient, topic: str, policy: str) -> None:
-    """Returns when the broker has heard of it from the controller."""
+    """Sets the cleanup policy, and returns when the broker has applied it."""
     setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
     setting.add_incremental_config(ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET))
     admin.incremental_alter_configs([setting])[setting].result(30)
     deadline = time.monotonic() + 30
-    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    while admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value != policy:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    while admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value != policy:
         assert time.monotonic() < deadline, f"{topic} keeps its policy"
         time.sleep(0.02)
 
@@ -422,12 +422,12 @@ def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
     job.schedule = PeriodSchedule(end - HOUR, HOUR)
     stop, closed = threading.Event(), list[int]()
 
-    def told(step: PeriodStep, period: Period) -> None:
+    def observe(step: PeriodStep, period: Period) -> None:
         if step is PeriodStep.CLOSED:
             closed.append(time.time_ns() // 1_000_000)
         if step is PeriodStep.REPORTED:
             stop.set()
 
-    assert job.run(10**6, on_step=told, stop=stop) == 1
+    assert job.run(10**6, on_step=observe, stop=stop) == 1
     assert len(closed) == 1 and closed[0] >= end + 500
     assert job.outputs() == {0: []}

@@ -1,6 +1,6 @@
-"""Stores and offsets topics as Spark tables, and what an audit says of them: real Spark, real Kafka, real ZooKeeper.
+"""Stores and offsets topics as Spark tables, and audits of them, on real Spark, Kafka and ZooKeeper.
 
-One Spark session serves the whole file.
+All tests share one Spark session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
@@ -29,7 +29,7 @@ from offsetmgr.spark.audit.history_series import lag_over_time, moments
 from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import RowOutcome
 from offsetmgr.spark.store_tables import copy, store_table, written
-from offsetmgr.spark.table_session import register
+from offsetmgr.spark.table_registration import register
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -43,7 +43,7 @@ PER_GROUP = 50
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    # With the connector, though nothing here needs it: the JVM outlives the session, and others' tests do need it.
+    # These tests do not need the connector, but the JVM outlives the session and other tests need it.
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
     found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
     yield found
@@ -52,8 +52,11 @@ def spark() -> Iterator[SparkSession]:
 
 @dataclass
 class World:
-    """Two groups in Kafka. ``a`` has committed partitions 0 to 2 of a topic (10 records each) as 4, 8, 6; of 2 the
-    commit was deleted. ``b`` has committed partition 0 as 10, and as 99, beyond the log's end, in partition 1."""
+    """Two groups in Kafka, and a topic of three partitions with 10 records each.
+
+    ``a`` has committed 4, then 8, then 6 in partitions 0 to 2, and then deleted the commit of partition 2. ``b`` has
+    committed 10 in partition 0 and 99, which is beyond the log's end, in partition 1.
+    """
 
     bootstrap: str
     topic: str
@@ -88,7 +91,7 @@ def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[Wo
 
 @pytest.fixture
 def chroot(zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str) -> str:
-    """The store of a ZooKeeper that nobody else writes to, of the same Kafka cluster as the broker."""
+    """The URI of a ZooKeeper store for this test alone, which belongs to the broker's Kafka cluster."""
     with ZookeeperSession(zookeeper.connect) as session:
         assert session.transaction([Create(f"/{unique}")]).state is OperationState.COMMITTED
     join_cluster(f"{zookeeper.connect}/{unique}", kafka.bootstrap)
@@ -101,23 +104,23 @@ def committed(store: OffsetStore, group: str) -> dict[tuple[str, int], tuple[int
     }
 
 
-def test_the_brokers_segments_have_the_rows_that_the_log_has(
+def test_the_brokers_segments_have_the_same_rows_as_the_log(
     spark: SparkSession, kafka: KafkaBroker, world: World
 ) -> None:
-    def of_the_groups(table: DataFrame) -> list[Row]:
+    def rows_of_the_groups(table: DataFrame) -> list[Row]:
         return sorted(table.where(f"group in ('{world.a}', '{world.b}')").collect())
 
     log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", world.bootstrap).load()
     segments = spark.read.format("offsetmgr-segments").load(str(kafka.directory / "data"))
 
-    found = of_the_groups(segments)
+    found = rows_of_the_groups(segments)
 
     commits = [row for row in found if row.kind == "offset"]
     assert len(commits) == 3 * 3 + 1 + 2, "three commits of three partitions, a deletion, two commits"
-    assert found == of_the_groups(log), "with the groups' own records"
+    assert found == rows_of_the_groups(log), "including the group metadata records"
 
 
-def test_the_log_has_every_record_of_the_groups_asked_for(spark: SparkSession, world: World) -> None:
+def test_the_log_has_every_record_of_the_selected_groups(spark: SparkSession, world: World) -> None:
     table = (
         spark.read.format("offsetmgr-log")
         .option("kafka.bootstrap.servers", world.bootstrap)
@@ -140,7 +143,9 @@ def test_the_log_has_every_record_of_the_groups_asked_for(spark: SparkSession, w
     assert all(row.tombstone or abs(row.commit_timestamp - row.log_timestamp) < 60_000 for row in rows)
 
 
-def test_a_store_is_a_table_and_a_table_goes_into_a_store(spark: SparkSession, world: World, chroot: str) -> None:
+def test_a_store_is_read_as_a_table_and_a_table_is_written_to_a_store(
+    spark: SparkSession, world: World, chroot: str
+) -> None:
     source, target = f"kafka://{world.bootstrap}", chroot
     table = spark.read.format("offsetmgr").option("group", f"{world.topic}-*").load(source)
 
@@ -159,7 +164,7 @@ def test_a_store_is_a_table_and_a_table_goes_into_a_store(spark: SparkSession, w
         assert committed(store, world.b) == {(t, 0): (10, "")}
 
 
-def test_a_written_table_never_takes_a_group_back(spark: SparkSession, world: World) -> None:
+def test_writing_a_table_never_rewinds_a_group(spark: SparkSession, world: World) -> None:
     uri = f"kafka://{world.bootstrap}"
     rows = spark.createDataFrame(
         [(world.a, world.topic, 0, 5), (world.a, world.topic, 1, 7)],
@@ -176,13 +181,13 @@ def test_a_written_table_never_takes_a_group_back(spark: SparkSession, world: Wo
     assert (outcomes[1].status, outcomes[1].before, outcomes[1].error) == ("unchanged", 7, None)
 
 
-def test_an_option_that_there_is_not_is_refused(spark: SparkSession, world: World) -> None:
+def test_an_unknown_option_is_rejected(spark: SparkSession, world: World) -> None:
     wrong = spark.read.format("offsetmgr").option("groups", "g")
     with pytest.raises(PySparkException, match="there is no option 'groups'"):
         wrong.load(f"kafka://{world.bootstrap}").collect()
 
 
-def test_an_audit_counts_as_the_lag_command_does(
+def test_an_audit_reports_the_same_lag_as_the_lag_command(
     spark: SparkSession, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connect = ["--bootstrap-server", world.bootstrap]
@@ -191,9 +196,9 @@ def test_an_audit_counts_as_the_lag_command_does(
 
     code = run(["spark", "audit", *connect, "-o", str(tmp_path / "audit"), "--format", "json"])
 
-    told = {row["table"]: row for row in json.loads(capsys.readouterr().out)}
+    reported = {row["table"]: row for row in json.loads(capsys.readouterr().out)}
     assert code == 0
-    assert list(told) == [
+    assert list(reported) == [
         "records",
         "latest",
         "history",
@@ -204,7 +209,7 @@ def test_an_audit_counts_as_the_lag_command_does(
         "unreadable",
     ]
     tables = {
-        name: spark.read.parquet(row["path"]).where(f"group like '{world.topic}-%'") for name, row in told.items()
+        name: spark.read.parquet(row["path"]).where(f"group like '{world.topic}-%'") for name, row in reported.items()
     }
     names = ("group", "topic", "partition", "offset", "log_start_offset", "log_end_offset", "lag")
     assert sorted(map(tuple, tables["lag"].select(*names).collect())) == sorted(
@@ -230,17 +235,17 @@ def test_an_audit_counts_as_the_lag_command_does(
         past = lag_over_time(commits, cluster, [world.a, world.b], moments(commits, SystemClock().now_ms()))
     assert {group: points[-1][1] for group, points in past.items()} == {world.a: 8, world.b: 0}  # as in the table
     assert tables["silent"].count() == 0
-    assert told["unreadable"]["rows"] == 0
+    assert reported["unreadable"]["rows"] == 0
     week = 7 * 86_400_000
     expiring = {(r.group, r.partition): r for r in tables["expiry"].collect()}
     assert set(expiring) == {(world.a, 0), (world.a, 1), (world.b, 0), (world.b, 1)}
     assert all(0 <= r.expires_at - r.commit_timestamp - week < 60_000 and not r.overdue for r in expiring.values())
 
 
-def test_an_audit_tells_where_another_store_differs(
+def test_an_audit_reports_differences_from_another_store(
     spark: SparkSession, world: World, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of ``a`` partition 0 is there as in Kafka and 1 lags behind, ``b`` is missing, ``c`` is there alone."""
+    """In the other store, ``a`` is equal in partition 0 and behind in 1, ``b`` is missing, and ``c`` is additional."""
     c = f"{world.topic}-c"
     with open_store(chroot) as store:
         at = {TopicPartition(world.topic, p): OffsetAndMetadata(offset) for p, offset in ((0, 6), (1, 4))}
@@ -250,12 +255,12 @@ def test_an_audit_tells_where_another_store_differs(
 
     code = run([*command, "--compare", chroot, "--format", "json"])
 
-    said = capsys.readouterr()
-    told = {row["table"]: row for row in json.loads(said.out)}
+    captured = capsys.readouterr()
+    reported = {row["table"]: row for row in json.loads(captured.out)}
     assert code == 1
-    assert list(told)[-1] == "differences"
-    assert f"differences from {chroot}" in said.err
-    found = spark.read.parquet(told["differences"]["path"]).where(f"group like '{world.topic}-%'").collect()
+    assert list(reported)[-1] == "differences"
+    assert f"differences from {chroot}" in captured.err
+    found = spark.read.parquet(reported["differences"]["path"]).where(f"group like '{world.topic}-%'").collect()
     assert {(r.group, r.partition): (r.kind, r.left_offset, r.right_offset) for r in found} == {
         (world.a, 1): ("offset", 6, 4),
         (world.b, 0): ("only-left", 10, None),
@@ -280,7 +285,7 @@ def test_diff_and_copy_on_the_command_line(
     before = run(["spark", "diff", *sides])
     missing = json.loads(capsys.readouterr().out)
     done = run(["spark", "copy", *sides, "--execute"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     after = run(["spark", "diff", *sides])
 
     assert (planned, before, done, after) == (0, 1, 0, 0)
@@ -293,11 +298,11 @@ def test_diff_and_copy_on_the_command_line(
         (0, "only-left", 6, None),
         (1, "only-left", 6, None),
     ]
-    assert json.loads(said.out) == []
-    assert "2 written, 0 unchanged, 0 failed" in said.err
+    assert json.loads(captured.out) == []
+    assert "2 written, 0 unchanged, 0 failed" in captured.err
     assert "no difference" in capsys.readouterr().err
 
-    # What is there already, or further, is not promised to be written.
+    # A dry run does not announce writes of offsets that are equal or larger in the target.
     with open_store(target) as store:
         store.commit(world.a, {TopicPartition(world.topic, 1): OffsetAndMetadata(9)})
     assert run(["spark", "copy", *sides]) == 0
@@ -307,14 +312,14 @@ def test_diff_and_copy_on_the_command_line(
         (1, 9, "refuse-rewind"),
     ]
     assert "0 would be written, 1 are equal already, 1 would be refused (the target's offset is larger)" in again.err
-    # A topic that is not there is no success, and keeps none of the others back.
+    # A missing topic fails the command, but does not prevent the other copies.
     some = ["--topic", world.topic, "--topic", "nosuch", "--topic", f"{world.topic}:2,7"]
     for more, done in (([], "0 would be written"), (["--execute"], "0 written, 1 unchanged, 1 failed")):
         assert run(["spark", "copy", *sides, *some, *more]) == 1
-        said = capsys.readouterr().err
-        assert done in said
-        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in said
-    # A misspelt group is none either.
+        captured = capsys.readouterr().err
+        assert done in captured
+        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in captured
+    # A misspelt group fails the command, too.
     for command in ("copy", "diff"):
         assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1
         assert f"error: group '{world.a}-x'" in capsys.readouterr().err
@@ -329,11 +334,11 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     unique: str,
     tmp_path: Path,
 ) -> None:
-    """Of the same offsets: one into Kafka 3.9 by executors, of which one is killed; one into 4.1 by `migrate apply`."""
+    """Executors, of which one is killed, copy offsets to Kafka 3.9; `migrate apply` copies the same offsets to 4.1."""
     topic, source = make_topic(unique, PER_GROUP), chroot
     make_topic(unique, PER_GROUP, bootstrap=kraft.bootstrap)
     producer = Producer({"bootstrap.servers": kraft.bootstrap})
-    for n in range(100 * PER_GROUP):  # a migration refuses what lies outside the log
+    for n in range(100 * PER_GROUP):  # a migration rejects offsets outside the log
         producer.produce(topic, b"x", partition=n % PER_GROUP)
     assert producer.flush(30) == 0
     groups = [f"{unique}-{n:05}" for n in range(COPIED // PER_GROUP)]
@@ -364,8 +369,8 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     assert killed.exists()
     assert (planned, applied) == (0, 0)
     assert len(outcomes) == COPIED
-    verdicts = {outcome.status for outcome in outcomes}
-    assert verdicts == {"written", "unchanged"}  # what the killed one had written is there already
+    statuses = {outcome.status for outcome in outcomes}
+    assert statuses == {"written", "unchanged"}  # the writes of the killed executor are stored already
     with KafkaStore(kafka.bootstrap) as by_spark, KafkaStore(kraft.bootstrap) as by_plan:
         copied = {found.group: found.offsets for found in by_spark.scan(groups)}
         migrated = {found.group: found.offsets for found in by_plan.scan(groups)}

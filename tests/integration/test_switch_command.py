@@ -52,19 +52,19 @@ def member(kafka: KafkaBroker) -> Iterator[OffsetStore]:
         yield store
 
 
-def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
+def test_a_group_is_declared_and_switched_and_the_copy_has_before_images(
     run: Run, member: OffsetStore, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique)
     partition = TopicPartition(topic, 0)
 
-    unsaid = run("--to", "dual", "--execute", "--yes")
-    assert unsaid.returncode == 1
-    assert f"error: switch of group {unique}: its storage mode is not declared" in unsaid.stderr
+    undeclared = run("--to", "dual", "--execute", "--yes")
+    assert undeclared.returncode == 1
+    assert f"error: switch of group {unique}: its storage mode is not declared" in undeclared.stderr
     assert run("--to", "dual", "--declare", "--execute", "--yes").returncode == 0
     member.commit(unique, {partition: OffsetAndMetadata(5)})
     with KafkaStore(kafka.bootstrap) as store:
-        store.commit(unique, {partition: OffsetAndMetadata(3)}, allow_rewind=True)  # behind, as an idle one is
+        store.commit(unique, {partition: OffsetAndMetadata(3)}, allow_rewind=True)  # behind, as an idle partition is
 
     dry = run("--to", "kafka", "--format", "json")
     assert (dry.returncode, [row["epoch"] for row in json.loads(dry.stdout)]) == (0, [1])
@@ -88,13 +88,13 @@ def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
     assert "hint: switch with --to dual first" in direct.stderr
 
 
-def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: KafkaBroker, unique: str) -> None:
+def test_a_switch_that_waits_for_a_member_is_abandoned_at_ctrl_c(run: Run, kafka: KafkaBroker, unique: str) -> None:
     assert run("--to", "zookeeper", "--declare", "--execute", "--yes").returncode == 0
     again = run("--to", "kafka", "--declare")
     assert (again.returncode, "has already declared mode zookeeper" in again.stderr) == (1, True), (
-        "no promise in a dry run"
+        "a dry run reports the error, too"
     )
-    # Given a member that follows and never answers
+    # Given a member that follows and never acknowledges
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=60_000) as session:
         nodes = SwitchStateStore(session, unique)
         seen = nodes.read()
@@ -106,20 +106,20 @@ def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: K
             [sys.executable, "-m", "offsetmgr", "migrate", "switch", *arguments], stderr=subprocess.PIPE, text=True
         ) as switch:
             assert switch.stderr is not None
-            said = []
+            lines = []
             for line in switch.stderr:
-                said.append(line)
+                lines.append(line)
                 if line == "waiting for silent (process 7 on host)\n":
                     switch.send_signal(signal.SIGINT)
         assert switch.returncode == 130
-        assert "stopping: the switch returns to the old mode" in "".join(said)
-        assert said[-1] == f"interrupted: switch of group {unique} was abandoned; the old mode applies\n"
+        assert "stopping: the switch returns to the old mode" in "".join(lines)
+        assert lines[-1] == f"interrupted: switch of group {unique} was abandoned; the old mode applies\n"
         after = nodes.read()
         assert after is not None
         assert (after.storage.mode.value, after.storage.switching_to, nodes.switcher()) == ("zookeeper", None, None)
 
 
-def test_one_store_alone_is_wrong_usage(kafka: KafkaBroker, unique: str) -> None:
+def test_one_store_alone_is_a_usage_error(kafka: KafkaBroker, unique: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "offsetmgr", "migrate", "switch", "--group", unique, "--to", "dual"],
         env={**os.environ, "OFFSETMGR_ZOOKEEPER": kafka.zookeeper},

@@ -1,4 +1,4 @@
-"""Line 9 of the switch as a whole: a running Spark job and a running `ZookeeperConsumer` go all the way and back."""
+"""A running Spark job and a running `ZookeeperConsumer` follow their groups through all storage modes and back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from before_image_callback import BeforeImageCallback
 from confluent_kafka import Producer
-from kept_images import KeptImages
 
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
@@ -42,10 +42,10 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)  # between looks, never instead of one
+        time.sleep(0.05)  # pause between two checks
 
 
-def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_repeated_or_restarted(
+def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetition_or_restart(
     spark: Any, kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 2)
@@ -78,13 +78,13 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
             sides = SwitchSides(one, two, cluster)
-            done = LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages())
+            done = LiveMigration(own, group, sides, who="the test", images_of=lambda *_: BeforeImageCallback())
             return len(done.execute(to, wait_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
             sides = SwitchSides(store, store, None)
-            LiveMigration(own, group, sides, who="the test", images_of=lambda *_: KeptImages()).declare(
+            LiveMigration(own, group, sides, who="the test", images_of=lambda *_: BeforeImageCallback()).declare(
                 CommitMode.ZOOKEEPER
             )
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)
@@ -111,8 +111,8 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
         wait_for(lambda: committer.state.commits > 0, "the job commits")
         for mode in ROUND:
             commits, count = committer.state.commits, len(consumed)
-            wait_for(lambda c=commits: committer.state.commits > c, "the job goes on committing")
-            wait_for(lambda c=count: len(consumed) > c, "the consumer goes on")
+            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")
+            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")
             assert (switch(job_group, mode), switch(old_group, mode)) == (1, 1)
         ended.set()
         threads[0].join()
@@ -134,7 +134,7 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
     everything = [(p, offset) for p in range(2) for offset in range(produced[p])]
     assert sorted(written) == everything
     assert sorted(consumed) == everything
-    with ZookeeperStore(kafka.zookeeper) as held:
+    with ZookeeperStore(kafka.zookeeper) as zookeeper:
         for group in (job_group, old_group):
-            offsets = {tp.partition: o.offset for tp, o in held.fetch(group).items() if isinstance(o, Committed)}
+            offsets = {tp.partition: o.offset for tp, o in zookeeper.fetch(group).items() if isinstance(o, Committed)}
             assert offsets == dict(enumerate(produced))

@@ -1,6 +1,6 @@
 """Three brokers that replicate: groups spread over all coordinators, brokers that die, coordinators that move.
 
-``min.insync.replicas`` is 2, so one broker may be missing and two may not.
+``min.insync.replicas`` is 2, so one broker may be down, but not two.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS: Mapping[str, object] = {
     "offsets.topic.replication.factor": BROKERS,
     "offsets.topic.num.partitions": 9,
     "min.insync.replicas": 2,
-    # A broker that comes back leads its partitions again after a second, not after five minutes.
+    # A broker that returns leads its partitions again after a second, not after five minutes.
     "leader.imbalance.check.interval.seconds": 1,
     "zookeeper.session.timeout.ms": 3000,
 }
@@ -73,13 +73,13 @@ class Trio:
             found = cluster.describe_groups(groups)
         return {group: d.coordinator for group, d in found.items() if isinstance(d, GroupDescription)}
 
-    def nobody_in(self, groups: list[str]) -> bool:
+    def all_empty(self, groups: list[str]) -> bool:
         with KafkaCluster(self.bootstrap, ConnectionConfig(timeout_ms=20_000)) as cluster:
             found = cluster.describe_groups(groups)
         return all(isinstance(d, GroupDescription) and not d.members for d in found.values())
 
     def in_sync(self) -> bool:
-        """Whether every partition has all its replicas in sync, and the first of them for its leader."""
+        """Whether all replicas of every partition are in sync, and the first replica is the leader."""
         with ZookeeperSession(self.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
             found = list(topics(session, topic_names(session)))
         return all(
@@ -115,22 +115,25 @@ def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def trio(cluster_of_three: Trio) -> Trio:
-    """All three brokers up and in sync before a test, whatever the one before has done: who has just come back may be
-    the only one that a test leaves, and leads nothing of which it has not everything."""
+    """Starts all three brokers and waits until they are in sync, whatever an earlier test has done.
+
+    A broker that has just returned may be the only one that a test keeps, and it leads only partitions that it has
+    fully replicated.
+    """
     with ThreadPoolExecutor() as pool:
         list(pool.map(KafkaBroker.start, cluster_of_three.brokers))
     wait_for(cluster_of_three.in_sync, "all brokers are in sync, and each leads its share")
     return cluster_of_three
 
 
-def held(store: OffsetStore, groups: Iterable[str]) -> dict[str, set[int]]:
-    """The offsets that each group holds; a group that is one state as a whole holds one."""
+def committed(store: OffsetStore, groups: Iterable[str]) -> dict[str, set[int]]:
+    """The offsets of each group. A group in one consistent state has a single offset."""
     found = {}
     for scanned in store.scan(groups):
         assert scanned.error is None, scanned.error
         assert scanned.errors == {}
         assert len(scanned.offsets) in (0, PARTITIONS)
-        found[scanned.group] = {committed.offset for committed in scanned.offsets.values()}
+        found[scanned.group] = {one.offset for one in scanned.offsets.values()}
     return found
 
 
@@ -143,12 +146,12 @@ def test_groups_of_all_coordinators_are_edited_listed_and_read(trio: Trio, uniqu
         assert {o.status for r in results for o in r.outcomes.values()} == {EditStatus.WRITTEN}
         assert {(r.atomic, o.status) for r in again for o in r.outcomes.values()} == {(True, EditStatus.WRITTEN)}
         assert sorted(g for g in store.groups() if g.startswith(unique)) == sorted(groups)
-        assert held(store, groups) == {group: {2} for group in groups}
+        assert committed(store, groups) == {group: {2} for group in groups}
     assert set(trio.coordinators(groups).values()) == {broker.bootstrap for broker in trio.brokers}
 
 
-def test_a_broker_killed_in_the_middle_of_apply_costs_nothing(trio: Trio, unique: str, tmp_path: Path) -> None:
-    """What the journal calls written is there; all else is before or after; the same command ends as if undisturbed."""
+def test_a_broker_killed_during_apply_loses_no_write(trio: Trio, unique: str, tmp_path: Path) -> None:
+    """Recorded writes are stored, each group has only old or only new offsets, and a second run completes."""
     groups = [f"{unique}-{n:03}" for n in range(400)]
     commands = Commands(tmp_path)
     source, target = f"zookeeper://{trio.zookeeper}", f"kafka://{trio.bootstrap}"
@@ -165,7 +168,7 @@ def test_a_broker_killed_in_the_middle_of_apply_costs_nothing(trio: Trio, unique
         _, err = applying.communicate(timeout=90)
         assert "Traceback" not in err
         assert applying.returncode in (0, 1), err
-        found = held(store, groups)
+        found = committed(store, groups)
         outcomes = {r["group"]: r for _, r in read_journal(journal) if r["kind"] == "apply-outcome"}
         assert sorted(outcomes) == groups
         assert {tuple(found[group]) for group in groups} <= {(5,), (20,)}
@@ -176,13 +179,13 @@ def test_a_broker_killed_in_the_middle_of_apply_costs_nothing(trio: Trio, unique
         commands.run("migrate", "apply", "p.json", "--yes")
         verified = commands.run("migrate", "verify", "p.json", "--format", "json")
         assert {row["status"] for row in json.loads(verified.stdout)} == {"equal"}
-        assert held(store, groups) == {group: {20} for group in groups}
-        assert held(old, groups) == {group: {20} for group in groups}
+        assert committed(store, groups) == {group: {20} for group in groups}
+        assert committed(old, groups) == {group: {20} for group in groups}
     trio.brokers[1].start()
 
 
-def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_come_back(trio: Trio, unique: str) -> None:
-    """Brokers themselves leave out, without a word, what is on its way from one coordinator to another."""
+def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_return(trio: Trio, unique: str) -> None:
+    """Brokers silently omit groups that are moving from one coordinator to another."""
     groups = {f"{unique}-{n}" for n in range(150)}
     with trio.store() as store:
         assert [r.failures for r in store.edit(trio.edits(groups, 1)) if r.failures] == []
@@ -191,7 +194,7 @@ def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_come_bac
     errors: list[OffsetMgrError] = []
     ended = threading.Event()
 
-    def ask() -> None:
+    def list_groups() -> None:
         with trio.store(timeout_ms=1500) as store:
             while not ended.is_set():
                 try:
@@ -202,26 +205,26 @@ def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_come_bac
     def leads_again() -> bool:
         return victim.bootstrap in set(trio.coordinators(sorted(groups)[:30]).values())
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    listing = threading.Thread(target=list_groups)
+    listing.start()
     try:
         wait_for(lambda: len(lists) > 0, "a list with all brokers up")
         victim.kill()
-        wait_for(lambda: len(errors) > 0, "an error while the dead broker counts as one")
+        wait_for(lambda: len(errors) > 0, "an error while the dead broker still counts as live")
         after_death = len(lists)
-        wait_for(lambda: len(lists) > after_death, "a list from the brokers left")
+        wait_for(lambda: len(lists) > after_death, "a list from the remaining brokers")
         victim.start()
         wait_for(leads_again, "the broker leads again")
     finally:
         ended.set()
-        asking.join()
+        listing.join()
 
     assert [len(groups - listed) for listed in lists if listed != groups] == []
     assert all(error.retriable for error in errors), errors
 
 
-def test_a_coordinator_that_moves_in_the_middle_of_locked_edits_leaves_no_mixture(trio: Trio, unique: str) -> None:
-    """Shut down cleanly, a coordinator hands its groups over: edits go on. Killed, they fail or are done, wholly."""
+def test_locked_edits_during_a_coordinator_move_leave_no_mixed_offsets(trio: Trio, unique: str) -> None:
+    """Edits continue after a clean shutdown of the coordinator. After a kill an edit fails or completes as a whole."""
     with trio.store() as store:
         store.commit(unique, trio.at(1))
     written: list[int] = []
@@ -250,7 +253,7 @@ def test_a_coordinator_that_moves_in_the_middle_of_locked_edits_leaves_no_mixtur
         first.stop()
         moved = len(written)
         wait_for(lambda: len(written) > moved + 5, "edits at the next coordinator")
-        failed_in_handing_over = list(failures)
+        failures_during_shutdown = list(failures)
         second = trio.coordinator_of(unique)
         first.start()
         second.kill()
@@ -262,13 +265,13 @@ def test_a_coordinator_that_moves_in_the_middle_of_locked_edits_leaves_no_mixtur
 
     assert second.bootstrap != first.bootstrap
     assert mixtures == []
-    assert failed_in_handing_over == []
+    assert failures_during_shutdown == []
     for error in failures:
-        # The lock that was held when its coordinator was killed ends by its session.
+        # A lock on the killed coordinator ends with its session.
         assert error.retriable or (isinstance(error, GroupActive) and error.lock_ends_s), failures
 
 
-def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds_when_they_are_back(
+def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_completes(
     trio: Trio, unique: str, tmp_path: Path
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(20)]
@@ -290,23 +293,23 @@ def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds
         (result,) = store.edit(trio.edits([other], 31))
         assert {o.status for o in result.outcomes.values()} == {EditStatus.FAILED}
         assert [o.error for o in result.outcomes.values() if o.error is None or not o.error.retriable] == []
-    with trio.store() as store:  # the broker that is left leads every partition, and reading needs no quorum
+    with trio.store() as store:  # the remaining broker leads every partition, and reading needs no quorum
         assert set(groups) <= set(store.groups())
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(KafkaBroker.start, trio.brokers))
-    # A lock that its coordinator could not let go lasts for a session.
-    wait_for(lambda: trio.nobody_in(groups), "the locks of the failed run have ended")
+    # A lock that its coordinator could not release lasts until its session ends.
+    wait_for(lambda: trio.all_empty(groups), "the locks of the failed run have ended")
     commands.run("migrate", "apply", "p.json", "--yes")
     commands.run("migrate", "verify", "p.json")
     with trio.store() as store:
-        found = held(store, [*groups, other])
-    assert found.pop(other) in ({5}, {31})  # the edit that failed may have been kept by the broker that was left
+        found = committed(store, [*groups, other])
+    assert found.pop(other) in ({5}, {31})  # the remaining broker may have kept the failed edit
     assert found == {group: {30} for group in groups}
 
 
-def test_a_dead_brokers_node_goes_and_its_partitions_state_stays(trio: Trio) -> None:
-    """Two things that documents on these directories get wrong: a partition's state is no ephemeral node, and the
+def test_the_node_of_a_dead_broker_disappears_and_the_state_of_its_partitions_remains(trio: Trio) -> None:
+    """Some documents on these nodes are wrong in two points: the state of a partition is not ephemeral, and the
     replicas in a topic's node are the assigned ones, in sync or not."""
     trio.brokers[1].kill()
 
@@ -319,7 +322,7 @@ def test_a_dead_brokers_node_goes_and_its_partitions_state_stays(trio: Trio) -> 
         def live() -> list[int]:
             return [entry.value.broker_id for entry in cluster_nodes.brokers(session) if entry.value]
 
-        wait_for(lambda: live() == [0, 2], "the dead broker's node goes with its session")
+        wait_for(lambda: live() == [0, 2], "the dead broker's node disappears with its session")
         wait_for(lambda: in_sync() == {0, 2}, "the dead broker leaves the in-sync replicas")
         (topic,) = topics(session, [trio.topic])
 

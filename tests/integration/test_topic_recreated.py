@@ -1,4 +1,4 @@
-"""An offsets topic that is deleted and recreated on a real broker, under the manager that serves it."""
+"""A manager whose offsets topic is deleted and recreated on a real broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from offsetmgr.sandbox import KafkaBroker
 pytestmark = pytest.mark.servers
 
 PARTITIONS = 8
-NO_ANSWER = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+RETRIABLE = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 
 
 @asynccontextmanager
@@ -34,14 +34,14 @@ async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
         topic_check_interval_s=0.1,
         timeout_s=20,
     )
-    managing = ManagerNode(settings, "127.0.0.1", 1)
+    node = ManagerNode(settings, "127.0.0.1", 1)
     try:
-        await managing.open()
-        await managing.join(30)
-        await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
-        yield managing
+        await node.open()
+        await node.join(30)
+        await until(lambda: {status.state for status in node.runtime.status()} == {"active"})
+        yield node
     finally:
-        await managing.close()
+        await node.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -54,70 +54,70 @@ def commit(group: str, offset: int) -> CommitRequest:
     return CommitRequest(group, [("t", [(0, offset, -1, "")])])
 
 
-def answer(managing: ManagerNode, group: str) -> tuple[int, int | None]:
-    """The error, and the offset where there is none (-1: none is committed)."""
-    response = managing.runtime.fetch(FetchRequest(group, [("t", [0])]))
+def fetched(node: ManagerNode, group: str) -> tuple[int, int | None]:
+    """The error code, and the offset if there is no error (-1 without a commit)."""
+    response = node.runtime.fetch(FetchRequest(group, [("t", [0])]))
     return response.error, None if response.error else response.topics[0][1][0][1]
 
 
-async def deleted(admin: AdminClient, topic: str) -> None:
+async def delete_topic(admin: AdminClient, topic: str) -> None:
     await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
     await until(lambda: topic not in admin.list_topics(timeout=10).topics)
 
 
-async def made_by_default(admin: AdminClient, topic: str) -> None:
+async def create_topic_with_defaults(admin: AdminClient, topic: str) -> None:
     while True:
         try:
             await asyncio.to_thread(admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result, 30)
             return
         except KafkaException as error:
-            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS  # what was deleted is still on its way out
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS  # the deletion is still in progress
             await asyncio.sleep(0.05)
 
 
-def test_its_offsets_are_served_no_longer_and_those_of_the_new_one_are(kafka: KafkaBroker, unique: str) -> None:
+def test_offsets_of_a_deleted_topic_are_no_longer_served_and_new_commits_are(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     async def work() -> None:
-        async with serving(kafka, unique) as managing:
-            assert await managing.runtime.commit(commit("g", 5)) == CommitResponse()
-            await deleted(admin, unique)
-            # As the guide says: while there is no other one, what was acknowledged can still be read, and be saved.
-            await until(lambda: managing.topic_fault is not None)
-            assert answer(managing, "g") == (ErrorCode.NONE, 5)
+        async with serving(kafka, unique) as node:
+            assert await node.runtime.commit(commit("g", 5)) == CommitResponse()
+            await delete_topic(admin, unique)
+            # As the guide states, acknowledged offsets can be read and saved until the topic is recreated.
+            await until(lambda: node.topic_fault is not None)
+            assert fetched(node, "g") == (ErrorCode.NONE, 5)
             await asyncio.to_thread(ensure_topic, kafka.bootstrap, {}, unique, partitions=PARTITIONS)
-            answers = [answer(managing, "g")]
-            while answers[-1] != (ErrorCode.NONE, -1):
+            responses = [fetched(node, "g")]
+            while responses[-1] != (ErrorCode.NONE, -1):
                 await asyncio.sleep(0.002)
-                answers.append(answer(managing, "g"))
-            stale = answers.count((ErrorCode.NONE, 5))
-            assert answers[:stale] == [(ErrorCode.NONE, 5)] * stale  # once it has stopped it never comes back
-            assert {error for error, _ in answers[stale:-1]} <= NO_ANSWER
-            await until(lambda: managing.topic_fault is None)  # which the next look tells
-            assert ["recreated" in alarm for alarm in managing.alarms] == [True]
-            await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
-            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse()
-            assert answer(managing, "g") == (ErrorCode.NONE, 6)
+                responses.append(fetched(node, "g"))
+            stale = responses.count((ErrorCode.NONE, 5))
+            assert responses[:stale] == [(ErrorCode.NONE, 5)] * stale  # the old offset never returns
+            assert {error for error, _ in responses[stale:-1]} <= RETRIABLE
+            await until(lambda: node.topic_fault is None)  # the next check clears the fault
+            assert ["recreated" in alarm for alarm in node.alarms] == [True]
+            await until(lambda: {status.state for status in node.runtime.status()} == {"active"})
+            assert await node.runtime.commit(commit("g", 6)) == CommitResponse()
+            assert fetched(node, "g") == (ErrorCode.NONE, 6)
 
     asyncio.run(asyncio.wait_for(work(), 120))
 
 
-def test_one_that_is_not_fit_is_not_served_until_it_is(kafka: KafkaBroker, unique: str) -> None:
+def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     async def work() -> None:
-        async with serving(kafka, unique) as managing:
-            assert await managing.runtime.commit(commit("g", 5)) == CommitResponse()
-            await deleted(admin, unique)
-            # With retention instead of compaction, as a broker would make it by itself.
-            await made_by_default(admin, unique)
-            await until(lambda: answer(managing, "g")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            await until(lambda: "cleanup.policy is delete" in str(managing.topic_fault))
-            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        async with serving(kafka, unique) as node:
+            assert await node.runtime.commit(commit("g", 5)) == CommitResponse()
+            await delete_topic(admin, unique)
+            # With retention instead of compaction, as a broker creates topics by default.
+            await create_topic_with_defaults(admin, unique)
+            await until(lambda: fetched(node, "g")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            await until(lambda: "cleanup.policy is delete" in str(node.topic_fault))
+            assert await node.runtime.commit(commit("g", 6)) == CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, unique, incremental_configs=[entry])
             admin.incremental_alter_configs([resource])[resource].result(30)
-            await until(lambda: answer(managing, "g") == (ErrorCode.NONE, -1))
-            await until(lambda: managing.topic_fault is None)
+            await until(lambda: fetched(node, "g") == (ErrorCode.NONE, -1))
+            await until(lambda: node.topic_fault is None)
 
     asyncio.run(asyncio.wait_for(work(), 120))

@@ -1,7 +1,7 @@
-"""``zk check``: every finding planted by itself on a real ZooKeeper, and a clean group beside it that gives none.
+"""``zk check``: every finding alone on a real ZooKeeper, alongside a clean group without findings.
 
-Each test plays brokers and consumers under a chroot of its own. What real brokers and the real old consumer write is
-checked at the end.
+Each test writes nodes as brokers and consumers do, under its own chroot. The last tests check the nodes of real brokers
+and of the real old consumer.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Cluster:
 
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[list[KazooClient]]:
-    """Two sessions, to play two processes."""
+    """Two sessions, which act as two processes."""
     both = [KazooClient(zookeeper.connect) for _ in range(2)]
     for client in both:
         client.start()
@@ -97,7 +97,7 @@ def session(zookeeper: ZooKeeperServer, cluster: Cluster) -> Iterator[ZookeeperS
 
 
 def ranges(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-    """What a cluster would answer: every log of "orders" holds 10 to 100."""
+    """The log ranges of a cluster in which every log has the offsets 10 to 100."""
     return {tp: LogRange(10, 100) for tp in partitions}
 
 
@@ -108,7 +108,7 @@ def found(
     unused_since_ms: int | None = None,
     recheck_after_s: float = 0.0,
 ) -> list[Finding]:
-    """All findings of all groups; unless told otherwise, each is looked at once."""
+    """All findings of all groups. Each group is checked once by default."""
     groups = sorted(session.children("/consumers") or [])
     checking = ZookeeperCheck(
         session,
@@ -121,7 +121,7 @@ def found(
     return [*checking.cluster_findings, *(finding for checked in checking.run(groups) for finding in checked.findings)]
 
 
-def test_a_clean_group_gives_nothing(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_a_clean_group_has_no_findings(cluster: Cluster, session: ZookeeperSession) -> None:
     since = SystemClock().now_ms() + 60_000  # its offsets are older than that, but it has a member
 
     assert found(session, unused_since_ms=since) == []
@@ -160,7 +160,7 @@ def test_partitions_of_a_group_that_is_stopped_need_no_owner(cluster: Cluster, s
     assert found(session) == []
 
 
-def test_a_member_that_is_persistent_is_no_live_one(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_a_persistent_member_is_not_live(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.register("ghost", "ghost_db-9", ephemeral=False)
     cluster.group("haunted", owned=2)
     cluster.register("haunted", "haunted_x y", ephemeral=False)
@@ -182,7 +182,7 @@ def test_a_member_that_is_persistent_is_no_live_one(cluster: Cluster, session: Z
     assert findings[2].todo == "delete the persistent member nodes first: the live members assign partitions to them"
 
 
-def test_an_owner_that_is_persistent(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_a_persistent_owner(cluster: Cluster, session: ZookeeperSession) -> None:
     member = cluster.group("stuck", owned=2)
     path = cluster.own("stuck", 2, f"{member}-0", ephemeral=False)
 
@@ -224,7 +224,7 @@ def test_an_owner_that_is_no_member(cluster: Cluster, session: ZookeeperSession)
 
 def test_an_owner_that_is_a_member_of_another_group(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.group("mixed", owned=1)
-    # one is registered there; of the other only the name says so
+    # one is registered there; the other is only named like a member of that group
     cluster.own("mixed", 1, f"{CLEAN}_db-1-1700000000123-1a2b3c4d-0")
     cluster.own("mixed", 2, f"{CLEAN}_db-7-1700000000777-77777777-0")
 
@@ -238,10 +238,10 @@ def test_an_owner_that_is_a_member_of_another_group(cluster: Cluster, session: Z
     assert "which is named like a member of group clean" in by_name.sentence
 
 
-def test_an_id_that_could_be_of_two_groups_is_of_the_one_where_it_is_registered(
+def test_an_ambiguous_member_id_belongs_to_the_group_where_it_is_registered(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
-    """Group names may hold the character that ends them in an id: a_b_c is a member of a_b, or of a."""
+    """Group names may contain the separator of member ids: a_b_c is a member of a_b or of a."""
     inner = cluster.group("a_b")
     cluster.group("a", owned=2)
     cluster.own("a", 2, f"{inner}-0")
@@ -252,7 +252,7 @@ def test_an_id_that_could_be_of_two_groups_is_of_the_one_where_it_is_registered(
     assert "which is a live member of group a_b" in finding.sentence
 
 
-def test_members_that_subscribe_to_what_no_client_serves(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_members_that_subscribe_to_missing_topics(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.group("waiting", topics="ordres", owned=0)
     cluster.group("matching", topics="nothing-.*", pattern="white_list", owned=0)
 
@@ -265,7 +265,7 @@ def test_members_that_subscribe_to_what_no_client_serves(cluster: Cluster, sessi
 
 
 def test_a_subscription_to_partitions_without_a_live_leader(cluster: Cluster, session: ZookeeperSession) -> None:
-    """Partition 0 is led by a live broker, 1 by nobody, 2 by one that is gone."""
+    """Partition 0 has a live leader, partition 1 has none, and the leader of partition 2 is gone."""
     cluster.create("/brokers/ids/0", "{}", ephemeral=True)
     for partition, leader in enumerate((0, -1, 5)):
         state = {"version": 1, "leader": leader, "leader_epoch": 1, "isr": [0], "controller_epoch": 1}
@@ -308,7 +308,7 @@ def test_offsets_outside_of_the_log(cluster: Cluster, session: ZookeeperSession)
     assert found(session, fetch_log_ranges=None) == []
 
 
-def test_a_log_that_grows_during_the_check_holds_the_newer_offsets(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_an_offset_beyond_a_cached_log_range_refreshes_the_range(cluster: Cluster, session: ZookeeperSession) -> None:
     ends = iter((60, 60, 60, 120))
 
     def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
@@ -322,7 +322,7 @@ def test_a_log_that_grows_during_the_check_holds_the_newer_offsets(cluster: Clus
     assert [checked.findings for checked in check.run(["later"])] == [[]]
 
 
-def test_logs_whose_range_is_not_known_are_no_result(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_an_unknown_log_range_is_a_finding_of_severity_unknown(cluster: Cluster, session: ZookeeperSession) -> None:
     def dead(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         raise TimedOut("orders", "no answer within the timeout")
 
@@ -332,7 +332,7 @@ def test_logs_whose_range_is_not_known_are_no_result(cluster: Cluster, session: 
     assert "whose log ranges are unknown: orders: no answer within the timeout" in finding.sentence
 
 
-def test_groups_that_no_client_has_used_since(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_groups_unused_since_a_date(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.create("/consumers/old/offsets/orders/0", "50")
     cluster.create("/consumers/empty")
     later, earlier = (SystemClock().now_ms() + shift for shift in (60_000, -60_000))
@@ -345,7 +345,7 @@ def test_groups_that_no_client_has_used_since(cluster: Cluster, session: Zookeep
     assert found(session, unused_since_ms=earlier) == []
 
 
-def test_every_kind_of_node_that_cannot_be_understood_is_a_finding_and_the_rest_is_checked(
+def test_every_kind_of_unreadable_node_is_a_finding_and_the_rest_is_checked(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
     cluster.group("broken", owned=1)
@@ -370,9 +370,7 @@ def test_every_kind_of_node_that_cannot_be_understood_is_a_finding_and_the_rest_
     assert (other.code, other.partitions) == ("no-owner", (2,))
 
 
-def test_a_subscription_to_what_cannot_be_a_topic_is_one_that_no_client_serves(
-    cluster: Cluster, session: ZookeeperSession
-) -> None:
+def test_a_subscription_to_an_invalid_topic_name_is_unserved(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.register("odd", "odd_worker", topic="or/ders")
     cluster.register("odd", "odd_other", topic="")
 
@@ -384,8 +382,8 @@ def test_a_subscription_to_what_cannot_be_a_topic_is_one_that_no_client_serves(
     ]
 
 
-def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, session: ZookeeperSession) -> None:
-    """200 groups (2,000 in scripts/soak) whose nodes hold random cuttings of what belongs there, under random names."""
+def test_every_group_is_checked_even_if_nodes_contain_random_data(cluster: Cluster, session: ZookeeperSession) -> None:
+    """200 groups (2,000 in scripts/soak) whose nodes have random names and contain random pieces of valid data."""
     seed = int(os.environ.get("OFFSETMGR_SEED", "20261122"))
     chance = random.Random(seed)
     groups = [f"random-{n}" for n in range(2000 if os.environ.get("OFFSETMGR_SOAK") else 200)]
@@ -432,7 +430,7 @@ def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, sessio
 
 
 @pytest.mark.parametrize("hidden", ["", "/ids", "/owners", "/owners/orders", "/offsets", "/offsets/orders"])
-def test_nodes_that_may_not_be_read_are_findings_and_lead_to_no_other(
+def test_nodes_without_read_permission_are_findings_and_cause_no_others(
     cluster: Cluster, session: ZookeeperSession, hidden: str
 ) -> None:
     cluster.group("secret", owned=1 if hidden.startswith("/owners") else PARTITIONS)
@@ -444,22 +442,22 @@ def test_nodes_that_may_not_be_read_are_findings_and_lead_to_no_other(
     assert {(finding.code, finding.path) for finding in findings} == {("unreadable", path)}
 
 
-def test_a_rebalance_that_ends_before_the_second_look_is_no_finding(
+def test_a_rebalance_that_ends_before_the_second_check_is_no_finding(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
     member = cluster.group("busy", owned=0)
     cluster.group("lazy", owned=1)
-    asleep = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
-    checking = ZookeeperCheck(session, ["busy", "lazy"], asleep, fetch_log_ranges=None, recheck_after_s=5.0)
+    clock = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
+    checking = ZookeeperCheck(session, ["busy", "lazy"], clock, fetch_log_ranges=None, recheck_after_s=5.0)
 
     results = {checked.group: checked.findings for checked in checking.run(["busy", CLEAN, "lazy"])}
 
-    assert asleep.slept == [5.0]
+    assert clock.slept == [5.0]
     assert results["busy"] == results[CLEAN] == []
     assert [(finding.code, finding.partitions) for finding in results["lazy"]] == [("no-owner", (1, 2))]
 
 
-def test_the_second_look_keeps_the_partitions_of_which_both_said_so(
+def test_a_finding_keeps_only_the_partitions_that_both_checks_report(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
     member = cluster.group("busy", owned=1)
@@ -476,7 +474,7 @@ def test_the_second_look_keeps_the_partitions_of_which_both_said_so(
 
 
 class SleepingClock(SystemClock):
-    """A clock whose sleep takes no time, and in which something happens."""
+    """A clock whose sleep takes no time and calls ``meanwhile``."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.slept: list[float] = []
@@ -487,7 +485,7 @@ class SleepingClock(SystemClock):
         self._meanwhile()
 
 
-def test_a_group_of_kafka_0_7_is_checked_in_its_own_numbers(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_a_group_of_kafka_0_7_is_checked_by_broker_and_partition(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.create("/brokers/topics/clicks/1", "2")
     member = "old_db-1-1700000000123-1a2b3c4d"
     cluster.create(f"/consumers/old/ids/{member}", '{"clicks": 1}', ephemeral=True)
@@ -505,7 +503,7 @@ def test_a_group_of_kafka_0_7_is_checked_in_its_own_numbers(cluster: Cluster, se
     assert "holds offsets of partition 2-0 of topic clicks" in findings[1].sentence
 
 
-def test_a_server_that_reads_one_node_a_request_gives_the_same(zookeeper34: ZooKeeperServer, unique: str) -> None:
+def test_a_server_without_multi_reads_gives_the_same_findings(zookeeper34: ZooKeeperServer, unique: str) -> None:
     client = KazooClient(zookeeper34.connect)
     client.start()
     try:
@@ -520,19 +518,19 @@ def test_a_server_that_reads_one_node_a_request_gives_the_same(zookeeper34: ZooK
     assert (finding.code, finding.group, finding.partitions) == ("no-owner", "lazy", (1, 2))
 
 
-def test_the_command_says_what_it_found_and_what_it_did_not_check(
+def test_the_command_reports_its_findings_and_the_skipped_checks(
     zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.group("lazy", owned=1)
     commands = Commands(tmp_path)
-    asked = ("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--settle", "0")
+    command = ("zk", "check", "--zookeeper", zookeeper.connect + cluster.chroot, "--settle", "0")
 
-    clean = commands.run(*asked, "--group", "cl*")
-    table = commands.run(*asked, "--all-groups", code=1)
-    as_json = json.loads(commands.run(*asked, "--all-groups", "--format", "json", code=1).stdout)
-    twice = commands.run(*asked, "--group", CLEAN, "--watch", "0.1", "--count", "2")
-    missing = commands.run(*asked, "--group", "nobody", code=1)
-    date = commands.run(*asked, "--all-groups", "--unused-since", "soon", code=2)
+    clean = commands.run(*command, "--group", "cl*")
+    table = commands.run(*command, "--all-groups", code=1)
+    as_json = json.loads(commands.run(*command, "--all-groups", "--format", "json", code=1).stdout)
+    twice = commands.run(*command, "--group", CLEAN, "--watch", "0.1", "--count", "2")
+    missing = commands.run(*command, "--group", "missing", code=1)
+    date = commands.run(*command, "--all-groups", "--unused-since", "soon", code=2)
 
     assert clean.stdout == ""
     assert clean.stderr.splitlines() == [
@@ -553,11 +551,11 @@ def test_the_command_says_what_it_found_and_what_it_did_not_check(
         "partitions": "1,2",
         "path": "/consumers/lazy/owners/orders",
     }
-    assert "group 'nobody': no group in ZooKeeper at" in missing.stderr
+    assert "group 'missing': no group in ZooKeeper at" in missing.stderr
     assert "--unused-since: 'soon' is no date or time" in date.stderr
 
 
-def test_a_zookeeper_without_brokers_says_that_topics_were_not_checked(
+def test_without_broker_nodes_the_command_reports_that_topics_were_not_checked(
     zookeeper: ZooKeeperServer, clients: list[KazooClient], unique: str, tmp_path: Path
 ) -> None:
     clients[0].create(f"/{unique}/consumers/g/offsets/orders/0", b"1", makepath=True)
@@ -570,10 +568,10 @@ def test_a_zookeeper_without_brokers_says_that_topics_were_not_checked(
     )
 
 
-def test_a_place_where_there_is_nothing_to_check_is_no_clean_one(
+def test_a_chroot_with_nothing_to_check_is_an_error(
     zookeeper: ZooKeeperServer, clients: list[KazooClient], unique: str, tmp_path: Path
 ) -> None:
-    """As where the chroot is forgotten or misspelt: a gate must not open."""
+    """The chroot may be missing or misspelt, so a gate must not pass."""
     clients[0].create(f"/{unique}/kafka/consumers", makepath=True)
     commands = Commands(tmp_path)
 
@@ -598,7 +596,7 @@ def test_brokers_that_may_be_of_another_cluster_give_no_clean_result(
     assert "has no cluster id)" in done.stderr
 
 
-def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_gone(
+def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_deleted(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic, commands = make_topic(unique, 4), Commands(tmp_path)
@@ -606,25 +604,25 @@ def test_the_real_old_consumer_and_broker_are_clean_until_the_topic_is_gone(
     for number in range(40):
         producer.produce(topic, b"x", partition=number % 4)
     assert producer.flush(30) == 0
-    asked = ("zk", "check", "--zookeeper", kafka.zookeeper, "--group", unique, "--bootstrap-server", kafka.bootstrap)
+    command = ("zk", "check", "--zookeeper", kafka.zookeeper, "--group", unique, "--bootstrap-server", kafka.bootstrap)
     with OldConsumer(
         tmp_path / "consumer", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=100
     ):
         with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
             root = f"/consumers/{unique}/offsets/{topic}"
             wait_for(lambda: len(session.children(root) or ()) == 4, "all partitions are committed")
-        clean = commands.run(*asked, "--unused-since", "2100-01-01", "--settle", "1")
+        clean = commands.run(*command, "--unused-since", "2100-01-01", "--settle", "1")
     assert clean.stderr.splitlines() == ["checked 1 group: nothing found"]
 
     commands.run("zk", "delete-topic", "--zookeeper", kafka.zookeeper, "--topic", topic, "--execute", "--yes")
-    gone = json.loads(commands.run(*asked, "--settle", "0", "--format", "json", code=1).stdout)
+    gone = json.loads(commands.run(*command, "--settle", "0", "--format", "json", code=1).stdout)
 
     assert [(row["code"], row["topic"], row["partitions"]) for row in gone] == [
         ("offsets-topic-gone", topic, "0,1,2,3")
     ]
 
 
-def test_brokers_of_another_cluster_are_refused(
+def test_brokers_of_another_cluster_are_rejected(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.create("/cluster/id", '{"version":"1","id":"another-cluster"}')

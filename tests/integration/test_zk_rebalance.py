@@ -1,4 +1,4 @@
-"""``zk rebalance`` beside real old consumers: what it predicts is what the group then does."""
+"""``zk rebalance`` alongside real old consumers: its prediction is the group's next assignment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.groups.ownership import owners
 pytestmark = pytest.mark.servers
 
 STRATEGIES = ["range", "roundrobin"] if os.environ.get("OFFSETMGR_SOAK") else ["roundrobin"]
-"""Range among real members under change is in tests/chaos/test_shared_group.py too."""
+"""tests/chaos/test_shared_group.py also covers range, among real members that change."""
 
 Owned = dict[TopicPartition, str]
 
@@ -38,7 +38,7 @@ def session(kafka: KafkaBroker) -> Iterator[ZookeeperSession]:
 
 @contextmanager
 def connected(address: str) -> Iterator[KazooClient]:
-    """Plays the consumers."""
+    """A ZooKeeper client that registers members as consumers do."""
     client = KazooClient(address)
     client.start()
     try:
@@ -55,7 +55,7 @@ def client(kafka: KafkaBroker) -> Iterator[KazooClient]:
 
 
 class Group:
-    """A group's owners as they are and as they are predicted."""
+    """A group's present and predicted owners."""
 
     def __init__(self, name: str, session: ZookeeperSession, capsys: pytest.CaptureFixture[str]) -> None:
         self.name = name
@@ -73,12 +73,12 @@ class Group:
         return code, captured.out, captured.err
 
     def predicted(self, *arguments: str, strategy: str | None = None) -> Owned:
-        """The prediction, over owners that show the ``strategy`` if one is named: consumers may rebalance once more
-        after they have settled, and own nothing for a moment."""
+        """The predicted owners. With ``strategy``, waits until the present owners show it, because consumers may
+        rebalance once more and own nothing for a moment."""
         for _ in until("the owners show the strategy"):
-            code, out, told = self.rebalance("--simulate", "--partitions", "--format", "json", *arguments)
+            code, out, stderr = self.rebalance("--simulate", "--partitions", "--format", "json", *arguments)
             assert code == 0
-            if strategy is None or f"strategy {strategy} (inferred from the owners)" in told:
+            if strategy is None or f"strategy {strategy} (inferred from the owners)" in stderr:
                 break
         rows = [row for row in json.loads(out) if row["after"] is not None]
         return {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows}
@@ -95,7 +95,7 @@ class Group:
                 return path
         raise AssertionError("the attempts end with an error")
 
-    def becomes(self, expected: Owned) -> None:
+    def wait_until_owned_as(self, expected: Owned) -> None:
         for _ in until(f"the owners are {expected}"):
             if self.owned() == expected:
                 return
@@ -107,7 +107,7 @@ def until(what: str) -> Iterator[int]:
     for attempt in itertools.count():
         yield attempt
         assert time.monotonic() < deadline, f"{what}: not within 40 s"
-        time.sleep(0.1)  # between looks
+        time.sleep(0.1)  # between attempts
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def group(session: ZookeeperSession, unique: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_predicted_is_what_the_real_group_then_does(
+def test_a_prediction_is_the_next_assignment_of_the_real_group(
     strategy: str, group: Group, kafka: KafkaBroker, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     orders, bills = make_topic(f"{group.name}-orders", 8), make_topic(f"{group.name}-bills", 5)
@@ -136,34 +136,34 @@ def test_what_is_predicted_is_what_the_real_group_then_does(
     try:
         with ThreadPoolExecutor() as several:
             list(several.map(OldConsumer.start, [first, second]))
-        assert_owned_as_divided(group, strategy, 13)
+        assert_owned_as_assigned(group, strategy, 13)
 
         joined = group.predicted("--join", f"{group.name}_aa:11", strategy=strategy)
         saved = group.saved(strategy, tmp_path)
         assert group.predicted("--from-file", saved, "--join", f"{group.name}_aa:11", strategy=strategy) == joined
         third.start()
-        group.becomes(joined)
+        group.wait_until_owned_as(joined)
 
         grown = group.predicted("--grow", f"{orders}=11", strategy=strategy)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.create_partitions([NewPartitions(orders, 11)])[orders].result(30)
-        group.becomes(grown)
+        group.wait_until_owned_as(grown)
         assert len(grown) == 16
 
         left = group.predicted("--leave", "a", strategy=strategy)
         first.stop()
-        group.becomes(left)
+        group.wait_until_owned_as(left)
         assert {tp.topic for tp in left} == {orders, bills}
-        assert_owned_as_divided(group, strategy, 16)
+        assert_owned_as_assigned(group, strategy, 16)
     finally:
         for one in (first, second, third):
             one.kill()
 
 
-def assert_owned_as_divided(group: Group, strategy: str, partitions: int) -> None:
-    """Also that the owners show which strategy it is."""
-    code, _, told = group.rebalance("--settle", "40")
-    assert (code, told) == (
+def assert_owned_as_assigned(group: Group, strategy: str, partitions: int) -> None:
+    """Checks that all partitions are owned as assigned, and that the owners show the strategy."""
+    code, _, stderr = group.rebalance("--settle", "40")
+    assert (code, stderr) == (
         0,
         f"strategy {strategy} (inferred from the owners); {partitions} partitions: {partitions} owned as assigned\n",
     )
@@ -173,7 +173,7 @@ def plant(client: KazooClient, path: str, data: bytes) -> None:
     client.create(path, data, ephemeral=True, makepath=True)
 
 
-def test_partitions_owned_otherwise_are_found_and_named(
+def test_partitions_with_another_owner_than_assigned_are_reported(
     group: Group, client: KazooClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(group.name, 4)
@@ -185,7 +185,7 @@ def test_partitions_owned_otherwise_are_found_and_named(
     for partition, owner in ((0, "a-0"), (1, "b-0"), (2, "b-0")):
         plant(client, f"/consumers/{group.name}/owners/{topic}/{partition}", f"{group.name}_{owner}".encode())
 
-    code, out, told = group.rebalance("--partitions", "--settle", "0", "--format", "json")
+    code, out, stderr = group.rebalance("--partitions", "--settle", "0", "--format", "json")
 
     a, b = f"{group.name}_a-0", f"{group.name}_b-0"
     assert code == 1
@@ -195,16 +195,16 @@ def test_partitions_owned_otherwise_are_found_and_named(
         {"topic": topic, "partition": 2, "owned": b, "due": b, "state": "right"},
         {"topic": topic, "partition": 3, "owned": None, "due": b, "state": "missing"},
     ]
-    assert told == (
+    assert stderr == (
         "strategy range (the default; it cannot be inferred from the owners); 4 partitions: 2 owned as assigned, "
         "1 owned by another member than assigned, 1 without an owner: no member consumes them\n"
     )
 
 
-def test_a_first_member_can_be_thought_of_with_any_topic(
+def test_a_first_member_can_be_simulated_with_any_topic(
     group: Group, client: KazooClient, make_topic: MakeTopic
 ) -> None:
-    """Of a group that has been, and that nobody consumes in now."""
+    """The group existed before and has no consumers now."""
     topic = make_topic(group.name, 2)
     client.ensure_path(f"/consumers/{group.name}/ids")
     joins = f"{group.name}_first:2"
@@ -220,7 +220,7 @@ def test_a_first_member_can_be_thought_of_with_any_topic(
     )
 
 
-def test_a_rebalance_that_ends_in_time_is_no_fault(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
+def test_a_rebalance_that_ends_in_time_is_no_error(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
     topic = make_topic(group.name, 1)
     plant(
         client,
@@ -234,7 +234,7 @@ def test_a_rebalance_that_ends_in_time_is_no_fault(group: Group, client: KazooCl
         assert running()[0] == 0
 
 
-def test_a_member_that_no_client_can_read_is_named_and_can_be_thought_away(
+def test_an_unreadable_member_is_reported_and_can_be_left_out_of_a_simulation(
     group: Group, client: KazooClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(group.name, 2)
@@ -242,35 +242,35 @@ def test_a_member_that_no_client_can_read_is_named_and_can_be_thought_away(
     plant(client, f"{directory}_a", json.dumps({"version": 1, "subscription": {topic: 1}}).encode())
     plant(client, f"{directory}_b", b"{broken")
 
-    code, out, told = group.rebalance()
+    code, out, stderr = group.rebalance()
     assert (code, out) == (1, "")
-    assert told == (
+    assert stderr == (
         f"error: member {group.name}_b: its registration cannot be read, so no member of its group can rebalance\n"
         f"hint: restart that member; to preview the group without it: --simulate --leave {group.name}_b\n"
     )
     assert set(group.predicted("--leave", "b").values()) == {f"{group.name}_a-0"}
 
 
-def test_a_pattern_of_another_language_is_named(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
+def test_an_unsupported_topic_pattern_is_reported(group: Group, client: KazooClient, make_topic: MakeTopic) -> None:
     make_topic(group.name, 1)
     registration = {"version": 1, "subscription": {"[^a[b]]+": 1}, "pattern": "white_list"}
     plant(client, f"/consumers/{group.name}/ids/{group.name}_a", json.dumps(registration).encode())
 
-    code, _, told = group.rebalance("--simulate")
+    code, _, stderr = group.rebalance("--simulate")
     assert code == 1
-    assert told.startswith("error: topic pattern '[^a[b]]+': uses a negated class that contains another class")
+    assert stderr.startswith("error: topic pattern '[^a[b]]+': uses a negated class that contains another class")
 
 
 def test_a_group_that_does_not_exist_is_reported(group: Group) -> None:
-    code, _, told = group.rebalance()
+    code, _, stderr = group.rebalance()
     assert code == 1
-    assert told.startswith(f"error: group '{group.name}': does not exist in ZooKeeper at ")
+    assert stderr.startswith(f"error: group '{group.name}': does not exist in ZooKeeper at ")
 
 
-def test_a_cluster_of_kafka_0_7_is_divided_in_its_own_order(
+def test_a_cluster_of_kafka_0_7_is_assigned_in_its_own_order(
     zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As its documentation writes the nodes: broker -> number of partitions, owners of ``<broker>-<partition>``."""
+    """The nodes follow the documentation of 0.7: broker -> partition count, owners of ``<broker>-<partition>``."""
     with connected(zookeeper.connect) as client:
         root = f"/{unique}"
         for broker in (2, 10):

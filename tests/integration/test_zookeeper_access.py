@@ -1,5 +1,7 @@
-"""ZooKeeper with ACLs and with SASL: nodes that we create carry the configured list, old consumers can write what they
-must, and without the right credentials the error says what is missing."""
+"""ZooKeeper with ACLs and with SASL.
+
+Created nodes have the configured ACL, old consumers can write their nodes, and errors name missing credentials.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def committed(store: ZookeeperStore, group: str, tp: TopicPartition) -> int:
 
 @contextmanager
 def plain(connect: str, *auth: tuple[str, str]) -> Iterator[KazooClient]:
-    """A client that is not ours, as anybody may have one."""
+    """Another program's ZooKeeper client."""
     client = KazooClient(connect, auth_data=list(auth))
     client.start(20)
     try:
@@ -62,19 +64,17 @@ def acl_of(client: KazooClient, path: str) -> list[tuple[int, str, str]]:
 
 
 CREATORS_BUT_WRITABLE = [(31, "digest", TOOL_ID), (15, "world", "anyone")]
-"""The creator owns it; everybody else may do all but change the list."""
+"""The creator has all permissions, and all others have all but the permission to change the ACL."""
 
 
-class TestNodesThatWeCreate:
-    def test_without_a_configured_list_all_is_open_as_kafka_has_it(
-        self, zookeeper: ZooKeeperServer, unique: str
-    ) -> None:
+class TestCreatedNodes:
+    def test_without_a_configured_acl_nodes_are_open_as_in_kafka(self, zookeeper: ZooKeeperServer, unique: str) -> None:
         with ZookeeperStore(zookeeper.connect, config=config(TOOL)) as store, plain(zookeeper.connect) as client:
             store.commit(unique, {TopicPartition("t", 0): OffsetAndMetadata(5)})
 
             assert acl_of(client, f"/consumers/{unique}/offsets/t/0") == [(31, "world", "anyone")]
 
-    def test_the_creator_owns_them_and_old_consumers_can_write_them(
+    def test_the_creator_owns_nodes_and_old_consumers_can_write_them(
         self, zookeeper: ZooKeeperServer, unique: str
     ) -> None:
         tp = TopicPartition("t", 0)
@@ -94,7 +94,7 @@ class TestNodesThatWeCreate:
             with pytest.raises(NoAuthError):
                 foreign_owner.set_acls(f"/consumers/{unique}/offsets/t/0", [ACL(31, Id("world", "anyone"))])
 
-    def test_a_listed_acl_is_carried(self, zookeeper: ZooKeeperServer, unique: str) -> None:
+    def test_a_configured_acl_is_applied(self, zookeeper: ZooKeeperServer, unique: str) -> None:
         acl = f"digest:{TOOL_ID}:cdrwa,ip:127.0.0.1:r"
         with (
             ZookeeperStore(zookeeper.connect, "storm", config(None, acl), root=f"/{unique}/storm") as store,
@@ -108,10 +108,8 @@ class TestNodesThatWeCreate:
                 (15, "world", "anyone"),
             ]
 
-    def test_where_others_may_not_write_the_parents_list_is_taken_over(
-        self, zookeeper: ZooKeeperServer, unique: str
-    ) -> None:
-        """Whoever may write the group's other offsets must be able to write the new ones, and nobody else."""
+    def test_the_acl_of_a_restricted_parent_is_copied(self, zookeeper: ZooKeeperServer, unique: str) -> None:
+        """The clients that may write the group's other offsets may write the new ones, and no other client may."""
         tool = make_digest_acl("tool", "hunter2", all=True)
         with (
             ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
@@ -126,10 +124,10 @@ class TestNodesThatWeCreate:
             assert acl_of(app, f"/consumers/{unique}/offsets/t") == restricted
             assert acl_of(app, f"/consumers/{unique}/offsets/t/0") == restricted
 
-    def test_a_parents_list_that_we_may_not_see_whole_cannot_be_taken_over(
+    def test_the_acl_of_a_parent_is_not_copied_without_permission_to_see_all_of_it(
         self, zookeeper: ZooKeeperServer, unique: str
     ) -> None:
-        """Without the permission admin the server shows no hashes: a list of those would let nobody in."""
+        """Without the admin permission the server hides the digests, so a copy of the ACL would admit no client."""
         tool = make_digest_acl("tool", "hunter2", read=True, write=True, create=True)
         with (
             ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
@@ -150,7 +148,7 @@ class TestNodesThatWeCreate:
 
             assert app.get_children(f"/consumers/{unique}/offsets") == []
 
-    def test_what_goes_with_our_session_is_ours_and_all_can_read_it(
+    def test_ephemeral_nodes_are_writable_by_their_creator_and_readable_by_all(
         self, zookeeper: ZooKeeperServer, unique: str
     ) -> None:
         with (
@@ -163,15 +161,15 @@ class TestNodesThatWeCreate:
             with pytest.raises(NoAuthError):
                 other.set(f"/{unique}", b"you")
 
-    def test_a_real_old_consumer_commits_to_nodes_that_we_own(
+    def test_a_real_old_consumer_commits_to_nodes_that_offsetmgr_owns(
         self, kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
     ) -> None:
         topic = make_topic(unique, 2)
         with ZookeeperStore(kafka.zookeeper, config=config(TOOL, "creator")) as store:
-            wanted = [TopicPartition(topic, n) for n in range(2)]
-            store.commit(unique, dict.fromkeys(wanted, OffsetAndMetadata(0)))
+            partitions = [TopicPartition(topic, n) for n in range(2)]
+            store.commit(unique, dict.fromkeys(partitions, OffsetAndMetadata(0)))
             producer = Producer({"bootstrap.servers": kafka.bootstrap})
-            for tp in wanted * 10:
+            for tp in partitions * 10:
                 producer.produce(tp.topic, b"x", partition=tp.partition)
             assert producer.flush(30) == 0
 
@@ -179,7 +177,7 @@ class TestNodesThatWeCreate:
                 tmp_path / "member", zookeeper=kafka.zookeeper, group=unique, topic=topic, auto_commit_interval_ms=200
             ):
                 deadline = time.monotonic() + 60
-                while [committed(store, unique, tp) for tp in wanted] != [10, 10]:
+                while [committed(store, unique, tp) for tp in partitions] != [10, 10]:
                     assert time.monotonic() < deadline, "the old consumer has not committed within 60 s"
                     time.sleep(0.1)
 
@@ -195,10 +193,10 @@ class TestWithoutTheRightCredentials:
         return unique
 
     @pytest.mark.parametrize(
-        ("auth", "who"), [(None, "a session without credentials"), (("digest", "app:wrong"), "digest:app")]
+        ("auth", "user"), [(None, "a session without credentials"), (("digest", "app:wrong"), "digest:app")]
     )
-    def test_reading_says_who_may_not(
-        self, zookeeper: ZooKeeperServer, secret: str, auth: tuple[str, str] | None, who: str
+    def test_a_read_error_names_the_user_without_permission(
+        self, zookeeper: ZooKeeperServer, secret: str, auth: tuple[str, str] | None, user: str
     ) -> None:
         with (
             ZookeeperStore(zookeeper.connect, config=config(auth)) as store,
@@ -207,11 +205,11 @@ class TestWithoutTheRightCredentials:
             store.fetch(secret)
 
         assert caught.value.what == f"ZooKeeper node /consumers/{secret}/offsets"
-        assert caught.value.why == f"its ACL does not allow this (NO_AUTH): {who} may not read this node"
+        assert caught.value.why == f"its ACL does not allow this (NO_AUTH): {user} may not read this node"
         assert "zookeeper.auth=digest:USER:PASSWORD" in caught.value.hint
         assert "wrong" not in f"{caught.value} {caught.value.hint}"
 
-    def test_writing_says_which_permission_is_missing(self, zookeeper: ZooKeeperServer, unique: str) -> None:
+    def test_a_write_error_names_the_missing_permission(self, zookeeper: ZooKeeperServer, unique: str) -> None:
         read_only = make_digest_acl("tool", "hunter2", read=True)
         with (
             ZookeeperStore(zookeeper.connect, config=config(TOOL)) as store,
@@ -221,17 +219,17 @@ class TestWithoutTheRightCredentials:
             for node in ("/t/0", "/t"):
                 app.set_acls(f"/consumers/{unique}/offsets{node}", [APP, read_only])
 
-            wanted = {TopicPartition("t", n): OffsetAndMetadata(6) for n in range(2)}
+            commits = {TopicPartition("t", n): OffsetAndMetadata(6) for n in range(2)}
             with pytest.raises(PartialFailure) as caught:
-                store.commit(unique, wanted)
-            failed = [caught.value.failures[tp] for tp in wanted]
+                store.commit(unique, commits)
+            failed = [caught.value.failures[tp] for tp in commits]
 
         assert isinstance(failed[0], NotAuthorized)
         assert isinstance(failed[1], NotAuthorized)
         assert "digest:tool may not write it (w)" in str(failed[0])
         assert "digest:tool may not create it (permission c of its parent)" in str(failed[1])
 
-    def test_on_the_command_line_it_is_one_line_and_a_hint(
+    def test_the_command_prints_one_error_line_and_a_hint(
         self, zookeeper: ZooKeeperServer, secret: str, tmp_path: Path
     ) -> None:
         done = subprocess.run(
@@ -273,7 +271,7 @@ def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
 
 
 class TestSasl:
-    def test_a_user_whom_the_server_knows_reads_and_writes_and_owns(self, sasl: ZooKeeperServer, unique: str) -> None:
+    def test_a_known_user_reads_writes_and_owns_nodes(self, sasl: ZooKeeperServer, unique: str) -> None:
         tp = TopicPartition("t", 0)
         with (
             ZookeeperStore(sasl.connect, config=config(("sasl", "tool:hunter2"), "creator")) as store,
@@ -294,7 +292,7 @@ class TestSasl:
             (None, "the server rejects sessions without credentials"),
         ],
     )
-    def test_without_the_right_credentials_it_is_reported_what_is_missing(
+    def test_wrong_or_missing_credentials_are_reported(
         self, sasl: ZooKeeperServer, auth: tuple[str, str] | None, why: str
     ) -> None:
         began = time.monotonic()

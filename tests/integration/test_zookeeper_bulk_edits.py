@@ -1,4 +1,4 @@
-"""Large streams of edits on a real ZooKeeper: what is not common among common changes, and what comes in between."""
+"""Large streams of edits on a real ZooKeeper: unusual changes among common ones, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Somebody else, who writes what they like."""
+    """Another client, which writes arbitrary data."""
     client = KazooClient(zookeeper.connect)
     client.start()
     yield client
@@ -74,14 +74,17 @@ class Moves(Protocol):
 
 @pytest.fixture(params=["nodes are read again", "nodes are those of the scan"])
 def moves(request: pytest.FixtureRequest) -> Moves:
-    """Every partition to an offset, while it holds what it holds now."""
+    """Edits that set every partition to an offset if its present offset has not changed."""
     as_scanned = request.param == "nodes are those of the scan"
 
     def moves(store: ZookeeperStore, groups: list[str], offset: int = 6) -> list[GroupEdit]:
         return [
             GroupEdit(
                 found.group,
-                {tp: Change(OffsetAndMetadata(offset), expected=held) for tp, held in sorted(found.offsets.items())},
+                {
+                    tp: Change(OffsetAndMetadata(offset), expected=committed)
+                    for tp, committed in sorted(found.offsets.items())
+                },
                 as_of=found.as_of if as_scanned else None,
             )
             for found in store.scan(groups)
@@ -91,29 +94,29 @@ def moves(request: pytest.FixtureRequest) -> Moves:
 
 
 def scanned(store: ZookeeperStore, groups: list[str], change: Change) -> list[GroupEdit]:
-    """The same change of every partition, expecting what a scan finds."""
+    """The same change of every partition, which expects the scanned offset."""
     return [
         GroupEdit(
             found.group,
-            {tp: change._replace(expected=held) for tp, held in sorted(found.offsets.items())},
+            {tp: change._replace(expected=now) for tp, now in sorted(found.offsets.items())},
             as_of=found.as_of,
         )
         for found in store.scan(groups)
     ]
 
 
-def held(store: ZookeeperStore, group: str) -> dict[int, tuple[int, int | None]]:
+def committed(store: ZookeeperStore, group: str) -> dict[int, tuple[int, int | None]]:
     """Partition of the topic -> offset and version."""
     found = store.fetch(group, PARTITIONS)
     return {tp.partition: (o.offset, o.version) for tp, o in found.items() if isinstance(o, Committed)}
 
 
-def verdicts(results: list[GroupEditResult]) -> set[EditStatus]:
+def statuses(results: list[GroupEditResult]) -> set[EditStatus]:
     return {outcome.status for result in results for outcome in result.outcomes.values()}
 
 
 def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
-    """Something happens once, after the nodes were read and before the first transactions are sent."""
+    """Calls ``happens`` once, after the nodes were read and before the first transactions are sent."""
     begin = store.session.begin_transactions
     events = iter([happens])
 
@@ -125,7 +128,7 @@ def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(store.session, "begin_transactions", first)
 
 
-def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
+def test_a_stream_longer_than_one_batch_keeps_its_order(
     zookeeper: ZooKeeperServer, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     client.create(f"/{unique}")
@@ -137,12 +140,12 @@ def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
         results = list(store.edit(moves(store, groups)))
 
         assert [result.group for result in results] == groups
-        assert verdicts(results) == {EditStatus.WRITTEN}
+        assert statuses(results) == {EditStatus.WRITTEN}
         assert all(list(result.outcomes) == PARTITIONS for result in results)
         for result in results:
             assert {tp: outcome.before for tp, outcome in result.outcomes.items()} == scanned[result.group]
         for group in groups:
-            assert held(store, group) == dict.fromkeys(range(90), (6, 1))
+            assert committed(store, group) == dict.fromkeys(range(90), (6, 1))
 
 
 def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
@@ -173,7 +176,7 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     results = list(store.edit(edits))
 
     assert [result.group for result in results] == groups
-    assert verdicts(results[:3] + results[4:]) == {EditStatus.WRITTEN}
+    assert statuses(results[:3] + results[4:]) == {EditStatus.WRITTEN}
     outcomes = results[3].outcomes
     assert list(outcomes) == list(odd)
     assert {tp for tp, outcome in outcomes.items() if outcome.status is EditStatus.WRITTEN} == {
@@ -192,7 +195,7 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     }
     assert client.get(f"/consumers/{groups[3]}/offsets/orders/10")[0] == b"junk"
     client.set(f"/consumers/{groups[3]}/offsets/orders/10", b"5")
-    found = held(store, groups[3])
+    found = committed(store, groups[3])
     assert {n: found.get(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)} == {
         0: (6, 1),
         1: None,
@@ -215,7 +218,7 @@ def test_a_node_recreated_between_proposal_and_write_is_not_overwritten(
 
     path = f"/consumers/{groups[4]}/offsets/orders/7"
     client.delete(path)
-    client.create(path, b"99")  # at version 0, as the one that was proposed upon
+    client.create(path, b"99")  # at version 0, like the node that the edit is based on
     client.delete(f"/consumers/{groups[4]}/offsets/orders/8")
     results = list(store.edit(edits))
 
@@ -224,27 +227,27 @@ def test_a_node_recreated_between_proposal_and_write_is_not_overwritten(
     assert isinstance(seven, Conflict) and isinstance(seven.actual, Committed) and seven.actual.offset == 99
     assert isinstance(eight, Conflict) and eight.actual == ABSENT
     assert all(not result.failures for result in results if result.group != groups[4])
-    assert held(store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
+    assert committed(store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
 
 
-def test_where_no_node_came_or_went_only_the_parents_are_read_before_the_write(
+def test_if_no_node_was_created_or_deleted_only_the_parents_are_read_before_the_write(
     store: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
     fill(store, groups)
     edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
-    begin, asked = store.session.begin_reads, []
+    begin, requested = store.session.begin_reads, []
 
     def begin_reads(reads: Any) -> Any:
-        asked.extend(type(read) for read in reads)
+        requested.extend(type(read) for read in reads)
         return begin(reads)
 
     monkeypatch.setattr(store.session, "begin_reads", begin_reads)
     results = list(store.edit(edits))
 
-    assert verdicts(results) == {EditStatus.WRITTEN}
-    assert set(asked) == {BulkChildren}
-    assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
+    assert statuses(results) == {EditStatus.WRITTEN}
+    assert set(requested) == {BulkChildren}
+    assert [committed(store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
 
 
 def test_a_commit_after_the_scan_is_a_conflict_of_its_partition_alone(
@@ -259,10 +262,10 @@ def test_a_commit_after_the_scan_is_a_conflict_of_its_partition_alone(
 
     assert [set(result.failures) for result in results] == [set()] * 4 + [{PARTITIONS[7]}] + [set()] * 5
     assert isinstance(results[4].failures[PARTITIONS[7]], Conflict)
-    assert held(store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
+    assert committed(store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
 
 
-def test_a_group_deleted_and_recreated_after_the_scan_keeps_what_it_has(
+def test_a_group_deleted_and_recreated_after_the_scan_keeps_its_new_offsets(
     store: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
@@ -278,11 +281,11 @@ def test_a_group_deleted_and_recreated_after_the_scan_keeps_what_it_has(
     assert {type(error) for error in results[5].failures.values()} == {Conflict}
     assert (len(results[4].failures), len(results[5].failures)) == (90, 90)
     assert all(not result.failures for result in [*results[:4], *results[6:]])
-    assert held(store, groups[4]) == dict.fromkeys(range(90), (3, 0))
-    assert held(store, groups[5]) == {}
+    assert committed(store, groups[4]) == dict.fromkeys(range(90), (3, 0))
+    assert committed(store, groups[5]) == {}
 
 
-def test_what_an_edit_expects_does_not_make_a_rewind_or_a_change_to_the_same_a_write(
+def test_an_expected_offset_neither_allows_a_rewind_nor_forces_an_unchanged_write(
     store: ZookeeperStore, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
@@ -290,16 +293,16 @@ def test_what_an_edit_expects_does_not_make_a_rewind_or_a_change_to_the_same_a_w
 
     back = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4)))))
     same = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(5)))))
-    meant = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
+    allowed = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
 
     assert {type(error) for result in back for error in result.failures.values()} == {RewindRefused}
-    assert verdicts(back) == {EditStatus.FAILED}
-    assert verdicts(same) == {EditStatus.UNCHANGED}
-    assert verdicts(meant) == {EditStatus.WRITTEN}
-    assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
+    assert statuses(back) == {EditStatus.FAILED}
+    assert statuses(same) == {EditStatus.UNCHANGED}
+    assert statuses(allowed) == {EditStatus.WRITTEN}
+    assert [committed(store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
 
 
-def test_what_changes_between_read_and_write_fails_alone(
+def test_only_partitions_that_change_between_read_and_write_fail(
     store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
@@ -318,11 +321,11 @@ def test_what_changes_between_read_and_write_fails_alone(
     assert set(results[9].failures) == {PARTITIONS[89]}
     assert {type(error) for result in results for error in result.failures.values()} == {Conflict}
     assert all(not result.failures for result in results[1:9])
-    assert held(store, groups[0]) == dict.fromkeys(range(90), (6, 1)) | {3: (50, 1), 4: (4, 1)}
-    assert held(store, groups[9]) == dict.fromkeys(range(89), (6, 1))
+    assert committed(store, groups[0]) == dict.fromkeys(range(90), (6, 1)) | {3: (50, 1), 4: (4, 1)}
+    assert committed(store, groups[9]) == dict.fromkeys(range(89), (6, 1))
 
 
-@pytest.mark.parametrize("deliver", [False, True], ids=["never arrived", "its answer was lost"])
+@pytest.mark.parametrize("deliver", [False, True], ids=["request lost", "response lost"])
 def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
     proxy: Proxy, through_proxy: ZookeeperStore, store: ZookeeperStore, moves: Moves, unique: str, deliver: bool
 ) -> None:
@@ -334,12 +337,12 @@ def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
     results = list(through_proxy.edit(edits))
 
     assert proxy.cuts == 1
-    assert verdicts(results) == {EditStatus.WRITTEN}
+    assert statuses(results) == {EditStatus.WRITTEN}
     assert {outcome.before for result in results for outcome in result.outcomes.values()} == {
         change.expected for edit in edits for change in edit.changes.values()
     }
     for group in groups:
-        assert held(store, group) == dict.fromkeys(range(90), (6, 1))
+        assert committed(store, group) == dict.fromkeys(range(90), (6, 1))
 
 
 def test_a_connection_lost_between_read_and_write_loses_nothing(
@@ -352,12 +355,12 @@ def test_a_connection_lost_between_read_and_write_loses_nothing(
     before_transactions(through_proxy, monkeypatch, proxy.cut_now)
     results = list(through_proxy.edit(edits))
 
-    assert verdicts(results) == {EditStatus.WRITTEN}
+    assert statuses(results) == {EditStatus.WRITTEN}
     for group in groups:
-        assert held(through_proxy, group) == dict.fromkeys(range(90), (6, 1))
+        assert committed(through_proxy, group) == dict.fromkeys(range(90), (6, 1))
 
 
-def test_without_a_witness_the_outcome_of_a_transaction_is_reported_to_be_unknown(
+def test_the_outcome_of_a_transaction_is_unknown_if_no_node_shows_it(
     proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(GROUPS_IN_ONE_TRANSACTION)]
@@ -378,10 +381,10 @@ def test_without_a_witness_the_outcome_of_a_transaction_is_reported_to_be_unknow
     assert len(errors) == 450
     assert {type(error) for error in errors} == {Unreachable}
     assert all("outcome is unknown" in str(error) for error in errors)
-    assert {offset for group in groups for offset, _ in held(through_proxy, group).values()} == {99}
+    assert {offset for group in groups for offset, _ in committed(through_proxy, group).values()} == {99}
 
 
-def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
+def test_if_the_source_of_edits_fails_the_results_of_sent_edits_come_first(
     store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_PER_BATCH // len(PARTITIONS))]
@@ -398,14 +401,14 @@ def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
             results.append(result)
 
     written = {result.group for result in results}
-    assert verdicts(results) == {EditStatus.WRITTEN}
+    assert statuses(results) == {EditStatus.WRITTEN}
     assert [result.group for result in results] == groups[: len(results)]
     assert len(results) > 0
     for group in groups:
-        assert {offset for offset, _ in held(store, group).values()} == {6 if group in written else 5}
+        assert {offset for offset, _ in committed(store, group).values()} == {6 if group in written else 5}
 
 
-def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_left(
+def test_a_second_edit_of_a_group_in_a_large_stream_sees_the_first_one(
     store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_PER_BATCH // len(PARTITIONS))]
@@ -414,5 +417,5 @@ def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_le
 
     results = list(store.edit([*moves(store, groups), GroupEdit(groups[-1], {PARTITIONS[0]: again})]))
 
-    assert verdicts(results) == {EditStatus.WRITTEN}
-    assert held(store, groups[-1])[0] == (7, 2)
+    assert statuses(results) == {EditStatus.WRITTEN}
+    assert committed(store, groups[-1])[0] == (7, 2)

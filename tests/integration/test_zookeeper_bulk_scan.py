@@ -1,4 +1,4 @@
-"""Scans of many groups on a real ZooKeeper: what is not common among common groups, and what comes in between."""
+"""Scans of many groups on a real ZooKeeper: unusual groups among common ones, and lost connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MORE_THAN_ARE_IN_FLIGHT = 5 * GROUPS_AT_ONCE + 7
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer, unique: str) -> Iterator[KazooClient]:
-    """In a chroot of the test's own: its odd groups are nobody else's business."""
+    """A client in the test's own chroot, so that its unusual groups do not affect other tests."""
     client = KazooClient(zookeeper.connect)
     client.start()
     client.ensure_path(f"/{unique}/consumers")
@@ -37,13 +37,13 @@ def client(zookeeper: ZooKeeperServer, unique: str) -> Iterator[KazooClient]:
 
 
 @pytest.fixture
-def place(zookeeper: ZooKeeperServer, client: KazooClient) -> str:
+def connect(zookeeper: ZooKeeperServer, client: KazooClient) -> str:
     return f"{zookeeper.connect}{client.chroot}"
 
 
 @pytest.fixture
-def store(place: str) -> Iterator[ZookeeperStore]:
-    with ZookeeperStore(place, config=ConnectionConfig(timeout_ms=20_000)) as store:
+def store(connect: str) -> Iterator[ZookeeperStore]:
+    with ZookeeperStore(connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         yield store
 
 
@@ -56,21 +56,23 @@ def fill(store: ZookeeperStore, groups: dict[str, list[TopicPartition]]) -> None
         assert not result.failures
 
 
-def test_many_groups_with_topics_of_all_sizes_are_read_in_the_order_asked(store: ZookeeperStore, unique: str) -> None:
+def test_many_groups_with_topics_of_all_sizes_are_read_in_the_requested_order(
+    store: ZookeeperStore, unique: str
+) -> None:
     names = [f"{unique}-{'g' * (n % 9)}-{n}" for n in range(MORE_THAN_ARE_IN_FLIGHT)]
-    held = {name: ORDERS[: 1 + n % 12] for n, name in enumerate(names)}
-    held[names[60]] = [*ORDERS, *MANY, TopicPartition("größe", 3)]
-    fill(store, held)
+    written = {name: ORDERS[: 1 + n % 12] for n, name in enumerate(names)}
+    written[names[60]] = [*ORDERS, *MANY, TopicPartition("größe", 3)]
+    fill(store, written)
 
-    asked = [*reversed(names), names[7]]
-    found = list(store.scan(asked))
+    requested = [*reversed(names), names[7]]
+    found = list(store.scan(requested))
 
-    assert [one.group for one in found] == asked
+    assert [one.group for one in found] == requested
     numbers = {name: n for n, name in enumerate(names)}
     for one in found:
         assert (one.error, one.errors) == (None, {})
         assert {tp: c.offset for tp, c in one.offsets.items()} == {
-            tp: numbers[one.group] * 1000 + tp.partition for tp in held[one.group]
+            tp: numbers[one.group] * 1000 + tp.partition for tp in written[one.group]
         }
         assert {c.version for c in one.offsets.values()} == {0}
 
@@ -99,9 +101,7 @@ def test_every_uncommon_group_among_common_ones_has_its_own_result(
     assert all(set(found[group].offsets) == {*ORDERS} for group in common)
 
 
-def test_a_scan_says_as_of_which_change_of_the_ensemble_it_read(
-    store: ZookeeperStore, client: KazooClient, unique: str
-) -> None:
+def test_a_scan_returns_the_zxid_of_its_read(store: ZookeeperStore, client: KazooClient, unique: str) -> None:
     fill(store, {unique: ORDERS})
 
     (found,) = store.scan([unique])
@@ -111,7 +111,7 @@ def test_a_scan_says_as_of_which_change_of_the_ensemble_it_read(
     assert stat.czxid <= found.as_of <= client.last_zxid
 
 
-def test_groups_are_taken_lazily_and_as_many_as_are_in_flight(store: ZookeeperStore, unique: str) -> None:
+def test_group_names_are_consumed_lazily_up_to_the_number_in_flight(store: ZookeeperStore, unique: str) -> None:
     taken: list[str] = []
 
     def names() -> Iterator[str]:
@@ -127,7 +127,7 @@ def test_groups_are_taken_lazily_and_as_many_as_are_in_flight(store: ZookeeperSt
     assert len(taken) == 4 * GROUPS_AT_ONCE
 
 
-def test_no_group_asks_nothing_of_any_server() -> None:
+def test_a_scan_of_no_groups_sends_no_request() -> None:
     with ZookeeperStore("127.0.0.1:1", config=ConnectionConfig(timeout_ms=100)) as store:
         assert list(store.scan([])) == []
 

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from gate import Gate
 from members import PythonMember
+from stalling_proxy import StallingProxy
 from zookeeper_history import group_history
 
 from offsetmgr.consumer import ConsumerSettings, MessageStream, StreamMessage, ZookeeperConsumer
@@ -31,16 +31,16 @@ from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
+from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
 SESSION_MS = 4000
-"""Short enough for the one test in which it ends, and longer than a busy machine stands still in the others."""
+"""Short enough for the test in which the session expires, and longer than a busy machine pauses in other tests."""
 SETTINGS: dict[str, Any] = {
     "auto_offset_reset": "smallest",
     "auto_commit_interval_ms": 200,
@@ -56,17 +56,17 @@ class Join(Protocol):
 
 @pytest.fixture
 def join(kafka: KafkaBroker, unique: str) -> Iterator[Join]:
-    """Makes consumers of the test's group, which are shut down at its end."""
-    made: list[ZookeeperConsumer] = []
+    """Creates consumers of the test's group, and shuts them down at its end."""
+    created: list[ZookeeperConsumer] = []
 
     def make(**changes: Any) -> ZookeeperConsumer:
         settings = ConsumerSettings(**{**SETTINGS, **changes.pop("settings", {})})
         arguments = {"zookeeper": kafka.zookeeper, "bootstrap_servers": kafka.bootstrap, "group": unique, **changes}
-        made.append(ZookeeperConsumer(**arguments, settings=settings))
-        return made[-1]
+        created.append(ZookeeperConsumer(**arguments, settings=settings))
+        return created[-1]
 
     yield make
-    for consumer in made:
+    for consumer in created:
         consumer.shutdown()
 
 
@@ -85,11 +85,11 @@ def produce(kafka: KafkaBroker, topic: str, partitions: int, each: int, start: i
 
 
 def take(stream: MessageStream, count: int) -> list[StreamMessage]:
-    """So many messages, waited for."""
+    """Waits for ``count`` messages of the stream, and returns them."""
     found = []
     for _ in range(count):
         message = stream.get(30)
-        assert message is not None, f"only {len(found)} of {count} messages came"
+        assert message is not None, f"only {len(found)} of {count} messages arrived"
         found.append(message)
     return found
 
@@ -98,11 +98,11 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # between looks, never instead of one
+        time.sleep(0.02)  # pause between two checks
 
 
 class Reader:
-    """Reads a stream in a thread, and remembers what came when (ms since 1970)."""
+    """Reads each stream in a thread, and records the messages with their times of arrival (ms since 1970)."""
 
     def __init__(self, *streams: MessageStream) -> None:
         self.seen: list[tuple[StreamMessage, int]] = []
@@ -117,7 +117,7 @@ class Reader:
         return {(message.partition, message.offset) for message, _ in self.seen}
 
 
-# --- sharing, and where each begins ----------------------------------------------------------------
+# --- sharing and starting positions ----------------------------------------------------------------
 
 
 def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(
@@ -145,7 +145,7 @@ def test_members_share_the_partitions_and_each_partition_goes_to_one_stream(
 
 
 @pytest.mark.parametrize("where", ["zookeeper", "kafka", "dual"])
-def test_the_next_consumer_begins_where_the_last_one_committed(
+def test_the_next_consumer_starts_at_the_committed_offset(
     where: str, kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -170,7 +170,7 @@ def test_the_next_consumer_begins_where_the_last_one_committed(
             assert getattr(found, "offset", found) == 10
 
 
-def test_a_partition_that_is_lost_while_its_stream_is_full_is_read_on_when_it_comes_back(
+def test_a_partition_lost_while_its_stream_is_full_is_resumed_when_it_returns(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -189,7 +189,7 @@ def test_a_partition_that_is_lost_while_its_stream_is_full_is_read_on_when_it_co
     assert [message.offset for message in take(stream, 995)] == list(range(5, 1000))
 
 
-def test_without_a_commit_it_begins_at_the_end_and_keeps_that_place(
+def test_without_a_commit_a_consumer_starts_at_the_end_and_keeps_that_position(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -205,7 +205,7 @@ def test_without_a_commit_it_begins_at_the_end_and_keeps_that_place(
     assert [message.offset for message in take(stream, 1)] == [10]
 
 
-def test_a_position_that_the_log_does_not_hold_is_reset(
+def test_an_offset_outside_the_log_is_reset(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -219,7 +219,7 @@ def test_a_position_that_the_log_does_not_hold_is_reset(
     assert [message.offset for message in take(stream, 3)] == [0, 1, 2]
 
 
-def test_messages_of_transactions_are_read_at_once_and_aborted_ones_too_as_old_members_do(
+def test_uncommitted_and_aborted_messages_are_read_as_by_old_members(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -240,7 +240,7 @@ def test_messages_of_transactions_are_read_at_once_and_aborted_ones_too_as_old_m
     producer.abort_transaction(30)
 
 
-# --- what it watches --------------------------------------------------------------------------------
+# --- watches ----------------------------------------------------------------------------------------
 
 
 def test_topics_that_match_later_and_partitions_that_are_added_are_consumed_too(
@@ -273,7 +273,7 @@ def test_several_changes_at_once_lead_to_one_rebalance(
 
     # Four threads for six partitions: a and b get two each, m gets one, x gets one.
     wait_for(lambda: consumer.owned == {TopicPartition(topic, 4): 0}, "its share among four")
-    wait_for(lambda: consumer.rebalances > before, "it has counted that")
+    wait_for(lambda: consumer.rebalances > before, "the consumer has counted the rebalance")
     assert consumer.rebalances == before + 1
 
 
@@ -285,11 +285,11 @@ def test_a_claim_waits_for_the_owner_and_follows_at_once(
     ensure_nodes(
         session, [paths.CONSUMERS, paths.group(unique), paths.owners(unique), paths.owners_of_topic(unique, topic)]
     )
-    assert session.transaction([Create(path, b"somebody-0", ephemeral=True)]).state is OperationState.COMMITTED
+    assert session.transaction([Create(path, b"another-0", ephemeral=True)]).state is OperationState.COMMITTED
     consumer = join(settings={"rebalance_backoff_ms": 60_000})
     consumer.create_message_streams({topic: 1})
     assert consumer.owned == {TopicPartition(topic, 0): 0}
-    assert consumer.held_by_others == {TopicPartition(topic, 1): "somebody-0"}
+    assert consumer.held_by_others == {TopicPartition(topic, 1): "another-0"}
 
     session.close()
 
@@ -319,10 +319,10 @@ def test_an_owner_node_deleted_by_another_client_is_claimed_again(
     assert [message.offset for message in take(stream, 2)] == [0, 1]
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------
+# --- faults ------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones_but_not_those_at_work(
+def test_an_unreadable_member_prevents_joins_but_does_not_stop_active_members(
     kafka: KafkaBroker, join: Join, session: ZookeeperSession, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -339,7 +339,7 @@ def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones
     assert (consumer.owned, consumer.error) == ({TopicPartition(topic, 0): 0}, None)
 
 
-def test_a_consumer_that_can_fetch_no_longer_commits_and_leaves_its_partitions_to_the_others(
+def test_a_consumer_that_can_no_longer_fetch_commits_and_releases_its_partitions(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(unique)
@@ -349,10 +349,10 @@ def test_a_consumer_that_can_fetch_no_longer_commits_and_leaves_its_partitions_t
     (others,) = second.create_message_streams({topic: 1})[topic]
     assert [message.offset for message in take(stream, 2)] == [0, 1]
 
-    def refused(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise NotAuthorized(f"fetching {topic}-0", "not any more")
 
-    monkeypatch.setattr(first._state, "enqueue", refused)
+    monkeypatch.setattr(first._state, "enqueue", reject)
     produce(kafka, topic, 1, 1, start=2)
 
     with pytest.raises(NotAuthorized, match="not any more"):
@@ -361,7 +361,7 @@ def test_a_consumer_that_can_fetch_no_longer_commits_and_leaves_its_partitions_t
     assert (second.owned, first.owned) == ({TopicPartition(topic, 0): 0}, {})
 
 
-def test_a_second_consumer_with_the_same_id_is_refused_and_the_first_goes_on(
+def test_a_second_consumer_with_the_same_id_is_rejected_and_the_first_continues(
     join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -375,7 +375,9 @@ def test_a_second_consumer_with_the_same_id_is_refused_and_the_first_goes_on(
     assert first.owned == {TopicPartition(topic, 0): 0}
 
 
-def test_streams_are_created_once_and_of_something(join: Join, make_topic: Callable[..., str], unique: str) -> None:
+def test_empty_or_repeated_creation_of_streams_is_rejected(
+    join: Join, make_topic: Callable[..., str], unique: str
+) -> None:
     topic = make_topic(unique)
     consumer = join()
     with pytest.raises(UsageError, match="0 streams"):
@@ -390,12 +392,12 @@ def test_streams_are_created_once_and_of_something(join: Join, make_topic: Calla
 # --- cut off from ZooKeeper ----------------------------------------------------------------------------
 
 
-def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_comes_back(
+def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_rejoins(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique, 4)
-    gate = Gate(zookeeper.connect)
-    cut_off, other = join(consumer_id="a", zookeeper=f"{gate.address}/kafka"), join(consumer_id="b")
+    proxy = StallingProxy(zookeeper.connect)
+    cut_off, other = join(consumer_id="a", zookeeper=f"{proxy.address}/kafka"), join(consumer_id="b")
     stop = threading.Event()
 
     def keep_producing() -> None:
@@ -411,35 +413,35 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_c
         second = Reader(*other.create_message_streams({topic: 1})[topic])
         wait_for(lambda: len(first.seen) > 20 and len(other.owned) == 2, "both consume")
 
-        gate.shut()
+        proxy.stall()
         wait_for(lambda: len(other.owned) == 4, "the other one has taken over")
         taken_over = len(first.seen)
         wait_for(lambda: len({m.partition for m, _ in second.seen[-40:]}) == 4, "the other one consumes them all")
         assert len(first.seen) == taken_over
-        gate.open()
-        wait_for(lambda: len(cut_off.owned) == 2 and len(other.owned) == 2, "it has come back")
+        proxy.resume()
+        wait_for(lambda: len(cut_off.owned) == 2 and len(other.owned) == 2, "the member has rejoined")
         again = len(first.seen)
-        wait_for(lambda: len(first.seen) > again + 20, "and consumes")
+        wait_for(lambda: len(first.seen) > again + 20, "the member consumes again")
     finally:
         stop.set()
         producing.join()
-        gate.close()
+        proxy.close()
     with KafkaCluster(kafka.bootstrap) as cluster:
         ends = cluster.log_ranges([TopicPartition(topic, p) for p in range(4)])
     everything = {(tp.partition, at) for tp, log in ends.items() for at in range(getattr(log, "end", 0))}
     wait_for(lambda: first.offsets() | second.offsets() == everything, "nothing lost")
 
     history = group_history(zookeeper.directory / "data", "/kafka", unique)
-    (lost,) = {life.session: life.ended_ms for life in history.lives if life.how == "expired"}.values()
+    (lost,) = {life.session: life.ended_ms for life in history.owner_nodes if life.how == "expired"}.values()
     assert lost is not None
     last = max(when for _, when in first.seen[:taken_over])
     assert last <= lost
     assert {commit.session for commit in history.commits if commit.time_ms > lost}.isdisjoint(
-        {life.session for life in history.lives if life.how == "expired"}
+        {life.session for life in history.owner_nodes if life.how == "expired"}
     )
 
 
-def test_where_there_is_no_zookeeper_joining_says_so(kafka: KafkaBroker, join: Join) -> None:
+def test_joining_without_a_zookeeper_is_an_error(kafka: KafkaBroker, join: Join) -> None:
     from offsetmgr.config.connection import ConnectionConfig
 
     consumer = join(zookeeper="127.0.0.1:1/kafka", config=ConnectionConfig(timeout_ms=300))
@@ -451,7 +453,7 @@ def test_where_there_is_no_zookeeper_joining_says_so(kafka: KafkaBroker, join: J
 # --- a migration ---------------------------------------------------------------------------------------
 
 
-def test_a_dual_commit_python_member_with_a_dual_commit_old_one_is_seen_right_by_the_runbooks_check(
+def test_the_runbook_check_passes_once_a_python_member_and_an_old_member_both_dual_commit(
     kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 4)
@@ -523,7 +525,7 @@ def test_a_dual_commit_python_member_with_a_dual_commit_old_one_is_seen_right_by
             after = check_phase(view, unique, CommitMode.DUAL, baseline=book.baseline, rules=rules, window=window)
 
             assert after.passed, after
-            assert {verdict.member for verdict in after.members} == {member.member_id for member in live}
+            assert {checked.member for checked in after.members} == {member.member_id for member in live}
             assert len(members(store.session, unique)) == 2
     finally:
         stop.set()

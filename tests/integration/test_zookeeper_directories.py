@@ -1,4 +1,4 @@
-"""Kafka's directories on real ZooKeeper: of 0.7, of 0.8 and later, of a real 3.9.1 broker, and with faults planted."""
+"""Kafka's directories on real ZooKeeper: of 0.7, of 0.8 and later, of a real 3.9.1 broker, and damaged ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATOR = "10.0.0.1-1330000000000"
 
 
 class Planted:
-    """A tree of its own on the shared ZooKeeper, and ``offsetmgr zk`` on it."""
+    """A test's own tree on the shared ZooKeeper, and ``offsetmgr zk`` on it."""
 
     def __init__(self, server: ZooKeeperServer, chroot: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.connect = f"{server.connect}/{chroot}"
@@ -144,7 +144,7 @@ def test_partitions_of_0_7_as_values(planted: Planted) -> None:
     assert "40000 partitions of broker 0" in str(wide.counts[0].error)
 
 
-def test_what_is_broken_is_named_and_the_rest_is_shown(planted: Planted) -> None:
+def test_damaged_nodes_are_reported_and_the_rest_is_shown(planted: Planted) -> None:
     endpoints = '"endpoints":["PLAINTEXT://h1:9092"]'
     planted.node("/brokers/ids/1", '{"version":1,"host":"h1"', live=True)
     planted.node("/brokers/ids/2", f'{{"version":6,{endpoints},"zone":"z"}}', live=True)
@@ -188,7 +188,7 @@ def test_what_is_broken_is_named_and_the_rest_is_shown(planted: Planted) -> None
 
 
 def rows_error(tree: Planted, path: str) -> str:
-    """What `zk tree` says of one node: it must be the same wherever the node is shown."""
+    """The error that `zk tree` prints for a node. Other commands must print the same error."""
     ((error,),) = only(tree.rows("tree", path, code=1), "error")
     assert isinstance(error, str) and error.startswith("is not JSON: ")
     return error
@@ -202,7 +202,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
     planted.node(f"{group}/owners/t/0", "g_a-0", live=True)
     planted.node(f"{group}/owners/t/1", "g_gone-0", live=True)
     planted.node(f"{group}/owners/t/2", "g_a-0")
-    planted.node(f"{group}/owners/t/3", "nobody", live=True)
+    planted.node(f"{group}/owners/t/3", "unknown", live=True)
     planted.node(f"{group}/owners/t/4", "g_b-0", live=True)
     planted.node("/consumers/idle/offsets/t/0", "7")
 
@@ -233,13 +233,13 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
         (0, "g_a", None, None),
         (1, "g_gone", "no live member", None),
         (2, "g_a", "persistent: consumers create only ephemeral nodes", None),
-        (3, None, None, "contains b'nobody' instead of CONSUMER-THREAD"),
+        (3, None, None, "contains b'unknown' instead of CONSUMER-THREAD"),
         (4, "g_b", "its member has another session, none", None),
     ]
     assert planted.rows("members", "--group", "idle") == []
 
 
-def test_secrets_are_hidden_whatever_the_format(planted: Planted) -> None:
+def test_secrets_are_hidden_in_every_output_format(planted: Planted) -> None:
     planted.node("/config/users/alice", '{"version":1,"config":{"SCRAM-SHA-256":"salt=sesame"}}')
     planted.node("/config/users/bob", '{"version":1,"config":{"SCRAM-SHA-256":"sesame"')
     planted.node("/config/users/alice/clients/c1", '{"version":1,"config":{"producer_byte_rate":"1024"}}')
@@ -262,7 +262,7 @@ def test_secrets_are_hidden_whatever_the_format(planted: Planted) -> None:
     assert users["bob"].error is not None and users["alice"].value is not None
 
 
-def test_a_node_that_may_not_be_read_hides_no_other(planted: Planted) -> None:
+def test_an_unreadable_node_hides_no_other(planted: Planted) -> None:
     planted.client.add_auth("digest", "owner:secret")
     planted.node("/brokers/ids/2", "h2:9092")
     planted.node("/brokers/ids/1", "h1:9092", acl=[make_digest_acl("owner", "secret", all=True)])
@@ -288,12 +288,12 @@ def test_requests_of_administrators(planted: Planted) -> None:
     planted.node("/admin/delete_topics/old")
 
     with ZookeeperSession(planted.connect, ConnectionConfig(timeout_ms=20_000)) as session:
-        asked = cluster_nodes.controller_requests(session)
+        requests = cluster_nodes.controller_requests(session)
 
-    assert str(asked.reassignments.value) == "t-0=2"
-    assert asked.preferred_election.error is not None
-    assert asked.deletions == ("old",)
-    assert (asked.deletion_list.value, asked.deletion_list.error) == (None, None)
+    assert str(requests.reassignments.value) == "t-0=2"
+    assert requests.preferred_election.error is not None
+    assert requests.deletions == ("old",)
+    assert (requests.deletion_list.value, requests.deletion_list.error) == (None, None)
 
 
 def test_tables_csv_and_watch(planted: Planted) -> None:
@@ -313,7 +313,7 @@ def test_tables_csv_and_watch(planted: Planted) -> None:
     assert [row["path"] for row in planted.rows("tree", "--depth", "1")] == ["/", "/brokers", "/cluster", "/controller"]
 
 
-def test_what_is_asked_wrongly(planted: Planted) -> None:
+def test_usage_errors_and_missing_nodes(planted: Planted) -> None:
     planted.node("/consumers/g/offsets")
 
     assert planted.zk("members", "--group", "h", code=1)[1].startswith("error: group 'h': no group in ZooKeeper at ")
@@ -324,12 +324,12 @@ def test_what_is_asked_wrongly(planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("version", ["zookeeper", "zookeeper34"])
-def test_the_walk_gives_each_node_before_its_children_numbers_by_value(
+def test_a_walk_returns_nodes_before_their_children_and_sorts_numbers_by_value(
     version: str, request: pytest.FixtureRequest, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server: ZooKeeperServer = request.getfixturevalue(version)
     created = ["/"]
-    for group in ("g1", "g10", "g2", "g-a"):  # as texts are sorted, not as they were made
+    for group in ("g1", "g10", "g2", "g-a"):  # sorted as text, not by creation
         created.append(f"/{group}")
         for topic in range(11):
             created.append(f"/{group}/{topic}")
@@ -396,7 +396,7 @@ def test_the_tree_of_a_real_broker(
         "/isr_change_notification", "/latest_producer_id_block", "/log_dir_event_notification",
     } <= set(tree)  # fmt: skip
     assert [row for row in tree.values() if row["error"] or row["notes"]] == []
-    # What the documents say of brokers, and where they are wrong: a partition's state outlives the brokers.
+    # Contrary to some documents, the state of a partition outlives the brokers.
     assert {state, f"/brokers/topics/{topic}", "/cluster/id", "/controller_epoch"} <= persistent
     assert "/controller" not in persistent and f"/brokers/ids/{broker['broker']}" not in persistent
     assert tree["/controller"]["kind"] == "controller"

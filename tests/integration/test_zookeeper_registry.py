@@ -1,4 +1,4 @@
-"""Members and owners as the real old consumer writes them, and as nobody should."""
+"""Members and owners in nodes of the real old consumer and in invalid nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def session(server: ZooKeeperServer) -> Iterator[ZookeeperSession]:
 
 @pytest.fixture
 def client(server: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Plays the consumers."""
+    """A ZooKeeper client that registers members as consumers do."""
     client = KazooClient(server.connect)
     client.start()
     yield client
@@ -155,7 +155,7 @@ def test_many_groups_get_one_result_each(session: ZookeeperSession, client: Kazo
     assert isinstance(owned["a/b"].error, UsageError)
 
 
-def test_the_real_old_consumer_and_broker_are_understood(
+def test_nodes_of_the_real_old_consumer_and_broker_are_parsed(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 4)

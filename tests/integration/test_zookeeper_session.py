@@ -1,4 +1,4 @@
-"""`ZookeeperSession` on real servers: reads both ways, transactions, watches, and every way to lose a server."""
+"""`ZookeeperSession` on real servers: single and multi-reads, transactions, watches, and lost servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connect(server: ZooKeeperServer, timeout_ms: int = 20_000, chroot: str = "")
 
 @pytest.fixture(params=["zookeeper", "zookeeper34"])
 def server(request: pytest.FixtureRequest) -> ZooKeeperServer:
-    """A server that answers multi-reads, and one that does not."""
+    """A server that supports multi-reads, and one that does not."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, ZooKeeperServer)
     return found
@@ -66,7 +66,7 @@ def create_all(session: ZookeeperSession, paths: list[str], data: bytes = b"") -
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_many_nodes_are_read_in_the_order_asked_with_the_missing_ones_between(
+def test_many_nodes_are_read_in_the_requested_order_including_missing_ones(
     session: ZookeeperSession, unique: str
 ) -> None:
     names = [f"/{unique}/n{n}" for n in range(1300)]
@@ -84,7 +84,7 @@ def test_many_nodes_are_read_in_the_order_asked_with_the_missing_ones_between(
     ]
 
 
-def test_children_of_many_nodes_tell_a_leaf_from_a_missing_node(session: ZookeeperSession, unique: str) -> None:
+def test_children_of_many_nodes_distinguish_a_leaf_from_a_missing_node(session: ZookeeperSession, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/a", f"/{unique}/a/x", f"/{unique}/a/ü", f"/{unique}/b"])
 
     found = session.children_many([f"/{unique}/{name}" for name in ("a", "missing", "b")])
@@ -93,7 +93,7 @@ def test_children_of_many_nodes_tell_a_leaf_from_a_missing_node(session: Zookeep
     assert (sorted(found[0]), found[1], found[2]) == (["x", "ü"], None, [])
 
 
-def test_the_stat_tells_version_times_and_owner(session: ZookeeperSession, unique: str) -> None:
+def test_a_stat_contains_version_times_and_owner(session: ZookeeperSession, unique: str) -> None:
     before = time.time_ns() // 1_000_000
     create_all(session, [f"/{unique}"], b"one")
     assert session.transaction([SetData(f"/{unique}", b"two", 0)]).state is OperationState.COMMITTED
@@ -106,9 +106,7 @@ def test_the_stat_tells_version_times_and_owner(session: ZookeeperSession, uniqu
     assert node.czxid > 0
 
 
-def test_a_node_that_may_not_be_read_is_an_error_of_its_own(
-    session: ZookeeperSession, server: ZooKeeperServer, unique: str
-) -> None:
+def test_an_unreadable_node_is_its_own_error(session: ZookeeperSession, server: ZooKeeperServer, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/open"])
     other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
     other.start()
@@ -124,7 +122,7 @@ def test_a_node_that_may_not_be_read_is_an_error_of_its_own(
     assert missing is None
 
 
-def test_credentials_of_the_config_open_a_node(server: ZooKeeperServer, unique: str) -> None:
+def test_configured_credentials_give_access_to_a_node(server: ZooKeeperServer, unique: str) -> None:
     config = ConnectionConfig(timeout_ms=20_000, zookeeper_auth=(("digest", "boss:sesame"),))
     other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
     other.start()
@@ -146,7 +144,7 @@ def test_a_tree_is_read_whole(session: ZookeeperSession, unique: str) -> None:
     assert session.tree(f"/{unique}-missing") == {}
 
 
-def test_whether_the_server_answers_multi_reads_is_asked_once_and_the_old_server_is_read_all_the_same(
+def test_support_of_multi_reads_is_probed_once_and_old_servers_are_read_without_them(
     zookeeper: ZooKeeperServer, zookeeper34: ZooKeeperServer
 ) -> None:
     seen = []
@@ -156,7 +154,7 @@ def test_whether_the_server_answers_multi_reads_is_asked_once_and_the_old_server
             children = session.children("/")
             assert children is not None and "zookeeper" in children
             first = session.session_id
-            for _ in range(3):  # a second question would make the old server drop the connection again
+            for _ in range(3):  # a second probe would make the old server drop the connection again
                 assert session.get("/zookeeper") is not None
             assert session.session_id == first
             seen.append(session._multi_read)
@@ -187,7 +185,7 @@ def test_several_threads_share_one_session(session: ZookeeperSession, unique: st
 # --- chroot ---------------------------------------------------------------------------------------
 
 
-def test_a_missing_chroot_is_an_error_and_never_an_empty_answer(server: ZooKeeperServer, unique: str) -> None:
+def test_a_missing_chroot_is_an_error_and_never_an_empty_result(server: ZooKeeperServer, unique: str) -> None:
     with connect(server, chroot=f"/{unique}") as session:
         for read in (session.get, session.children, session.tree):
             with pytest.raises(ServerError, match=f"chroot /{unique} does not exist"):
@@ -206,7 +204,7 @@ def test_paths_are_relative_to_the_chroot(server: ZooKeeperServer, session: Zook
     assert session.children(f"/{unique}/deep") == ["x"]
 
 
-def test_a_chroot_deleted_under_a_live_session_is_noticed(
+def test_a_chroot_deleted_under_a_live_session_is_detected(
     server: ZooKeeperServer, session: ZookeeperSession, unique: str
 ) -> None:
     create_all(session, [f"/{unique}"])
@@ -221,9 +219,7 @@ def test_a_chroot_deleted_under_a_live_session_is_noticed(
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
-    session: ZookeeperSession, unique: str
-) -> None:
+def test_a_transaction_is_atomic_and_reports_the_failed_operation(session: ZookeeperSession, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/there"])
 
     outcome = session.transaction(
@@ -248,7 +244,7 @@ def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
         (lambda path: Delete(path, 0), ZookeeperError.NOT_EMPTY),
     ],
 )
-def test_why_a_transaction_is_refused(
+def test_a_rejected_transaction_reports_the_reason(
     session: ZookeeperSession, unique: str, operation: Callable[[str], TransactionOperation], code: ZookeeperError
 ) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/there"])
@@ -268,8 +264,8 @@ def test_several_transactions_each_have_their_own_outcome_in_order(session: Zook
     ]
 
 
-def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSession) -> None:
-    # What is sent in the place of a transaction that was taken back: it must neither fail nor cost the connection.
+def test_the_server_accepts_a_transaction_without_operations(session: ZookeeperSession) -> None:
+    # The session sends it in place of a withdrawn transaction. It must neither fail nor close the connection.
     assert session.children("/") is not None
     before = session.session_id
 
@@ -278,7 +274,7 @@ def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSes
     assert session.session_id == before
 
 
-def test_a_first_read_does_not_cost_the_write_after_it(zookeeper34: ZooKeeperServer) -> None:
+def test_the_first_read_does_not_fail_the_write_after_it(zookeeper34: ZooKeeperServer) -> None:
     # A server before 3.6 closes the connection after the first read, and may answer other reads before it does so.
     def read_and_write(_: int) -> OperationState:
         with connect(zookeeper34) as session:
@@ -292,8 +288,8 @@ def test_a_first_read_does_not_cost_the_write_after_it(zookeeper34: ZooKeeperSer
 # --- watches --------------------------------------------------------------------------------------
 
 
-class Heard:
-    """What a watch said; waited for with a deadline."""
+class WatchEvents:
+    """The paths that a watch has reported."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -304,37 +300,37 @@ class Heard:
         self._event.set()
 
     def wait(self) -> list[str]:
-        assert self._event.wait(20), "the watch said nothing"
+        assert self._event.wait(20), "the watch did not fire"
         return self.paths
 
 
-def test_a_watch_on_children_tells_once(session: ZookeeperSession, unique: str) -> None:
+def test_a_watch_on_children_fires_once(session: ZookeeperSession, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/a"])
-    heard = Heard()
+    events = WatchEvents()
 
-    assert session.watch_children(f"/{unique}", heard) == ["a"]
+    assert session.watch_children(f"/{unique}", events) == ["a"]
     create_all(session, [f"/{unique}/b"])
 
-    assert heard.wait() == [f"/{unique}"]
+    assert events.wait() == [f"/{unique}"]
     create_all(session, [f"/{unique}/c"])
     session.sync()
-    assert heard.paths == [f"/{unique}"]
+    assert events.paths == [f"/{unique}"]
 
 
-def test_a_watch_on_data_tells_of_a_change(server: ZooKeeperServer, session: ZookeeperSession, unique: str) -> None:
+def test_a_watch_on_data_fires_on_a_change(server: ZooKeeperServer, session: ZookeeperSession, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/node"], b"1")
-    heard = Heard()
+    events = WatchEvents()
     with connect(server, chroot=f"/{unique}") as inner:
-        node = inner.watch_data("/node", heard)
+        node = inner.watch_data("/node", events)
         assert node is not None and (node.data, node.version) == (b"1", 0)
 
         assert session.transaction([SetData(f"/{unique}/node", b"2", 0)]).state is OperationState.COMMITTED
 
-        assert heard.wait() == ["/node"]
+        assert events.wait() == ["/node"]
 
 
-def test_a_watch_on_a_node_that_does_not_exist_tells_when_it_comes(session: ZookeeperSession, unique: str) -> None:
-    data, children = Heard(), Heard()
+def test_a_watch_on_a_missing_node_fires_when_the_node_is_created(session: ZookeeperSession, unique: str) -> None:
+    data, children = WatchEvents(), WatchEvents()
 
     assert session.watch_data(f"/{unique}", data) is None
     assert session.watch_children(f"/{unique}", children) is None
@@ -344,22 +340,22 @@ def test_a_watch_on_a_node_that_does_not_exist_tells_when_it_comes(session: Zook
     assert children.wait() == [f"/{unique}"]
 
 
-def test_a_watch_tells_when_it_is_lost_with_the_connection(own_server: ZooKeeperServer) -> None:
-    heard = Heard()
+def test_a_watch_fires_when_the_connection_is_lost(own_server: ZooKeeperServer) -> None:
+    events = WatchEvents()
     with connect(own_server) as session:
-        assert session.watch_children("/", heard) == ["zookeeper"]
+        assert session.watch_children("/", events) == ["zookeeper"]
 
         own_server.kill()
 
-        assert heard.wait() == ["/"]
+        assert events.wait() == ["/"]
 
 
 # --- losing the server ----------------------------------------------------------------------------
 
 
-def test_a_port_where_no_client_listens_is_unreachable_within_the_time_out() -> None:
+def test_a_port_without_a_listener_is_unreachable_within_the_timeout() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: it refuses connections, and no other process gets it
         port = taken.getsockname()[1]
         with (
             Stopwatch() as watch,
@@ -372,9 +368,9 @@ def test_a_port_where_no_client_listens_is_unreachable_within_the_time_out() -> 
     assert watch.seconds < 4
 
 
-def test_a_port_where_something_else_listens_is_unreachable_within_the_time_out() -> None:
+def test_a_port_of_another_service_is_unreachable_within_the_timeout() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as silent,  # accepts, and never says a word
+        socket.create_server(("127.0.0.1", 0)) as silent,  # accepts, and never sends a byte
         Stopwatch() as watch,
         ZookeeperSession(f"127.0.0.1:{silent.getsockname()[1]}", ConnectionConfig(timeout_ms=1000)) as session,
         pytest.raises(Unreachable),
@@ -384,7 +380,7 @@ def test_a_port_where_something_else_listens_is_unreachable_within_the_time_out(
     assert watch.seconds < 5
 
 
-def test_credentials_of_an_unknown_scheme_are_refused_at_once_and_never_shown(zookeeper: ZooKeeperServer) -> None:
+def test_credentials_of_an_unknown_scheme_are_rejected_at_once_and_never_shown(zookeeper: ZooKeeperServer) -> None:
     config = ConnectionConfig(timeout_ms=20_000, zookeeper_auth=(("nosuchscheme", "user:sesame"),))
     started = time.monotonic()
     with ZookeeperSession(zookeeper.connect, config) as session, pytest.raises(AuthenticationFailed) as caught:
@@ -394,7 +390,7 @@ def test_credentials_of_an_unknown_scheme_are_refused_at_once_and_never_shown(zo
     assert "sesame" not in str(caught.value) + repr(caught.value)
 
 
-def test_a_frozen_server_is_a_time_out_and_it_can_be_used_again_afterwards(own_server: ZooKeeperServer) -> None:
+def test_a_frozen_server_causes_a_timeout_and_is_usable_afterwards(own_server: ZooKeeperServer) -> None:
     with connect(own_server, timeout_ms=1500) as session:
         assert session.children("/") == ["zookeeper"]
         own_server.freeze()
@@ -413,7 +409,7 @@ def test_a_frozen_server_is_a_time_out_and_it_can_be_used_again_afterwards(own_s
         assert session.children("/") == ["zookeeper"]
 
 
-def test_a_server_that_restarts_in_the_middle_is_waited_for(own_server: ZooKeeperServer) -> None:
+def test_reads_wait_for_a_server_that_restarts(own_server: ZooKeeperServer) -> None:
     with connect(own_server, timeout_ms=30_000) as session:
         create_all(session, ["/a", *(f"/a/{n}" for n in range(1000))], b"x")
         own_server.kill()
@@ -444,7 +440,7 @@ def test_a_write_to_a_dead_server_never_happens_later(own_server: ZooKeeperServe
             assert other.children("/") == ["zookeeper"]
 
 
-def test_a_closed_session_says_so(zookeeper: ZooKeeperServer) -> None:
+def test_a_closed_session_is_unreachable(zookeeper: ZooKeeperServer) -> None:
     session = connect(zookeeper)
     session.close()
 

@@ -1,4 +1,4 @@
-"""`ZookeeperStore` when things go wrong on a real server: junk in nodes, lost connections, lost answers, races."""
+"""`ZookeeperStore` under faults on a real server: junk in nodes, lost connections, lost responses, races."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Somebody else, who writes what they like."""
+    """Another client, which writes arbitrary data."""
     client = KazooClient(zookeeper.connect)
     client.start()
     yield client
@@ -68,11 +68,11 @@ def offsets(found: dict[TopicPartition, Offset] | object) -> dict[TopicPartition
     return {tp: value.offset for tp, value in found.items() if isinstance(value, Committed)}
 
 
-# --- what nodes may hold --------------------------------------------------------------------------
+# --- invalid nodes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("junk", [b"", b"-1", b"seven", b"\xff\xfe", b"9223372036854775808", b"7 "])
-def test_junk_in_one_offset_node_is_that_partitions_error(
+def test_junk_in_an_offset_node_is_an_error_of_its_partition(
     store: ZookeeperStore, client: KazooClient, unique: str, junk: bytes
 ) -> None:
     store.commit(unique, {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6)})
@@ -104,7 +104,7 @@ def test_junk_is_not_overwritten_and_does_not_stop_the_others(
     assert client.get(f"/consumers/{unique}/offsets/orders/0")[0] == b"50"
 
 
-def test_a_node_that_is_no_partition_makes_the_group_unreadable_as_a_whole_but_not_its_named_partitions(
+def test_an_invalid_partition_node_fails_reads_of_the_group_but_not_of_named_partitions(
     store: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     store.commit(unique, {T0: OffsetAndMetadata(5)})
@@ -118,7 +118,7 @@ def test_a_node_that_is_no_partition_makes_the_group_unreadable_as_a_whole_but_n
     with pytest.raises(CorruptData, match="0-1"):
         store.fetch(unique)
     assert offsets(dict(store.fetch(unique, [T0]))) == {T0: 5}
-    client.delete(f"/consumers/{unique}", recursive=True)  # others look at all groups of this server
+    client.delete(f"/consumers/{unique}", recursive=True)  # other tests read all groups of this server
 
 
 def test_an_offsets_node_of_the_wrong_kind(store: ZookeeperStore, client: KazooClient, unique: str) -> None:
@@ -134,7 +134,7 @@ def test_an_offsets_node_of_the_wrong_kind(store: ZookeeperStore, client: KazooC
     assert {f"{unique}-leaf", f"{unique}-deep", f"{unique}-bare"} <= set(store.groups())
 
 
-def test_a_node_that_may_not_be_read_or_written_is_that_partitions_error(
+def test_a_node_without_read_or_write_permission_is_an_error_of_its_partition(
     store: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     store.commit(unique, {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6)})
@@ -144,7 +144,7 @@ def test_a_node_that_may_not_be_read_or_written_is_that_partitions_error(
     client.create(f"/consumers/{unique}/offsets/orders/2", b"7", acl=[read_only[0]._replace(perms=31)])
     client.set_acls(
         f"/consumers/{unique}/offsets/orders/2", [read_only[0], read_only[1]._replace(perms=1)]
-    )  # everybody may read
+    )  # all clients may read
 
     (scanned,) = store.scan([unique])
     with pytest.raises(PartialFailure) as caught:
@@ -156,7 +156,7 @@ def test_a_node_that_may_not_be_read_or_written_is_that_partitions_error(
     assert caught.value.successes[T0].status is EditStatus.WRITTEN
 
 
-def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: ZookeeperStore, unique: str) -> None:
+def test_only_the_group_with_an_invalid_name_is_rejected(store: ZookeeperStore, unique: str) -> None:
     bad = f"{unique}/child"
     store.commit(unique, {T0: OffsetAndMetadata(5)})
 
@@ -205,17 +205,19 @@ def test_a_group_deleted_between_list_and_read_has_no_commits(
     assert offsets(dict(scanned[kept].offsets)) == {T0: 5, T1: 6}
 
 
-def test_the_timestamp_and_version_are_the_nodes(store: ZookeeperStore, client: KazooClient, unique: str) -> None:
+def test_the_timestamp_and_version_are_those_of_the_node(
+    store: ZookeeperStore, client: KazooClient, unique: str
+) -> None:
     store.commit(unique, {T0: OffsetAndMetadata(5)})
     stat = client.set(f"/consumers/{unique}/offsets/orders/0", b"6")
 
     assert store.fetch(unique) == {T0: Committed(6, "", None, stat.mtime, 1)}
 
 
-# --- the chroot, and who the store is -------------------------------------------------------------
+# --- the chroot and the identity of the store -----------------------------------------------------
 
 
-def test_a_missing_chroot_is_never_a_cluster_without_groups(zookeeper: ZooKeeperServer, unique: str) -> None:
+def test_a_missing_chroot_is_an_error_and_not_a_cluster_without_groups(zookeeper: ZooKeeperServer, unique: str) -> None:
     with ZookeeperStore(f"{zookeeper.connect}/{unique}", config=ConnectionConfig(timeout_ms=20_000)) as store:
         for call in (
             lambda: list(store.groups()),
@@ -228,7 +230,7 @@ def test_a_missing_chroot_is_never_a_cluster_without_groups(zookeeper: ZooKeeper
                 call()
 
 
-def test_an_empty_chroot_has_no_groups_and_takes_commits(
+def test_an_empty_chroot_has_no_groups_and_accepts_commits(
     zookeeper: ZooKeeperServer, client: KazooClient, unique: str
 ) -> None:
     client.create(f"/{unique}")
@@ -261,7 +263,7 @@ def test_the_identity_is_the_cluster_id_or_else_the_creation_of_brokers(
     assert f"/{unique}/cluster/id" in with_id.how
 
 
-# --- races with others ----------------------------------------------------------------------------
+# --- races with other clients ---------------------------------------------------------------------
 
 
 def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
@@ -281,8 +283,8 @@ def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
     thread.start()
     try:
         for offset in range(2, 12):
-            wanted = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
-            (result,) = store.edit([GroupEdit(unique, wanted)])
+            changes = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
+            (result,) = store.edit([GroupEdit(unique, changes)])
             hot = result.outcomes.pop(partitions[7])  # type: ignore[attr-defined]
             assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
             assert hot.status is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
@@ -296,9 +298,9 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
         with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as mine:
             done = 0
             while done < 25:
-                held = mine.fetch(unique, [T0])[T0]
-                assert isinstance(held, Committed)
-                change = Change(OffsetAndMetadata(held.offset + 1), expected=held)
+                current = mine.fetch(unique, [T0])[T0]
+                assert isinstance(current, Committed)
+                change = Change(OffsetAndMetadata(current.offset + 1), expected=current)
                 (result,) = mine.edit([GroupEdit(unique, {T0: change})])
                 done += result.outcomes[T0].status is EditStatus.WRITTEN
 
@@ -313,7 +315,7 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
         assert offsets(dict(store.fetch(unique))) == {T0: 100}
 
 
-def test_later_edits_of_the_same_partition_in_one_stream_come_later(store: ZookeeperStore, unique: str) -> None:
+def test_edits_of_the_same_partition_in_one_stream_are_applied_in_order(store: ZookeeperStore, unique: str) -> None:
     edits = [GroupEdit(unique, {T0: Change(OffsetAndMetadata(n))}) for n in (1, 2, 2, 1, 3)]
 
     results = list(store.edit(edits))
@@ -333,7 +335,7 @@ def test_later_edits_of_the_same_partition_in_one_stream_come_later(store: Zooke
 
 
 class CuttingProxy:
-    """Stands between client and server, and cuts the connection at a chosen request, once."""
+    """A proxy between client and server that cuts the connection once, at a chosen request."""
 
     def __init__(self, server: str) -> None:
         host, _, port = server.rpartition(":")
@@ -348,13 +350,15 @@ class CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, operation: int, *, deliver: bool, between: Callable[[], object] = lambda: None) -> None:
-        """Cuts at the next request of this kind: before the server sees it, or (``deliver``) after the server has
-        answered it and ``between`` has run, the answer withheld."""
+        """Cuts the connection at the next request of this kind, before the server gets it. With ``deliver`` the proxy
+        forwards the request, calls ``between`` after the server's response, and drops the response."""
         self._deliver, self._between, self._cut_at = deliver, between, operation
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # close alone would let the accept under way take one more
+            self._listener.shutdown(
+                socket.SHUT_RDWR
+            )  # close alone would let the pending accept take one more connection
         self._listener.close()
         for one in self._open:
             with contextlib.suppress(OSError):
@@ -368,9 +372,9 @@ class CuttingProxy:
                 server = socket.create_connection(self._server)
                 self._open += [client, server]
                 withheld: list[bytes] = []
-                """The numbers of requests whose answers are."""
+                """The xids of the requests whose responses are dropped."""
                 threading.Thread(target=self._requests, args=(client, server, withheld), daemon=True).start()
-                threading.Thread(target=self._answers, args=(client, server, withheld), daemon=True).start()
+                threading.Thread(target=self._responses, args=(client, server, withheld), daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket, withheld: list[bytes]) -> None:
         with contextlib.suppress(OSError):
@@ -384,7 +388,7 @@ class CuttingProxy:
                 server.sendall(frame)
         self._end(client, server)
 
-    def _answers(self, client: socket.socket, server: socket.socket, withheld: list[bytes]) -> None:
+    def _responses(self, client: socket.socket, server: socket.socket, withheld: list[bytes]) -> None:
         with contextlib.suppress(OSError):
             for frame in self._frames(server):
                 if frame[4:8] in withheld:
@@ -396,7 +400,7 @@ class CuttingProxy:
 
     @staticmethod
     def _frames(source: socket.socket) -> Iterator[bytes]:
-        """Requests and answers one by one, with their length; those end in any piece of what is received."""
+        """Requests or responses one by one, with their lengths. A received piece may end anywhere in a frame."""
         data = b""
         while received := source.recv(1 << 20):
             data += received
@@ -424,7 +428,7 @@ def through_proxy(proxy: CuttingProxy) -> Iterator[ZookeeperStore]:
         yield store
 
 
-def test_a_scan_goes_on_after_its_connection_is_cut(
+def test_a_scan_continues_after_its_connection_is_cut(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, store: ZookeeperStore, unique: str
 ) -> None:
     names = [f"{unique}-{n}" for n in range(500)]
@@ -441,7 +445,7 @@ def test_a_scan_goes_on_after_its_connection_is_cut(
     }
 
 
-def test_a_transaction_that_never_arrived_is_made_again(
+def test_a_transaction_that_never_arrived_is_sent_again(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5)})
@@ -455,7 +459,7 @@ def test_a_transaction_that_never_arrived_is_made_again(
     assert (data, stat.version) == (b"6", 1)
 
 
-def test_a_transaction_whose_answer_was_lost_is_found_to_have_happened(
+def test_a_transaction_whose_response_was_lost_is_recognized_as_committed(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5), T2: OffsetAndMetadata(5)})
@@ -480,12 +484,12 @@ def test_a_transaction_whose_answer_was_lost_is_found_to_have_happened(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 6, T1: 1}
 
 
-def test_one_untouched_witness_proves_the_whole_transaction(
+def test_one_unchanged_node_proves_the_whole_transaction(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(5)})
 
-    # Somebody else moves T0 on before we can look; T1 still shows that our transaction happened.
+    # Another client changes T0 before the store can check. T1 still shows that the transaction happened.
     proxy.cut(TRANSACTION, deliver=True, between=lambda: client.set(f"/consumers/{unique}/offsets/orders/0", b"99"))
     result = through_proxy.commit(unique, {T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(6)})
 
@@ -493,7 +497,7 @@ def test_one_untouched_witness_proves_the_whole_transaction(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99, T1: 6}
 
 
-def test_without_a_witness_the_outcome_is_reported_to_be_unknown(
+def test_the_outcome_is_unknown_if_no_node_shows_it(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5)})
@@ -508,7 +512,7 @@ def test_without_a_witness_the_outcome_is_reported_to_be_unknown(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99}
 
 
-def test_a_server_lost_for_good_during_a_write_leaves_an_outcome_for_each_partition(
+def test_a_server_lost_during_a_write_gives_each_partition_an_unknown_outcome(
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
     proxy = CuttingProxy(zookeeper.connect)
@@ -526,7 +530,7 @@ def test_a_server_lost_for_good_during_a_write_leaves_an_outcome_for_each_partit
     assert all("outcome is unknown" in str(error) for error in caught.value.failures.values())
 
 
-def test_a_server_killed_in_the_middle_of_a_scan_is_an_error_and_no_end(own_server: ZooKeeperServer) -> None:
+def test_a_server_killed_during_a_scan_is_an_error_and_not_the_end(own_server: ZooKeeperServer) -> None:
     names = [f"g{n}" for n in range(1000)]
     with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         assert not any(r.failures for r in store.edit(GroupEdit(n, {T0: Change(OffsetAndMetadata(1))}) for n in names))
@@ -549,11 +553,11 @@ def test_twenty_thousand_groups(own_server: ZooKeeperServer) -> None:
     with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         edits = (GroupEdit(f"group-{n:05}", {T0: Change(OffsetAndMetadata(n))}) for n in range(20_000))
 
-        verdicts = {o.status for result in store.edit(edits) for o in result.outcomes.values()}
+        statuses = {o.status for result in store.edit(edits) for o in result.outcomes.values()}
         names = list(store.groups())
         found = {s.group: offsets(dict(s.offsets)) for s in store.scan(names)}
 
-    assert verdicts == {EditStatus.WRITTEN}
+    assert statuses == {EditStatus.WRITTEN}
     assert sorted(names) == [f"group-{n:05}" for n in range(20_000)]
     assert found == {f"group-{n:05}": {T0: n} for n in range(20_000)}
 

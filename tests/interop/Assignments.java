@@ -11,10 +11,10 @@ import kafka.utils.ZkUtils;
 import scala.Tuple2;
 
 /**
- * Who Kafka's own assignors give each partition to, from what groups and topics they find in ZooKeeper.
+ * Prints the assignments that Kafka's assignors compute from the groups and topics in ZooKeeper.
  *
- * Argument: ZooKeeper's address. Reads a line a question: chroot, strategy, group, member that asks. Prints, for each, a
- * line for each partition that anybody gets: number of the question, topic, partition, thread; or "refused", -1 and why.
+ * Argument: ZooKeeper's address. Reads one query per line: chroot, strategy, group, querying member. Prints one line for
+ * each assigned partition: number of the query, topic, partition, thread; or "refused", -1 and the error.
  */
 public class Assignments {
     private static ZkUtils zookeeper = null;
@@ -25,35 +25,35 @@ public class Assignments {
         int number = 0;
         String line = input.readLine();
         while (line != null) {
-            String[] question = line.split("\t");
-            connect(arguments[0], question[0]);
-            answer(number, question);
+            String[] query = line.split("\t");
+            connect(arguments[0], query[0]);
+            answer(number, query);
             number = number + 1;
             line = input.readLine();
         }
         System.exit(0);
     }
 
-    private static void connect(String address, String wanted) {
-        if (wanted.equals(chroot)) {
+    private static void connect(String address, String newChroot) {
+        if (newChroot.equals(chroot)) {
             return;
         }
         if (zookeeper != null) {
             zookeeper.close();
         }
-        chroot = wanted;
+        chroot = newChroot;
         zookeeper = ZkUtils.apply(address + chroot, 30000, 30000, false);
     }
 
-    private static void answer(int number, String[] question) {
+    private static void answer(int number, String[] query) {
         PartitionAssignor assignor = new RoundRobinAssignor();
-        if (question[1].equals("range")) {
+        if (query[1].equals("range")) {
             assignor = new RangeAssignor();
         }
         try {
-            print(number, assignor.assign(new AssignmentContext(question[2], question[3], true, zookeeper)));
-        } catch (Throwable refused) {
-            System.out.println(number + "\trefused\t-1\t" + refused.toString());
+            print(number, assignor.assign(new AssignmentContext(query[2], query[3], true, zookeeper)));
+        } catch (Throwable error) {
+            System.out.println(number + "\trefused\t-1\t" + error.toString());
         }
     }
 

@@ -27,11 +27,11 @@ import kafka.javaapi.consumer.SimpleConsumer;
 import kafka.message.MessageAndOffset;
 
 /**
- * Kafka 0.10.2's SimpleConsumer, asked line by line; prints what it got, and a line with a dot.
+ * Executes requests with Kafka 0.10.2's SimpleConsumer, one per line; prints the results, then a line with a dot.
  *
- * Arguments: host and port of the one broker. Questions, their words separated by tabs:
+ * Arguments: host and port of the broker. Requests, with tabs between the words, and their results:
  * fetch SIZE (TOPIC PARTITION OFFSET)...   "P topic partition error highWatermark", then "M offset timestamp key value";
- *                                          "X why" where it does not understand the broker's answer
+ *                                          "X error" if it cannot decode the broker's response
  * before TOPIC PARTITION TIME MAX          "O error offset..."
  * coordinator GROUP                        "C error host port"
  * commit GROUP TOPIC PARTITION OFFSET METADATA   "E error"
@@ -97,11 +97,11 @@ public class OldSimpleConsumer {
 
     private static void before(SimpleConsumer consumer, String[] words) {
         int partition = Integer.parseInt(words[2]);
-        Map asked = new HashMap();
-        asked.put(
+        Map requests = new HashMap();
+        requests.put(
             new TopicAndPartition(words[1], partition),
             new PartitionOffsetRequestInfo(Long.parseLong(words[3]), Integer.parseInt(words[4])));
-        OffsetResponse got = consumer.getOffsetsBefore(new OffsetRequest(asked, (short) 0, CLIENT));
+        OffsetResponse got = consumer.getOffsetsBefore(new OffsetRequest(requests, (short) 0, CLIENT));
         StringBuilder line = new StringBuilder("O\t" + got.errorCode(words[1], partition));
         long[] offsets = got.offsets(words[1], partition);
         for (int at = 0; at < offsets.length; at++) {

@@ -6,10 +6,10 @@ import kafka.consumer.TopicFilter;
 import kafka.consumer.Whitelist;
 
 /**
- * Which topics Kafka's own white and black lists select.
+ * Prints the topics that Kafka's white and black lists select.
  *
- * Reads the topics, separated by blanks, from the first line, then a pattern a line, in Base64. Prints a line for each
- * pattern: ERROR where it cannot be compiled, else a digit for each topic (1 if the white list selects it, 2 if the
+ * Reads the topics, separated by blanks, from the first line, then one pattern per line, in Base64. Prints one line for
+ * each pattern: ERROR if it cannot be compiled, else a digit for each topic (1 if the white list selects it, 2 if the
  * black list does, 0 if neither) for each of the two settings of exclude.internal.topics, true first.
  */
 public class TopicPatterns {

@@ -1,4 +1,5 @@
-"""`SimpleConsumer` beside Kafka 0.10.2's own, on one broker: the same questions, the same answers."""
+"""`SimpleConsumer` and the SimpleConsumer of Kafka 0.10.2 return the same results for the same requests to one
+broker."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.servers
 
 BEGINNING = 1_700_000_000_000
 ENOUGH = 1024 * 1024
-# The records are years old, and the broker must not clean them away.
+# The records are years old, and the broker must not delete them.
 KEPT = {"retention.ms": "-1"}
 
 
@@ -49,12 +50,12 @@ class JavaPartition(NamedTuple):
     messages: list[JavaMessage]
 
 
-class NotUnderstood(Exception):
-    """The old consumer could not take the broker's answer apart."""
+class UnreadableResponse(Exception):
+    """The old consumer could not decode the broker's response."""
 
 
 class OldSimpleConsumer:
-    """Kafka 0.10.2's SimpleConsumer, connected to one broker, in a process that answers questions."""
+    """Kafka 0.10.2's SimpleConsumer, connected to one broker, in a process that executes requests line by line."""
 
     def __init__(self, broker: KafkaBroker, directory: Path) -> None:
         program = Path(__file__).with_name("OldSimpleConsumer.java")
@@ -79,7 +80,7 @@ class OldSimpleConsumer:
         self._process.stdout.close()
         self._errors.close()
 
-    def _ask(self, *words: object) -> list[list[str]]:
+    def _request(self, *words: object) -> list[list[str]]:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\t".join(map(str, words)) + "\n")
         self._process.stdin.flush()
@@ -92,10 +93,10 @@ class OldSimpleConsumer:
 
     def fetch(self, offsets: dict[TopicPartition, int], size: int = ENOUGH) -> dict[TopicPartition, JavaPartition]:
         found: dict[TopicPartition, JavaPartition] = {}
-        asked = [word for tp, offset in offsets.items() for word in (tp.topic, tp.partition, offset)]
-        for kind, *words in self._ask("fetch", size, *asked):
+        requested = [word for tp, offset in offsets.items() for word in (tp.topic, tp.partition, offset)]
+        for kind, *words in self._request("fetch", size, *requested):
             if kind == "X":
-                raise NotUnderstood(*words)
+                raise UnreadableResponse(*words)
             if kind == "P":
                 part = JavaPartition(int(words[2]), int(words[3]), [])
                 found[TopicPartition(words[0], int(words[1]))] = part
@@ -103,20 +104,20 @@ class OldSimpleConsumer:
                 part.messages.append(JavaMessage(int(words[0]), int(words[1]), _bytes(words[2]), _bytes(words[3])))
         return found
 
-    def offsets_before(self, tp: TopicPartition, when: int, most: int) -> tuple[int, tuple[int, ...]]:
-        ((_, error, *offsets),) = self._ask("before", *tp, when, most)
+    def offsets_before(self, tp: TopicPartition, when: int, limit: int) -> tuple[int, tuple[int, ...]]:
+        ((_, error, *offsets),) = self._request("before", *tp, when, limit)
         return int(error), tuple(map(int, offsets))
 
     def coordinator(self, group: str) -> tuple[int, str, int]:
-        ((_, error, host, port),) = self._ask("coordinator", group)
+        ((_, error, host, port),) = self._request("coordinator", group)
         return int(error), host, int(port)
 
     def commit(self, group: str, tp: TopicPartition, offset: int, metadata: str) -> int:
-        ((_, error),) = self._ask("commit", group, *tp, offset, metadata)
+        ((_, error),) = self._request("commit", group, *tp, offset, metadata)
         return int(error)
 
     def committed(self, group: str, tp: TopicPartition) -> tuple[int, int, str]:
-        ((_, error, offset, metadata),) = self._ask("committed", group, *tp)
+        ((_, error, offset, metadata),) = self._request("committed", group, *tp)
         return int(error), int(offset), metadata
 
 
@@ -125,13 +126,13 @@ def _bytes(text: str) -> bytes | None:
 
 
 def as_java(fetched: FetchResult) -> list[JavaMessage]:
-    """The records in the terms of the old format: no headers, -1 where there is no time."""
+    """The records in the form of the old format: without headers, and with -1 for no timestamp."""
     return [JavaMessage(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in fetched.records]
 
 
 @pytest.fixture(scope="module")
 def broker(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A 3.9.1 broker on which topics may keep any message format."""
+    """A 3.9.1 broker on which topics may use any message format."""
     directory = tmp_path_factory.mktemp("formats")
     config = {"inter.broker.protocol.version": "2.8", "log.message.format.version": "2.8"}
     with KafkaBroker(
@@ -155,7 +156,10 @@ def ours(broker: KafkaBroker) -> Iterator[SimpleConsumer]:
 def produce(
     broker: KafkaBroker, topic: str, count: int, *, codec: str = "none", partition: int = 0, size: int = 40
 ) -> list[JavaMessage]:
-    """``count`` messages in batches of ten; every seventh has no key, every eleventh no value. What was written."""
+    """``count`` messages in batches of ten; every seventh has no key, every eleventh no value.
+
+    Returns the written messages.
+    """
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -168,7 +172,7 @@ def produce(
     )
     written: list[JavaMessage] = []
 
-    def note(error: object, message: object) -> None:
+    def record_delivery(error: object, message: object) -> None:
         assert error is None
         written.append(JavaMessage(message.offset(), message.timestamp()[1], message.key(), message.value()))  # type: ignore[attr-defined]
 
@@ -179,7 +183,7 @@ def produce(
             value=None if number % 11 == 0 else f"value {number} ".encode() * (size // 8),
             partition=partition,
             timestamp=BEGINNING + number * 1000,
-            on_delivery=note,
+            on_delivery=record_delivery,
         )
     assert producer.flush(30) == 0
     return written
@@ -190,7 +194,7 @@ FORMATS = {"2": "2.8", "1": "0.10.2", "0": "0.9.0"}
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("magic", FORMATS)
-def test_messages_from_any_offset_on_are_the_same(
+def test_a_fetch_from_any_offset_returns_the_same_messages(
     broker: KafkaBroker,
     old: OldSimpleConsumer,
     ours: SimpleConsumer,
@@ -207,21 +211,21 @@ def test_messages_from_any_offset_on_are_the_same(
 
     for offset in (0, 1, 9, 10, 15, 29, 30):
         got = ours.fetch({tp: offset})[tp]
-        told = old.fetch({tp: offset})[tp]
+        java_result = old.fetch({tp: offset})[tp]
 
         assert as_java(got) == written[offset:]
         assert (got.fetch_offset, got.next_offset, got.high_watermark) == (offset, 30, 30)
-        assert (told.error, told.high_watermark) == (0, 30)
-        # Java's gives out a compressed batch from its beginning, and leaves off where the older format, into which the
-        # broker turned the answer for it, does not fit into the size of the newer.
-        java = [message for message in told.messages if message.offset >= offset]
+        assert (java_result.error, java_result.high_watermark) == (0, 30)
+        # Java's consumer returns a compressed batch from its beginning. The broker converts its response to an older
+        # format and cuts it at the size of the newer one, so the last messages may be missing.
+        java = [message for message in java_result.messages if message.offset >= offset]
         assert java == written[offset : offset + len(java)]
         assert offset == 30 or java
         if magic != "2":
             assert java == written[offset:]
 
 
-def test_zstd_and_headers_which_the_old_consumer_cannot_read(
+def test_zstd_and_headers_are_read_though_the_old_consumer_cannot(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config=KEPT)
@@ -237,45 +241,45 @@ def test_zstd_and_headers_which_the_old_consumer_cannot_read(
     (record,) = got[headers].records
     assert record.headers == (("a", b"1"), ("b", None), ("a", b""))
     assert (record.offset, record.timestamp, record.key, record.value) == (0, BEGINNING, b"k", b"v")
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(UnreadableResponse):
         old.fetch({zstd: 0})
 
 
-def test_several_partitions_at_once_empty_and_missing_ones_among_them(
+def test_a_fetch_of_several_partitions_reports_empty_and_missing_ones(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
-    # In a format that the old consumer knows: what it gets is what is on the disk.
+    # In a format that the old consumer supports, so that the broker does not convert the messages.
     config = {**KEPT, "message.format.version": FORMATS["1"]}
     topic = make_topic(unique, 4, bootstrap=broker.bootstrap, config=config)
     full, more, empty, outside = (TopicPartition(topic, number) for number in range(4))
-    missing, nowhere = TopicPartition(topic, 9), TopicPartition(f"{topic}-not", 0)
+    missing, missing_topic = TopicPartition(topic, 9), TopicPartition(f"{topic}-not", 0)
     produce(broker, topic, 20)
     produce(broker, topic, 10, partition=1)
-    asked = {full: 5, more: 0, empty: 0, outside: 7, missing: 0, nowhere: 0}
+    requested = {full: 5, more: 0, empty: 0, outside: 7, missing: 0, missing_topic: 0}
 
-    told = old.fetch(asked)
+    java_result = old.fetch(requested)
     with pytest.raises(PartialFailure) as caught:
-        ours.fetch(asked)
+        ours.fetch(requested)
 
     got: dict[TopicPartition, FetchResult] = caught.value.successes
     failed = caught.value.failures
     for tp in (full, more, empty):
-        assert told[tp] == (0, got[tp].high_watermark, as_java(got[tp]))
+        assert java_result[tp] == (0, got[tp].high_watermark, as_java(got[tp]))
     assert [len(got[tp].records) for tp in (full, more, empty)] == [15, 10, 0]
     assert got[empty] == FetchResult((), 0, 0, 0, 0)
-    assert {tp: part.error for tp, part in told.items() if part.error} == {
+    assert {tp: part.error for tp, part in java_result.items() if part.error} == {
         outside: ErrorCode.OFFSET_OUT_OF_RANGE,
         missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        missing_topic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert {tp: error.code for tp, error in failed.items()} == {
         outside: ErrorCode.OFFSET_OUT_OF_RANGE,
         missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        missing_topic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 
 
-def test_a_size_smaller_than_one_message_still_brings_every_message(
+def test_a_fetch_size_below_one_message_still_returns_every_message(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config=KEPT)
@@ -301,7 +305,7 @@ def test_a_size_smaller_than_one_message_still_brings_every_message(
         assert java == written[tp]
 
 
-def test_out_of_range_is_raised_or_reset_as_the_caller_chose(
+def test_an_offset_out_of_range_is_an_error_or_reset_by_the_callers_choice(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, bootstrap=broker.bootstrap, config=KEPT)
@@ -326,7 +330,7 @@ def test_out_of_range_is_raised_or_reset_as_the_caller_chose(
         assert resetting.fetch({tp: 0})[tp].fetch_offset == 12
 
 
-def test_offsets_before_a_time_are_the_same_over_several_segments(
+def test_offsets_before_a_time_are_the_same_across_segments(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config={**KEPT, "segment.bytes": "1000"})
@@ -341,22 +345,22 @@ def test_offsets_before_a_time_are_the_same_over_several_segments(
     for segment, seconds in zip(segments, times, strict=True):
         os.utime(segment, (seconds, seconds))
 
-    def expected(when: int, most: int) -> tuple[int, ...]:
+    def expected(when: int, limit: int) -> tuple[int, ...]:
         known = [base for base, seconds in zip(bases, times, strict=True) if seconds * 1000 <= when]
-        return tuple(reversed([*known, 60] if when >= now * 1000 + 60_000 else known))[:most]
+        return tuple(reversed([*known, 60] if when >= now * 1000 + 60_000 else known))[:limit]
 
     moments = [m for seconds in times for m in (seconds * 1000 - 1, seconds * 1000, seconds * 1000 + 1)]
     for when in (*moments, now * 1000 + 3_600_000):
-        for most in range(1, len(bases) + 2):
-            got = ours.get_offsets_before([tp], when, most)[tp]
-            assert got == expected(when, most)
-            assert old.offsets_before(tp, when, most) == (0, got)
+        for limit in range(1, len(bases) + 2):
+            got = ours.get_offsets_before([tp], when, limit)[tp]
+            assert got == expected(when, limit)
+            assert old.offsets_before(tp, when, limit) == (0, got)
     everything = (60, *reversed(bases))
-    for when, all_there_is in ((LATEST, everything), (EARLIEST, (0,))):
-        for most in (1, 2, 100):
-            got = ours.get_offsets_before([tp], when, most)[tp]
-            assert got == all_there_is[:most]
-            assert old.offsets_before(tp, when, most) == (0, got)
+    for when, all_offsets in ((LATEST, everything), (EARLIEST, (0,))):
+        for limit in (1, 2, 100):
+            got = ours.get_offsets_before([tp], when, limit)[tp]
+            assert got == all_offsets[:limit]
+            assert old.offsets_before(tp, when, limit) == (0, got)
     both = ours.get_offsets_before([tp, empty], LATEST, 2)
     assert both == {tp: everything[:2], empty: (0,)}
     assert old.offsets_before(empty, LATEST, 2) == (0, (0,))
@@ -365,11 +369,11 @@ def test_offsets_before_a_time_are_the_same_over_several_segments(
     assert old.offsets_before(TopicPartition(topic, 9), LATEST, 1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
 
 
-def test_the_coordinator_and_what_is_committed_to_it_are_the_same(
+def test_both_consumers_find_the_same_coordinator_and_commits(
     broker: KafkaBroker, old: OldSimpleConsumer, ours: SimpleConsumer, make_topic: MakeTopic, unique: str
 ) -> None:
     topic = make_topic(unique, 3, bootstrap=broker.bootstrap)
-    theirs, mine, nobodys = (TopicPartition(topic, number) for number in range(3))
+    theirs, mine, uncommitted = (TopicPartition(topic, number) for number in range(3))
     at = ours.find_coordinator(unique)
     assert old.coordinator(unique) == (0, at.host, at.port)
 
@@ -377,11 +381,11 @@ def test_the_coordinator_and_what_is_committed_to_it_are_the_same(
     ours.commit_offsets(unique, {mine: OffsetAndMetadata(8, "by us")})
 
     for coordinator in (None, at, str(at)):
-        found = ours.fetch_offsets(unique, [theirs, mine, nobodys], coordinator=coordinator)
-        assert found == {theirs: Committed(7, "by Java"), mine: Committed(8, "by us"), nobodys: ABSENT}
+        found = ours.fetch_offsets(unique, [theirs, mine, uncommitted], coordinator=coordinator)
+        assert found == {theirs: Committed(7, "by Java"), mine: Committed(8, "by us"), uncommitted: ABSENT}
     assert ours.fetch_offsets(unique) == {theirs: Committed(7, "by Java"), mine: Committed(8, "by us")}
     assert old.committed(unique, mine) == (0, 8, "by us")
     assert old.committed(unique, theirs) == (0, 7, "by Java")
-    assert old.committed(unique, nobodys) == (0, -1, "")
+    assert old.committed(unique, uncommitted) == (0, -1, "")
     ours.commit_offsets(unique, {mine: OffsetAndMetadata(3)}, coordinator=at)
     assert old.committed(unique, mine) == (0, 3, "")

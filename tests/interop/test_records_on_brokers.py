@@ -1,4 +1,4 @@
-"""Kafka's records through our reader, and ours through Kafka's formatters and brokers, on real servers."""
+"""Our reader decodes the records of Kafka's brokers, and Kafka's formatters and brokers read ours."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.servers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 NOW = 1_700_000_000_000
-form = KafkaRecordFormat()
+record_format = KafkaRecordFormat()
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+def wait_for(condition: Callable[[], bool], description: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"no {what} after {seconds:g} s"
+        assert time.monotonic() < deadline, f"no {description} after {seconds:g} s"
         time.sleep(0.1)
 
 
 def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
-    """Every record that it holds now."""
+    """Every record that the topic holds now."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -68,19 +68,19 @@ def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
 
 
 class Decoded:
-    """What the offsets topic says now, every record of it decoded: broken ones and unknown versions raise."""
+    """The decoded content of the offsets topic. Corrupt records and unknown versions raise an error."""
 
     def __init__(self, bootstrap: str) -> None:
         self.offsets: dict[tuple[str, str, int], OffsetValue | None] = {}
         self.groups: dict[str, GroupMetadata | None] = {}
         self.skipped: set[int] = set()
         for key, value in read_topic(bootstrap, OFFSETS_TOPIC):
-            decoded, parts = form.decode_key(key), form.split(key)
+            decoded, parts = record_format.decode_key(key), record_format.split(key)
             if isinstance(decoded, OffsetKey):
-                assert parts == (form.offset_prefix(decoded.group, decoded.topic), decoded.partition)
-                self.offsets[decoded] = None if value is None else form.decode_value(value)
+                assert parts == (record_format.offset_prefix(decoded.group, decoded.topic), decoded.partition)
+                self.offsets[decoded] = None if value is None else record_format.decode_value(value)
                 if value is not None:
-                    assert form.read_offset(value)[0] == form.decode_value(value).offset
+                    assert record_format.read_offset(value)[0] == record_format.decode_value(value).offset
                 continue
             assert parts is None
             if isinstance(decoded, GroupKey):
@@ -90,7 +90,7 @@ class Decoded:
                 self.skipped.add(decoded.version)
 
     def of(self, group: str) -> dict[TopicPartition, Committed]:
-        """A group's offsets in the form of a store's answer."""
+        """A group's offsets in the form that a store returns."""
         return {
             TopicPartition(topic, partition): Committed(value.offset, value.metadata, value.leader_epoch)
             for (owner, topic, partition), value in self.offsets.items()
@@ -123,7 +123,7 @@ def store(bootstrap: str) -> Iterator[KafkaStore]:
 
 
 def joined(bootstrap: str, topic: str, group: str, config: Mapping[str, object]) -> ck.Consumer:
-    """A consumer that is a member of the group and has read everything."""
+    """A consumer that is a member of the group and has read all 15 records."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({**settings, "enable.auto.commit": False, **config})
     consumer.subscribe([topic])
@@ -136,42 +136,42 @@ def joined(bootstrap: str, topic: str, group: str, config: Mapping[str, object])
 
 
 def described(bootstrap: str, group: str) -> GroupDescription:
-    """What the Admin API says of it."""
+    """The Admin API's description of a group."""
     with KafkaCluster(bootstrap) as cluster:
         found = cluster.describe_groups([group])[group]
     assert isinstance(found, GroupDescription), found
     return found
 
 
-# --- what brokers write ------------------------------------------------------------------------------
+# --- records of brokers ------------------------------------------------------------------------------
 
 
-def test_offsets_and_tombstones_of_a_broker_are_what_it_answers(
+def test_decoded_offsets_and_tombstones_equal_the_brokers_fetch_response(
     bootstrap: str, store: KafkaStore, topic: str, unique: str
 ) -> None:
-    kept, deleted = f"{unique} ü", f"{unique}-deleted"
-    wanted = {TopicPartition(topic, n): OffsetAndMetadata(n + 1, "by hand, ü" * n, (None, 0, 7)[n]) for n in range(3)}
+    remaining, deleted = f"{unique} ü", f"{unique}-deleted"
+    offsets = {TopicPartition(topic, n): OffsetAndMetadata(n + 1, "by hand, ü" * n, (None, 0, 7)[n]) for n in range(3)}
     before = int(time.time() * 1000)
-    store.commit(kept, wanted)
-    store.commit(deleted, wanted)
-    store.delete(kept, [TopicPartition(topic, 1)])
+    store.commit(remaining, offsets)
+    store.commit(deleted, offsets)
+    store.delete(remaining, [TopicPartition(topic, 1)])
     store.delete(deleted)
 
     found = Decoded(bootstrap)
 
-    assert found.of(kept) == store.fetch(kept)
-    assert {tp.partition: c.offset for tp, c in found.of(kept).items()} == {0: 1, 2: 3}
-    assert found.of(kept)[TopicPartition(topic, 2)] == Committed(3, "by hand, ü" * 2, 7)
-    assert found.offsets[kept, topic, 1] is None
+    assert found.of(remaining) == store.fetch(remaining)
+    assert {tp.partition: c.offset for tp, c in found.of(remaining).items()} == {0: 1, 2: 3}
+    assert found.of(remaining)[TopicPartition(topic, 2)] == Committed(3, "by hand, ü" * 2, 7)
+    assert found.offsets[remaining, topic, 1] is None
     assert found.of(deleted) == {}
     assert {found.offsets[deleted, topic, n] for n in range(3)} == {None}
-    stamped = found.offsets[kept, topic, 0]
+    stamped = found.offsets[remaining, topic, 0]
     assert stamped is not None
     assert before <= stamped.commit_timestamp <= time.time() * 1000
     assert stamped.expire_timestamp is None
 
 
-def test_a_group_with_a_member_and_one_without_are_what_the_admin_client_says(
+def test_decoded_groups_equal_the_admin_clients_description(
     bootstrap: str, store: KafkaStore, topic: str, unique: str
 ) -> None:
     left, here = f"{unique}-left", f"{unique}-here"
@@ -188,11 +188,11 @@ def test_a_group_with_a_member_and_one_without_are_what_the_admin_client_says(
         for group in (left, here):
             assert found.of(group) == store.fetch(group)
             assert {tp.partition: c.offset for tp, c in found.of(group).items()} == {0: 5, 1: 5, 2: 5}
-        told = described(bootstrap, here)
-        (theirs,) = told.members
+        description = described(bootstrap, here)
+        (theirs,) = description.members
         stored = found.groups[here]
         assert stored is not None
-        assert (stored.protocol_type, stored.protocol) == ("consumer", told.partition_assignor)
+        assert (stored.protocol_type, stored.protocol) == ("consumer", description.partition_assignor)
         assert stored.leader == theirs.member_id
         assert stored.generation >= 1
         (ours,) = stored.members
@@ -212,10 +212,10 @@ def test_a_group_with_a_member_and_one_without_are_what_the_admin_client_says(
     assert before <= empty.current_state_timestamp <= time.time() * 1000
 
 
-def test_records_of_the_new_consumer_protocol_are_named_and_skipped_and_its_offsets_read(
+def test_records_of_the_new_consumer_protocol_are_skipped_by_name_and_its_offsets_are_read(
     kraft: KraftBroker, make_topic: MakeTopic, unique: str
 ) -> None:
-    """KIP-848, which keeps a group in records of its own."""
+    """The consumer protocol of KIP-848 has its own record types for groups."""
     topic = make_topic(unique, 3, bootstrap=kraft.bootstrap)
     producer = ck.Producer({"bootstrap.servers": kraft.bootstrap})
     for n in range(15):
@@ -233,7 +233,7 @@ def test_records_of_the_new_consumer_protocol_are_named_and_skipped_and_its_offs
     assert unique not in found.groups
 
 
-def test_what_an_old_consumer_commits_to_both_stores_is_read(
+def test_commits_of_an_old_consumer_to_both_stores_are_decoded(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 1)
@@ -254,17 +254,17 @@ def test_what_an_old_consumer_commits_to_both_stores_is_read(
     assert Decoded(kafka.bootstrap).of(unique) == read
 
 
-# --- what we write -----------------------------------------------------------------------------------
+# --- records of offsetmgr -----------------------------------------------------------------------------------
 
 
 def written(group: str, topic: str) -> list[EncodedRecord]:
-    """Everything that `KafkaRecordFormat` writes."""
+    """Every kind of record that `KafkaRecordFormat` writes."""
     return [
-        *form.encode_commit(group, topic, [(0, 5, 3, "by hand, ü"), (1, 6, -1, "")], NOW, None),
-        *form.encode_commit(group, topic, [(2, 7, 4, "m")], NOW, NOW + (1 << 40)),
-        (form.offset_prefix(group, topic) + form.partition_suffix(9), None),
-        form.encode_group(group, GroupValue(NOW)),
-        (form.encode_group_key("gone"), None),
+        *record_format.encode_commit(group, topic, [(0, 5, 3, "by hand, ü"), (1, 6, -1, "")], NOW, None),
+        *record_format.encode_commit(group, topic, [(2, 7, 4, "m")], NOW, NOW + (1 << 40)),
+        (record_format.offset_prefix(group, topic) + record_format.partition_suffix(9), None),
+        record_format.encode_group(group, GroupValue(NOW)),
+        (record_format.encode_group_key("gone"), None),
     ]
 
 
@@ -297,7 +297,9 @@ def printed(
     return found
 
 
-def test_kafkas_formatters_print_what_we_wrote(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> None:
+def test_kafkas_formatters_print_the_records_that_we_wrote(
+    kafka: KafkaBroker, make_topic: MakeTopic, unique: str
+) -> None:
     topic = make_topic(unique, config={"cleanup.policy": "compact"})
     records = written("group ü", "orders")
     produce(kafka.bootstrap, topic, 0, records)
@@ -321,8 +323,8 @@ def test_kafkas_formatters_print_what_we_wrote(kafka: KafkaBroker, make_topic: M
     "version",
     ["3.9", "4.1"] if os.environ.get("OFFSETMGR_SOAK") else ["3.9"],
 )
-def test_a_broker_loads_what_we_wrote_and_serves_it(version: str, tmp_path: Path, request: Any) -> None:
-    """Our records in a broker's own offsets topic, together with keys that it does not know."""
+def test_a_broker_loads_and_serves_the_records_that_we_wrote(version: str, tmp_path: Path, request: Any) -> None:
+    """The broker's own offsets topic contains our records and a key of an unknown version."""
     group = "group ü"
     with ExitStack() as stack:
         broker: KafkaBroker | KraftBroker

@@ -1,7 +1,7 @@
-"""Segments that real brokers wrote, in every format and codec, compacted and not, with transactions: every record as
-a consumer reads it, and every field as Kafka's DumpLogSegments prints it.
+"""Segments of real brokers in every format and codec, with and without compaction and transactions: every record equals
+the one that a consumer reads, and every field equals the output of Kafka's DumpLogSegments.
 
-Message formats 0 and 1 come from broker 3.9.1 under an inter-broker version before 3.0, which still writes them.
+Message formats 0 and 1 come from broker 3.9.1 with an inter-broker version before 3.0, which still writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetmgr.segments.batch_builder import Producer, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.log_appender import LogAppender, RollPolicy
-from offsetmgr.segments.messages import LogMessage, MessageFilter, entries_of, messages
+from offsetmgr.segments.message_scan import LogMessage, MessageFilter, entries_of, messages
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
 from offsetmgr.segments.time_lookup import at_or_after, offsets_before
@@ -38,14 +38,14 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
 SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
 COUNT: Final = 4_000 if SOAK else 400
-"""Messages a partition."""
+"""Messages per partition."""
 KEYS: Final = 30
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By the number of the partition to which they are written."""
+"""The codec of each partition, by its number."""
 TRANSACTIONS: Final = len(CODECS)
-"""The partition behind them has transactions."""
+"""The number of the partition with transactions, after one partition for each codec."""
 FORMATS: Final = {"0.9.0": 0, "0.10.2": 1, "2.8": 2}
-"""``message.format.version`` -> the version of messages that brokers then write."""
+"""The version of the messages that brokers write, by ``message.format.version``."""
 TIME: Final = 1_700_000_000_000
 SEGMENT_BYTES: Final = "40000"
 COMPACTED: Final = {
@@ -55,17 +55,17 @@ COMPACTED: Final = {
     "max.compaction.lag.ms": "1",
 }
 
-Shown = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Offset, time, whether the broker set it, key, value, headers."""
+MessageFields = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""Offset, timestamp, whether the broker set the timestamp, key, value, headers."""
 
 
 class Written(NamedTuple):
-    """A partition as a consumer read it, and a copy of its files made while nothing changed them."""
+    """The messages that a consumer read from a partition, and a consistent copy of the partition's files."""
 
     directory: Path
     magic: int
-    uncommitted: list[Shown]
-    committed: list[Shown]
+    uncommitted: list[MessageFields]
+    committed: list[MessageFields]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -79,8 +79,9 @@ def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
     assert error is None, error
 
 
-def produce(bootstrap: str, topic: str, partition: int, codec: str, chance: random.Random, headers: bool) -> None:
-    """Small and large messages, tombstones, messages without a key (where that may be), in batches of all sizes."""
+def produce(bootstrap: str, topic: str, partition: int, codec: str, rng: random.Random, headers: bool) -> None:
+    """Writes small and large messages, tombstones, and (without compaction) messages without a key, in batches of all
+    sizes."""
     producer = ck.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -92,30 +93,30 @@ def produce(bootstrap: str, topic: str, partition: int, codec: str, chance: rand
         }
     )
     for number in range(COUNT):
-        key = None if "delete" in topic and chance.random() < 0.1 else b"key-%d" % chance.randrange(KEYS)
-        size = 30_000 if number == COUNT // 2 else chance.choice((0, 10, 100, 1500))
+        key = None if "delete" in topic and rng.random() < 0.1 else b"key-%d" % rng.randrange(KEYS)
+        size = 30_000 if number == COUNT // 2 else rng.choice((0, 10, 100, 1500))
         value = (
             None
-            if key is not None and chance.random() < 0.1
-            else (b"value-%d-" % number) + chance.randbytes(size // 2).hex().encode()
+            if key is not None and rng.random() < 0.1
+            else (b"value-%d-" % number) + rng.randbytes(size // 2).hex().encode()
         )
         producer.produce(
             topic,
             key=key,
             value=value,
             partition=partition,
-            timestamp=TIME + number * 10 + chance.randrange(100),
+            timestamp=TIME + number * 10 + rng.randrange(100),
             headers=[("number", b"%d" % number), ("none", None)] if headers and number % 7 == 0 else None,
         )
-        if chance.random() < 0.05:
+        if rng.random() < 0.05:
             assert producer.flush(30) == 0
     assert producer.flush(30) == 0
 
 
-def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) -> ck.Producer:
-    """Two producers' transactions, one inside the other's time, some aborted; messages without a transaction between.
+def transact(bootstrap: str, topic: str, partition: int, rng: random.Random) -> ck.Producer:
+    """Writes interleaved transactions of two producers, some of them aborted, and messages without a transaction.
 
-    The last one stays open; its producer is given back, for as long as it is to stay so.
+    The last transaction stays open; returns its producer, which the caller must keep.
     """
     producers = []
     for number in range(2):
@@ -129,13 +130,13 @@ def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) 
         for producer in producers:
             producer.begin_transaction()
         for number in range(4):
-            value = b"turn-%d-" % turn + chance.randbytes(400).hex().encode()
-            producers[number % 2].produce(topic, value, b"key-%d" % chance.randrange(KEYS), partition)
+            value = b"turn-%d-" % turn + rng.randbytes(400).hex().encode()
+            producers[number % 2].produce(topic, value, b"key-%d" % rng.randrange(KEYS), partition)
             producers[number % 2].flush(30)
-            plain.produce(topic, b"plain " + value, b"plain-%d" % chance.randrange(KEYS), partition)
+            plain.produce(topic, b"plain " + value, b"plain-%d" % rng.randrange(KEYS), partition)
             plain.flush(30)
         for producer in producers:
-            (producer.abort_transaction if chance.random() < 0.4 else producer.commit_transaction)(30)
+            (producer.abort_transaction if rng.random() < 0.4 else producer.commit_transaction)(30)
     producers[0].begin_transaction()
     producers[0].produce(topic, b"never seen", b"open", partition)
     producers[0].flush(30)
@@ -144,18 +145,18 @@ def transact(bootstrap: str, topic: str, partition: int, chance: random.Random) 
     return producers[0]
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], bool], description: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not {what} after {seconds:g} s"
+        assert time.monotonic() < deadline, f"not {description} after {seconds:g} s"
         time.sleep(0.1)
 
 
 # --- reading with a consumer ----------------------------------------------------------------------
 
 
-def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[Shown]]:
-    """Every message of these partitions that a consumer is given, to the ends that it is told."""
+def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str, list[MessageFields]]:
+    """Every message that a consumer reads from these partitions up to their ends."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -166,7 +167,7 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
             "check.crcs": True,
         }
     )
-    found: dict[str, list[Shown]] = {name: [] for name in partitions}
+    found: dict[str, list[MessageFields]] = {name: [] for name in partitions}
     ended: set[str] = set()
     try:
         consumer.assign(
@@ -197,12 +198,13 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
     return found
 
 
-def shown(record: Record) -> Shown:
+def fields_of(record: Record) -> MessageFields:
     return (record.offset, record.timestamp, record.log_append_time, record.key, record.value, record.headers)
 
 
 def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
-    """What changes when a broker appends to a log or compacts it; None where it does so at this moment."""
+    """The attributes of a partition's files that change with an append or a compaction. Returns None if a file
+    disappears meanwhile."""
     found = []
     for file in sorted(directory.iterdir()):
         if LOG in file.suffixes:
@@ -215,11 +217,11 @@ def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
 
 
 def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> list[Written]:
-    """Partitions as they stand: read and copied again where the broker changed one meanwhile."""
+    """Consistent copies of partitions: reads and copies a partition again if the broker changed it meanwhile."""
     done: dict[str, Written] = {}
     deadline = time.monotonic() + 90
     while pending := [name for name in magics if name not in done]:
-        assert time.monotonic() < deadline, f"{', '.join(pending)} never stand still"
+        assert time.monotonic() < deadline, f"{', '.join(pending)} keep changing"
         before = {name: logs_of(data / name) for name in pending}
         uncommitted = consumed(bootstrap, pending, "read_uncommitted")
         committed = consumed(bootstrap, pending, "read_committed")
@@ -238,8 +240,9 @@ def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> 
 
 
 def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[int, dict[str, str]]]) -> list[Written]:
-    """Topics with a partition for each codec, and one for transactions where the format has them."""
-    chance = random.Random(SEED)
+    """Creates and fills topics with a partition for each codec, and one for transactions if the format supports
+    them."""
+    rng = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics(
         [
@@ -252,14 +255,14 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
     )
     for done in created.values():
         done.result(60)
-    left_open = []
+    open_producers = []
     magics: dict[str, int] = {}
     for topic, (magic, _) in topics.items():
         for partition, codec in enumerate(CODECS[: 5 if magic == 2 else 4]):
-            produce(bootstrap, topic, partition, codec, chance, headers=magic == 2)
+            produce(bootstrap, topic, partition, codec, rng, headers=magic == 2)
             magics[f"{topic}-{partition}"] = magic
         if magic == 2:
-            left_open.append(transact(bootstrap, topic, TRANSACTIONS, chance))
+            open_producers.append(transact(bootstrap, topic, TRANSACTIONS, rng))
             magics[f"{topic}-{TRANSACTIONS}"] = magic
     checkpoint = data / "cleaner-offset-checkpoint"
     compacted = {name for name in magics if "compact" in name}
@@ -270,18 +273,18 @@ def write_all(bootstrap: str, data: Path, target: Path, topics: dict[str, tuple[
 
     wait_for(cleaned, f"compacted: {', '.join(sorted(compacted))}")
     written = copied(bootstrap, data, target, magics)
-    for producer in left_open:
+    for producer in open_producers:
         producer.abort_transaction(30)
     return written
 
 
 def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, dict[str, str]]]:
-    """One kept and one compacted topic of each format; of format 1 the kept one and of format 2 the compacted one have
-    the broker's times."""
+    """One topic without and one with compaction for each format. The uncompacted topic of format 1 and the compacted
+    topic of format 2 have LogAppendTime timestamps."""
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for version, magic in formats.items():
         config = {"message.format.version": version} if by_topic else {}
-        # Under this name a broker of 4.1 takes less than 1 MiB.
+        # Broker 4.1 accepts less than 1 MiB only under the internal name.
         config["internal.segment.bytes" if version == "4.1" else "segment.bytes"] = SEGMENT_BYTES
         kept, compacted = (dict(config), {**config, **COMPACTED})
         if magic:
@@ -294,13 +297,13 @@ def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, d
 FAST_CLEANER: Final = {"log.cleaner.backoff.ms": 100, "log.cleaner.threads": 2}
 
 
-WORLDS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
-"""One broker, 3.9.1 under inter-broker version 2.8, that writes all three formats, each in topics of its own; the same
-broker throughout as one of that version; broker 4.1.1."""
+BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
+"""Broker 3.9.1 with inter-broker version 2.8, which writes each format to separate topics; the same broker with an
+older version for everything; broker 4.1.1."""
 
 
-class World(NamedTuple):
-    """What one broker has written, and the jars that have its tools."""
+class BrokerLogs(NamedTuple):
+    """The partitions that one broker wrote, and the jars that contain its tools."""
 
     name: str
     jars: str
@@ -309,10 +312,10 @@ class World(NamedTuple):
     data: Path
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def world(
+@pytest.fixture(scope="module", params=BROKERS)
+def broker_logs(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[BrokerLogs]:
     name: str = request.param
     directory, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
     broker: KafkaBroker | KraftBroker
@@ -327,31 +330,37 @@ def world(
         broker = KafkaBroker(directory, zookeeper=chroot, config={**versions, **FAST_CLEANER})
     with broker:
         written = write_all(broker.bootstrap, directory / "data", copies, topics)
-        yield World(name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data")
+        yield BrokerLogs(
+            name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data"
+        )
 
 
-def told(error: OffsetMgrError) -> None:
-    raise AssertionError(f"an intact file is taken for damaged: {error}")
+def fail_on_damage(error: OffsetMgrError) -> None:
+    raise AssertionError(f"an intact file is reported as damaged: {error}")
 
 
-def read(written: Written, **wanted: Any) -> list[LogMessage]:
-    return list(messages(written.segments, MessageFilter(**wanted), told))
+def read(written: Written, **filters: Any) -> list[LogMessage]:
+    return list(messages(written.segments, MessageFilter(**filters), fail_on_damage))
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- our reader --------------------------------------------------------------------------------
 
 
-def test_every_message_is_what_a_consumer_reads(world: World) -> None:
-    for written in world.written:
+def test_every_message_equals_the_one_a_consumer_reads(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         found = read(written)
-        assert [shown(message.record) for message in found] == written.uncommitted, written.directory.name
+        assert [fields_of(message.record) for message in found] == written.uncommitted, written.directory.name
         assert {message.header.magic for message in found} == {written.magic}, written.directory.name
-    formats = [FORMATS[world.name]] if world.name in FORMATS else ([2] if world.name == "4.1" else [0, 1, 2])
-    assert len(world.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
+    formats = (
+        [FORMATS[broker_logs.name]]
+        if broker_logs.name in FORMATS
+        else ([2] if broker_logs.name == "4.1" else [0, 1, 2])
+    )
+    assert len(broker_logs.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
 
 
-def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> None:
-    for written in world.written:
+def test_every_codec_was_written_and_compaction_left_gaps(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         topic, _, number = written.directory.name.rpartition("-")
         found = read(written)
         if int(number) < TRANSACTIONS:
@@ -363,21 +372,21 @@ def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> N
         assert len(written.segments) > 1, written.directory.name
 
 
-def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(world: World) -> None:
-    for written in world.written:
-        found = [shown(message.record) for message in read(written, committed=True)]
+def test_a_read_of_committed_messages_excludes_aborted_and_unstable_ones(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
+        found = [fields_of(message.record) for message in read(written, committed=True)]
         assert found == written.committed, written.directory.name
         if written.directory.name.endswith(f"-{TRANSACTIONS}"):
             assert 0 < len(found) < len(written.uncommitted)
 
 
-def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> None:
-    for written in world.written:
+def test_aborted_transactions_equal_the_brokers_index(broker_logs: BrokerLogs) -> None:
+    for written in broker_logs.written:
         if not written.directory.name.endswith(f"delete-{TRANSACTIONS}"):
             continue
         walked = Transactions()
         for segment in written.segments:
-            walked.add_all(entries_of(segment, MessageFilter(), told))
+            walked.add_all(entries_of(segment, MessageFilter(), fail_on_damage))
         kept = [one for segment in written.segments for one in segment.aborted_index()]
 
         assert [one._replace(last_stable_offset=None) for one in kept] == walked.aborted
@@ -385,12 +394,12 @@ def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> No
         assert walked.last_stable_offset == next(iter(walked.open.values()))
 
 
-def test_reading_begins_at_any_offset(world: World) -> None:
-    chance = random.Random(SEED)
-    for written in world.written:
+def test_reading_begins_at_any_offset(broker_logs: BrokerLogs) -> None:
+    rng = random.Random(SEED)
+    for written in broker_logs.written:
         last = written.uncommitted[-1][0]
-        for first in [0, last, last + 1, *(chance.randrange(last) for _ in range(4))]:
-            found = [shown(message.record) for message in read(written, first=first, end=first + 50)]
+        for first in [0, last, last + 1, *(rng.randrange(last) for _ in range(4))]:
+            found = [fields_of(message.record) for message in read(written, first=first, end=first + 50)]
             assert found == [one for one in written.uncommitted if first <= one[0] < first + 50], written.directory.name
 
 
@@ -398,11 +407,11 @@ def test_reading_begins_at_any_offset(world: World) -> None:
 
 _TIMES: Final = {None: "NoTimestampType", False: "CreateTime", True: "LogAppendTime"}
 _INNER_CHECKSUM: Final = re.compile(r" isValid: true crc: \d+}")
-"""Kafka also prints the checksum of each message inside another; ours has proved it by reading it."""
+"""Kafka also prints the checksum of each inner message, which our reader verifies and does not return."""
 
 
 def number(value: int | None) -> int:
-    """Kafka writes -1 for what there is not."""
+    """The number, or -1 for None, as Kafka prints it."""
     return -1 if value is None else value
 
 
@@ -411,7 +420,7 @@ def time_of(magic: int, by_broker: bool, timestamp: int | None) -> str:
 
 
 def entry_line(entry: LogEntry) -> str:
-    """An entry's header as DumpLogSegments prints it."""
+    """The line that DumpLogSegments prints for an entry's header."""
     h = entry.header()
     time_ = time_of(h.magic, h.log_append_time, h.largest_timestamp)
     end = f"size: {len(entry.data)} magic: {h.magic} compresscodec: {CODECS[h.codec]} crc: {h.crc} isvalid: true"
@@ -429,7 +438,7 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def record_line(message: LogMessage) -> str:
-    """A record as DumpLogSegments prints it."""
+    """The line that DumpLogSegments prints for a record."""
     record, _, header, sequence = message
     key_size, value_size = (-1 if field is None else len(field) for field in (record.key, record.value))
     line = f"| offset: {record.offset} {time_of(header.magic, record.log_append_time, record.timestamp)}"
@@ -444,10 +453,10 @@ def record_line(message: LogMessage) -> str:
 
 
 def lines_of(segment: Segment) -> Iterator[str]:
-    """A whole file as DumpLogSegments prints it."""
-    records = messages((segment,), MessageFilter(controls=True), told)
+    """The lines that DumpLogSegments prints for a segment."""
+    records = messages((segment,), MessageFilter(controls=True), fail_on_damage)
     message = next(records, None)
-    for entry in entries_of(segment, MessageFilter(), told):
+    for entry in entries_of(segment, MessageFilter(), fail_on_damage):
         yield entry_line(entry)
         while message is not None and message.entry.position == entry.position:
             yield record_line(message)
@@ -467,93 +476,93 @@ def printed_by_kafka(jar_set: str, files: list[Path]) -> dict[Path, list[str]]:
     return found
 
 
-def test_every_field_is_what_kafka_prints(world: World) -> None:
-    segments = [segment for written in world.written for segment in written.segments]
+def test_every_field_equals_the_output_of_dump_log_segments(broker_logs: BrokerLogs) -> None:
+    segments = [segment for written in broker_logs.written for segment in written.segments]
 
-    printed = printed_by_kafka(world.jars, [segment.log for segment in segments])
+    printed = printed_by_kafka(broker_logs.jars, [segment.log for segment in segments])
 
     assert len(printed) == len(segments)
     for segment in segments:
         assert list(map(str.rstrip, lines_of(segment))) == printed[segment.log], segment.log
-    if world.name == "by topic":
+    if broker_logs.name == "by topic":
         text = [line for lines in printed.values() for line in lines]
         for seen in ("magic: 0", "magic: 1", "magic: 2", "endTxnMarker: ABORT", "OptionalLong[", "LogAppendTime: 1"):
             assert any(seen in line for line in text), seen
 
 
-def test_offsets_for_times_are_the_brokers(world: World) -> None:
-    """Of the topics that are kept: compaction may have gone on since the others were copied."""
-    chance = random.Random(SEED)
-    kept = [written for written in world.written if "delete" in written.directory.name]
+def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
+    """Compares only uncompacted topics: compaction may have changed the others since they were copied."""
+    rng = random.Random(SEED)
+    kept = [written for written in broker_logs.written if "delete" in written.directory.name]
     consumer = ck.Consumer(
-        {"bootstrap.servers": world.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
+        {"bootstrap.servers": broker_logs.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
     )
     try:
         for written in kept:
-            if written.magic == 0:  # brokers refuse to answer for such a topic
+            if written.magic == 0:  # brokers reject ListOffsets by time for this format
                 assert at_or_after(written.segments, TIME) is None
                 continue
             topic, _, number = written.directory.name.rpartition("-")
             times = [time_ for _, time_, *_ in written.uncommitted if time_ is not None]
-            asked_for = [min(times) - 1, *(chance.choice(times) - chance.randrange(3) for _ in range(4))]
-            if int(number) != TRANSACTIONS:  # there the end of the open one has been added since
-                asked_for.append(max(times) + 1)
-            for asked in asked_for:
-                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), asked)], timeout=30)
-                found = at_or_after(written.segments, asked)
-                assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, asked)
+            timestamps = [min(times) - 1, *(rng.choice(times) - rng.randrange(3) for _ in range(4))]
+            if int(number) != TRANSACTIONS:  # the broker has since written the marker of the open transaction
+                timestamps.append(max(times) + 1)
+            for timestamp in timestamps:
+                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), timestamp)], timeout=30)
+                found = at_or_after(written.segments, timestamp)
+                assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, timestamp)
     finally:
         consumer.close()
 
 
-def test_segments_before_a_time_are_the_brokers(world: World) -> None:
-    """Brokers before 4.0 list them; times are those of the files, which a copy keeps. To the partition of transactions
-    the broker has written since."""
+def test_offsets_before_a_time_equal_the_brokers(broker_logs: BrokerLogs) -> None:
+    """Brokers before 4.0 find segments by the modification times of their files, which the copies keep. The partition
+    with transactions is excluded, because the broker has written to it since."""
     kept = [
         written
-        for written in world.written
+        for written in broker_logs.written
         if "delete" in written.directory.name and not written.directory.name.endswith(f"-{TRANSACTIONS}")
     ]
-    if world.name == "4.1":
+    if broker_logs.name == "4.1":
         kept = []
-    with SimpleConsumer(world.bootstrap) as consumer:
+    with SimpleConsumer(broker_logs.bootstrap) as consumer:
         for written in kept:
             tp = partition_of(written.directory)
             for segment in written.segments[:-1][:3]:
-                asked = segment.modified
-                answer = consumer.get_offsets_before([tp], asked, 100)[tp]
-                assert offsets_before(written.segments, asked, 100, asked + 1) == list(answer), (tp, asked)
+                timestamp = segment.modified
+                answer = consumer.get_offsets_before([tp], timestamp, 100)[tp]
+                assert offsets_before(written.segments, timestamp, 100, timestamp + 1) == list(answer), (tp, timestamp)
 
 
-def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
-    world: World, unique: str, capsys: pytest.CaptureFixture[str]
+def test_log_dump_decodes_the_offsets_topic_of_a_running_broker(
+    broker_logs: BrokerLogs, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = world.written[0].directory.name.rpartition("-")[0]
-    consumer = ck.Consumer({"bootstrap.servers": world.bootstrap, "group.id": unique})
+    topic = broker_logs.written[0].directory.name.rpartition("-")[0]
+    consumer = ck.Consumer({"bootstrap.servers": broker_logs.bootstrap, "group.id": unique})
     consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42)], asynchronous=False)
     consumer.close()
 
-    assert run(["log", "dump", str(world.data), "--topic", "__consumer_offsets", "--format", "json"]) == 0
+    assert run(["log", "dump", str(broker_logs.data), "--topic", "__consumer_offsets", "--format", "json"]) == 0
 
     rows = [row for row in json.loads(capsys.readouterr().out) if row["key"].get("group") == unique]
     assert [row["key"] for row in rows] == [{"type": "offset", "group": unique, "topic": topic, "partition": 1}]
     assert rows[0]["value"]["offset"] == 42
 
 
-# --- what we write --------------------------------------------------------------------------------
+# --- our writer --------------------------------------------------------------------------------
 
 
-def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
-    """Every format and codec, transactions and headers, in rolled segments: Kafka's tool prints the same of each entry
-    and record, and finds nothing amiss in the indexes."""
-    chance = random.Random(SEED)
+def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None:
+    """`LogAppender` writes every format and codec, transactions and headers, and rolls segments. DumpLogSegments prints
+    the same entries, records and indexes as our reader."""
+    rng = random.Random(SEED)
     directory = tmp_path / "written-0"
     with LogAppender(directory, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
         for turn in range(120):
             magic = turn % 3
-            codec = chance.randrange(5 if magic == 2 else 4)
+            codec = rng.randrange(5 if magic == 2 else 4)
             producer = Producer(7, 1, turn * 10, transactional=True) if magic == 2 and turn % 4 == 0 else None
-            records = [ours(chance, magic, turn) for _ in range(chance.randint(1, 8))]
+            records = [random_record(rng, magic, turn) for _ in range(rng.randint(1, 8))]
             log.append(records, codec, magic=magic, producer=producer)
             if producer is not None:
                 ended = end_of_transaction(
@@ -578,20 +587,20 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
     assert any(len(segment.offset_index()) > 3 for segment in segments)
 
 
-def ours(chance: random.Random, magic: int, turn: int) -> Record:
-    """Some record that the format can hold, with text that a line shows."""
-    key = None if chance.random() < 0.2 else b"key-%d" % chance.randrange(KEYS)
-    tombstone = key is not None and chance.random() < 0.2
-    value = None if tombstone else chance.randbytes(chance.choice((1, 20, 300))).hex().encode()
-    headers = (("h", b"1"), ("none", None)) if magic == 2 and chance.random() < 0.2 else ()
-    return Record(0, None if magic == 0 else TIME + turn * 100 + chance.randrange(50), key, value, headers)
+def random_record(rng: random.Random, magic: int, turn: int) -> Record:
+    """A random record that the format can store, with printable key and value."""
+    key = None if rng.random() < 0.2 else b"key-%d" % rng.randrange(KEYS)
+    tombstone = key is not None and rng.random() < 0.2
+    value = None if tombstone else rng.randbytes(rng.choice((1, 20, 300))).hex().encode()
+    headers = (("h", b"1"), ("none", None)) if magic == 2 and rng.random() < 0.2 else ()
+    return Record(0, None if magic == 0 else TIME + turn * 100 + rng.randrange(50), key, value, headers)
 
 
 @pytest.mark.soak
-def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
-    """A topic's directory is written again while its broker is down: the broker starts on it without a complaint, and
-    its consumers read what we wrote."""
-    chance = random.Random(SEED)
+def test_a_broker_serves_appended_segments(tmp_path: Path) -> None:
+    """`LogAppender` replaces the log of a topic while the broker is down. The broker starts, and consumers read the
+    appended records."""
+    rng = random.Random(SEED)
     with KraftBroker(tmp_path / "kraft") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("given", 1, 1, config={"retention.ms": "-1"})])["given"].result(60)
@@ -602,9 +611,9 @@ def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
                 file.unlink()
         with LogAppender(directory, RollPolicy(segment_bytes=40_000)) as log:
             for turn in range(300):
-                codec = chance.randrange(5)
-                log.append([ours(chance, 2, turn) for _ in range(chance.randint(1, 8))], codec, leader_epoch=0)
-        kept = [shown(m.record) for m in messages(segments_in(directory), MessageFilter(), told)]
+                codec = rng.randrange(5)
+                log.append([random_record(rng, 2, turn) for _ in range(rng.randint(1, 8))], codec, leader_epoch=0)
+        kept = [fields_of(m.record) for m in messages(segments_in(directory), MessageFilter(), fail_on_damage)]
         broker.start()
 
         assert consumed(broker.bootstrap, ["given-0"], "read_uncommitted") == {"given-0": kept}

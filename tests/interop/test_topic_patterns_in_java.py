@@ -1,7 +1,8 @@
-"""Patterns select the same topics in Java and here: a corpus, which Java itself checks, and random patterns.
+"""Patterns select the same topics in Java and in Python: a corpus, which Java itself checks, and random patterns.
 
-tests/data/topic_patterns.json says of each pattern what Kafka's own white list selects (null where Java refuses the
-pattern) and whether it is the ``same`` here, or ``refused`` by name. tests/unit/test_topic_patterns.py holds us to it.
+tests/data/topic_patterns.json contains for each pattern the topics that Kafka's white list selects (null if Java
+rejects the pattern), and whether our result is the ``same`` or the pattern is ``refused``.
+tests/unit/test_topic_patterns.py checks our results.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from javaprogram import run_java
-from randompatterns import TOPICS, random_pattern
+from java_program import run_java
+from random_patterns import TOPICS, random_pattern
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
 from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter
@@ -31,7 +32,7 @@ CORPUS = Path(__file__).parents[1] / "data" / "topic_patterns.json"
 
 
 class Selected(NamedTuple):
-    """What the two lists select, with internal topics left out and with them."""
+    """The topics that the white list and the black list select, without and with internal topics."""
 
     white: list[str]
     black: list[str]
@@ -40,7 +41,7 @@ class Selected(NamedTuple):
 
 
 def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
-    """None for a pattern that Java refuses."""
+    """The selection of each pattern in Java; None for a pattern that Java rejects."""
     lines = [" ".join(topics), *(base64.b64encode(one.encode()).decode() for one in patterns)]
     answers = run_java("TopicPatterns", stdin="\n".join(lines) + "\n")
     assert len(answers) == len(patterns)
@@ -57,8 +58,9 @@ def in_java(patterns: list[str], topics: list[str]) -> list[Selected | None]:
     ]
 
 
-def here(pattern: str, topics: list[str]) -> Selected | str:
-    """``refused`` where Java may understand the pattern, ``invalid`` where it does not."""
+def in_python(pattern: str, topics: list[str]) -> Selected | str:
+    """The selection in Python, ``refused`` for a pattern that Java may accept, or ``invalid`` for one that it
+    rejects."""
     try:
         white, black = TopicFilter(pattern), TopicFilter(pattern, excludes=True)
     except InvalidPattern:
@@ -74,7 +76,7 @@ def here(pattern: str, topics: list[str]) -> Selected | str:
     )
 
 
-def test_the_corpus_says_what_java_says() -> None:
+def test_the_corpus_matches_java() -> None:
     corpus = json.loads(CORPUS.read_text())
     found = in_java([one["pattern"] for one in corpus["patterns"]], corpus["topics"])
     for one, selected in zip(corpus["patterns"], found, strict=True):
@@ -84,20 +86,20 @@ def test_the_corpus_says_what_java_says() -> None:
             assert selected.black == [topic for topic in visible if topic not in selected.white], one["pattern"]
 
 
-def test_a_random_pattern_selects_the_same_or_is_refused() -> None:
+def test_a_random_pattern_selects_the_same_topics_or_is_rejected() -> None:
     LOG.info("seed %d", SEED)
-    chance = Random(SEED)
-    patterns = [random_pattern(chance) for _ in range(PATTERNS)]
+    rng = Random(SEED)
+    patterns = [random_pattern(rng) for _ in range(PATTERNS)]
     outcomes: Counter[str] = Counter()
     for pattern, java in zip(patterns, in_java(patterns, TOPICS), strict=True):
-        ours = here(pattern, TOPICS)
+        selected = in_python(pattern, TOPICS)
         if java is None:
-            assert isinstance(ours, str), f"{pattern!r} is taken here, and refused by Java"
+            assert isinstance(selected, str), f"{pattern!r} is accepted here and rejected by Java"
             outcomes["refused by both"] += 1
-        elif ours == "refused":
+        elif selected == "refused":
             outcomes["refused"] += 1
         else:
-            assert ours == java, pattern
+            assert selected == java, pattern
             outcomes["same"] += 1
     LOG.info("%s", dict(outcomes))
     assert outcomes["same"] > PATTERNS // 5

@@ -1,4 +1,4 @@
-"""Real brokers of older releases, each under a chroot of its own in one ZooKeeper."""
+"""Real brokers of older releases, each under its own chroot in one ZooKeeper."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from matrix_worlds import RELEASES, has_leaders
+from release_environment import RELEASES, has_leaders
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
 SETTINGS = {
     "offsets.topic.num.partitions": 8,
-    # What was deleted by letting it expire is gone after a second instead of ten minutes.
+    # Brokers remove expired offsets, also deleted ones, after a second instead of ten minutes.
     "offsets.retention.check.interval.ms": 1000,
 }
 
 
 @dataclass(frozen=True)
-class Era:
+class ReleaseCluster:
     """A cluster of one release: ``zookeeper`` is its connect string with the chroot."""
 
     release: str
@@ -40,17 +40,21 @@ class Era:
 
 
 @pytest.fixture(scope="session")
-def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Era]]:
-    """Gives the cluster of a release. The last one asked for runs; another one takes its place."""
-    running: list[Era] = []
+def start_release(
+    zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], ReleaseCluster]]:
+    """A function that starts the cluster of a release. Only the last one runs: it stops the cluster before it."""
+    running: list[ReleaseCluster] = []
 
-    def start(release: str) -> Era:
+    def start(release: str) -> ReleaseCluster:
         if running and running[0].release == release:
             return running[0]
         stop()
-        where = f"{zookeeper.connect}/era-{release}"
+        where = f"{zookeeper.connect}/release-{release}"
         directory = tmp_path_factory.mktemp(f"kafka-{release}")
-        running.append(Era(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS)))
+        running.append(
+            ReleaseCluster(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS))
+        )
         running[0].broker.start()
         return running[0]
 
@@ -63,6 +67,6 @@ def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def era(request: pytest.FixtureRequest, start_era: Callable[[str], Era]) -> Era:
+def release_cluster(request: pytest.FixtureRequest, start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
     """A cluster of each release in turn."""
-    return start_era(request.param)
+    return start_release(request.param)

@@ -1,6 +1,6 @@
-"""The page of an audit in a real headless browser: it asks nobody, fits its window, and tells what `offsets lag` tells.
+"""The audit page in a headless browser: it makes no requests, fits its window, and shows the numbers of `offsets lag`.
 
-`scripts/test --matrix` installs a browser. Pictures of the pages stay in the tests' directories, to be looked at.
+`scripts/test --matrix` installs a browser. Screenshots of the pages stay in the tests' directories.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield found
 
 
-def look(browser: Browser, html: Path) -> Iterator[View]:
-    """The page at both widths, light and dark, each photographed."""
+def open_at_every_width(browser: Browser, html: Path) -> Iterator[View]:
+    """Opens the page at both widths, light and dark, and takes a screenshot of each."""
     for width in WIDTHS:
         for dark in (False, True):
             view = browser.open(html, width=width, dark=dark)
-            view.picture(html.parent / f"page-{width}{'-dark' if dark else ''}.png")
+            view.screenshot(html.parent / f"page-{width}{'-dark' if dark else ''}.png")
             yield view
 
 
-def width_needed(view: View) -> int:
-    needed: int = view.ask("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+def scroll_width(view: View) -> int:
+    needed: int = view.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
     return needed
 
 
-def sticking_out(view: View) -> list[str]:
-    """Texts that are wider than the place they have, and so lie over their neighbours."""
-    found: list[str] = view.ask(
+def overflowing_texts(view: View) -> list[str]:
+    """The texts that overflow their elements, and so overlap their neighbours."""
+    found: list[str] = view.evaluate(
         """[...document.querySelectorAll('h1,h2,p,dt,dd,td,th,li')]
             .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"""
     )
     return found
 
 
-def smallest_letters(view: View) -> float:
-    """The height of the lowest line of text in a plot, in pixels of the screen."""
-    found: float = view.ask(
+def smallest_text_height(view: View) -> float:
+    """The smallest height of a text in a plot, in screen pixels."""
+    found: float = view.evaluate(
         "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBBox().height * t.getScreenCTM().d))"
     )
     return found
 
 
 def facts(view: View) -> dict[str, str]:
-    found: dict[str, str] = view.ask(
+    found: dict[str, str] = view.evaluate(
         "Object.fromEntries([...document.querySelectorAll('dl div')].map(d => [...d.children].map(c => c.textContent)))"
     )
     return found
 
 
 def rows(view: View, title: str) -> list[list[str]]:
-    """The first table after a heading."""
-    found: list[list[str]] = view.ask(
+    """The rows of the first table after a heading."""
+    found: list[list[str]] = view.evaluate(
         f"""(() => {{
             let at = [...document.querySelectorAll('h2')].find(h => h.textContent === {json.dumps(title)});
             while (at.tagName !== 'TABLE') at = at.nextElementSibling;
@@ -117,15 +117,15 @@ def test_the_longest_names_and_largest_numbers_fit_any_window(browser: Browser, 
     )
     html.write_text(page(data), encoding="utf-8")
 
-    for view in look(browser, html):
+    for view in open_at_every_width(browser, html):
         assert view.requests == [html.as_uri()]
-        assert width_needed(view) <= view.width
-        assert sticking_out(view) == []
-        assert smallest_letters(view) >= 9
+        assert scroll_width(view) <= view.width
+        assert overflowing_texts(view) == []
+        assert smallest_text_height(view) >= 9
         assert [row[0] for row in rows(view, "Lag")] == names
 
 
-def test_what_these_tests_look_for_is_found_where_it_is(browser: Browser, tmp_path: Path) -> None:
+def test_the_layout_checks_detect_a_broken_page(browser: Browser, tmp_path: Path) -> None:
     html = tmp_path / "bad.html"
     html.write_text(
         '<!doctype html><p style="width:9px">wide<div style="width:500px">wide</div><img src="http://127.0.0.1:9/x.png">',
@@ -135,14 +135,14 @@ def test_what_these_tests_look_for_is_found_where_it_is(browser: Browser, tmp_pa
     view = browser.open(html, width=400)
 
     assert view.requests == [html.as_uri(), "http://127.0.0.1:9/x.png"]
-    assert width_needed(view) > view.width
-    assert sticking_out(view) == ["wide"]
+    assert scroll_width(view) > view.width
+    assert overflowing_texts(view) == ["wide"]
 
 
-def test_the_page_of_an_audit_tells_what_the_commands_tell(
+def test_the_audit_page_shows_the_numbers_of_the_commands(
     browser: Browser, make_topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(*command: str) -> list[dict[str, Any]]:
+    def rows_of(*command: str) -> list[dict[str, Any]]:
         assert run([*command, "--format", "json"]) in (0, 1)
         found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
         return found
@@ -163,11 +163,11 @@ def test_the_page_of_an_audit_tells_what_the_commands_tell(
         for n in range(MOVED):
             store.commit(f"group-{n:02}", {TopicPartition(topic, 0): OffsetAndMetadata(20 * n + 5)})
 
-        lags = told("offsets", "lag", *connect, "--all-groups")
-        differences = told(
+        lags = rows_of("offsets", "lag", *connect, "--all-groups")
+        differences = rows_of(
             "offsets", "diff", "--from", f"kafka://{broker.bootstrap}", "--to", f"file:{snapshot}", "--all-groups"
         )
-        tables = told("spark", "audit", *connect, "-o", str(directory), "--compare", f"file:{snapshot}")
+        tables = rows_of("spark", "audit", *connect, "-o", str(directory), "--compare", f"file:{snapshot}")
 
     by_group: dict[str, list[int | None]] = defaultdict(list)
     for row in lags:
@@ -177,10 +177,10 @@ def test_the_page_of_an_audit_tells_what_the_commands_tell(
     assert len(by_group) == GROUPS + 1
     assert len(differences) == MOVED
     assert {row["table"]: row["rows"] for row in tables}["differences"] == MOVED
-    for view in look(browser, directory / "index.html"):
+    for view in open_at_every_width(browser, directory / "index.html"):
         assert view.requests == [(directory / "index.html").as_uri()]
-        assert width_needed(view) <= view.width
-        assert sticking_out(view) == []
+        assert scroll_width(view) <= view.width
+        assert overflowing_texts(view) == []
         shown = {name: number(value) for name, value in facts(view).items()}
         assert shown["lag"] == sum(sum(found) for found in known.values())
         assert shown["groups"] == len(by_group)

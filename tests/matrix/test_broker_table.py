@@ -1,4 +1,4 @@
-"""The table of capabilities in the reference says what real brokers of each release do."""
+"""The capability table in the reference matches real brokers of each release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "broker_table.py"
 
 
-def test_the_table_in_the_reference_is_what_the_brokers_do() -> None:
+def test_the_capability_table_matches_the_brokers() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--check"], check=False, capture_output=True, text=True, timeout=280
     )

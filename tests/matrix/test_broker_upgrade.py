@@ -1,4 +1,4 @@
-"""Brokers are upgraded in the middle of a migration: what was begun before goes on after it."""
+"""Brokers are upgraded in the middle of a migration or a bounce, which then continues."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from matrix_worlds import Records, World, has_leaders, old_consumer_for, produce, seen
-from oldfleet import Fleet
+from old_consumers import Fleet
 from processes import Commands, wait_for
+from release_environment import Environment, Records, has_leaders, old_consumer_for, produce, seen
 
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
 
@@ -22,18 +22,18 @@ PARTITIONS = 2
 
 @dataclass
 class Upgraded:
-    """A cluster of one broker, which starts as one release and can be started again as another."""
+    """A cluster of one broker, which can be restarted with another release."""
 
     broker: KafkaBroker
     zookeeper: str
-    world: World
+    env: Environment
 
     def upgrade(self, release: str) -> None:
         self.broker.stop()
         self.broker = KafkaBroker(
             self.broker.directory, zookeeper=self.zookeeper, version=release, port=self.broker.port
         ).start()
-        wait_for(lambda: has_leaders(self.world.bootstrap, self.world.topic, PARTITIONS), "the topic has leaders")
+        wait_for(lambda: has_leaders(self.env.bootstrap, self.env.topic, PARTITIONS), "the topic has leaders")
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, directory: Pat
     where = f"{zookeeper.connect}/{topic}"
     broker = KafkaBroker(directory / "broker", zookeeper=where, version=release).start()
     bootstrap = broker.bootstrap
-    world = World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, topic, Commands(directory))
-    found = Upgraded(broker, where, world)
+    env = Environment(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, topic, Commands(directory))
+    found = Upgraded(broker, where, env)
     try:
         create_topic(topic, PARTITIONS, zookeeper=where, bootstrap=bootstrap, version=release)
         wait_for(lambda: has_leaders(bootstrap, topic, PARTITIONS), "the topic has leaders")
@@ -55,26 +55,26 @@ def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, directory: Pat
 def test_a_plan_is_applied_verified_and_rolled_back_after_the_upgrade(
     before: str, after: str, zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
-    """Kafka 0.9 has no cluster id, and 1.1 has one: both sides are still the plan's."""
+    """Kafka 0.9 has no cluster id, and 1.1 has one. The plan's cluster check passes nevertheless."""
     groups = [f"{unique}-{number}" for number in range(6)]
     with cluster(before, zookeeper, unique, tmp_path) as upgraded:
-        world = upgraded.world
-        produce(world.bootstrap, unique, before)
+        env = upgraded.env
+        produce(env.bootstrap, unique, before)
         for group in groups:
-            world.commit(world.zookeeper, group, {0: 5, 1: 6})
-        world.commit(world.kafka, groups[0], {0: 1})
-        sides = ("--from", world.zookeeper, "--to", world.kafka)
-        world.run("migrate", "plan", *sides, "--group", f"{unique}-[0-2]", "-o", "first.json")
-        world.run("migrate", "plan", *sides, "--group", f"{unique}-[3-5]", "-o", "second.json")
-        world.run("migrate", "apply", "first.json", "--yes")
+            env.commit(env.zookeeper, group, {0: 5, 1: 6})
+        env.commit(env.kafka, groups[0], {0: 1})
+        sides = ("--from", env.zookeeper, "--to", env.kafka)
+        env.run("migrate", "plan", *sides, "--group", f"{unique}-[0-2]", "-o", "first.json")
+        env.run("migrate", "plan", *sides, "--group", f"{unique}-[3-5]", "-o", "second.json")
+        env.run("migrate", "apply", "first.json", "--yes")
         upgraded.upgrade(after)
-        assert "verified: 6 partitions" in world.run("migrate", "verify", "first.json")
-        world.run("migrate", "apply", "second.json", "--yes")
-        assert "verified: 6 partitions" in world.run("migrate", "verify", "second.json")
-        world.run("migrate", "rollback", "first.json", "--yes")
-        assert world.held(world.kafka, groups[0]) == {0: 1}
-        assert world.held(world.kafka, groups[1]) == {}
-        assert world.held(world.kafka, groups[4]) == {0: 5, 1: 6}
+        assert "verified: 6 partitions" in env.run("migrate", "verify", "first.json")
+        env.run("migrate", "apply", "second.json", "--yes")
+        assert "verified: 6 partitions" in env.run("migrate", "verify", "second.json")
+        env.run("migrate", "rollback", "first.json", "--yes")
+        assert env.committed(env.kafka, groups[0]) == {0: 1}
+        assert env.committed(env.kafka, groups[1]) == {}
+        assert env.committed(env.kafka, groups[4]) == {0: 5, 1: 6}
 
 
 def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(
@@ -82,8 +82,8 @@ def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(
 ) -> None:
     """The second member's restart fails, the broker is upgraded, and the same command line restarts that member."""
     with cluster("0.10.2.2", zookeeper, unique, tmp_path) as upgraded:
-        world = upgraded.world
-        records = Records(world.bootstrap, unique, "0.10.2.2")
+        env = upgraded.env
+        records = Records(env.bootstrap, unique, "0.10.2.2")
         members = [
             OldConsumer(
                 tmp_path / f"member-{number}",
@@ -96,27 +96,27 @@ def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(
             for number in range(PARTITIONS)
         ]
         with Fleet(tmp_path, members) as fleet:
-            both = ("--zookeeper", upgraded.zookeeper, *world.servers)
+            both = ("--zookeeper", upgraded.zookeeper, *env.servers)
             allowed = tmp_path / "allowed"
             once = f"test -e {shlex.quote(str(allowed))} || mkdir {shlex.quote(str(tmp_path / 'first'))}"
             bounce = ("runbook", "bounce", "--group", unique, *both, "--to-phase", "dual", "--baseline", "there.json")
             bounce += ("--command", f"({once}) && {fleet.command}", "--quiet", "1", "--poll", "0.1", "--execute")
             with records.steadily(range(PARTITIONS)):
-                world.run(
+                env.run(
                     "runbook", "write", "--group", unique, *both, "--to", "kafka", "-o", "there.json", "--poll", "0.1"
                 )
-                plan = ("migrate", "plan", "--from", world.zookeeper, "--to", world.kafka, "--group", unique)
-                world.run(*plan, "-o", "plan.json")
-                world.run("migrate", "apply", "plan.json", "--yes")
-                world.run(*bounce, code=1)
+                plan = ("migrate", "plan", "--from", env.zookeeper, "--to", env.kafka, "--group", unique)
+                env.run(*plan, "-o", "plan.json")
+                env.run("migrate", "apply", "plan.json", "--yes")
+                env.run(*bounce, code=1)
                 assert len(fleet.restarted) == 1
             upgraded.upgrade("2.8.2")
             allowed.touch()
             with records.steadily(range(PARTITIONS)):
-                world.run(*bounce)
+                env.run(*bounce)
                 check = ("runbook", "check", "--group", unique, *both, "--phase", "dual", "--baseline", "there.json")
-                world.run(*check, "--poll", "0.1")
-                world.run("migrate", "verify", "plan.json")
+                env.run(*check, "--poll", "0.1")
+                env.run("migrate", "verify", "plan.json")
             assert len(fleet.restarted) == len(set(fleet.restarted)) == PARTITIONS
             wait_for(lambda: seen(members).total() >= records.total, "every record is consumed")
         assert Counter(seen(members).values()) == {1: records.total}

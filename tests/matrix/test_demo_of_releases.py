@@ -1,4 +1,5 @@
-"""`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, as an operator types it."""
+"""`scripts/demo --broker-version`: a whole migration by rolling bounces on each release, with the commands that an
+operator types."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from matrix_worlds import RELEASES
+from release_environment import RELEASES
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 DEMO = Path(__file__).parents[2] / "scripts" / "demo_migration.py"

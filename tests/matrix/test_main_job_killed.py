@@ -1,8 +1,8 @@
 """The main job on each release, with its own consumers, while offsetmgr and the broker are killed at random.
 
-A group of old consumers leaves ZooKeeper: plan, apply, dual commit, Kafka alone. Every record is consumed exactly once,
-because consumers stop cleanly and nothing that is killed moves an offset. A second group, which nobody consumes, is
-applied and rolled back; its offsets end as they were.
+A group of old consumers moves from ZooKeeper to Kafka: plan, apply, dual commit, Kafka alone. Every record is consumed
+exactly once, because consumers stop cleanly and no killed process moves an offset. Groups without consumers are applied
+and rolled back; their offsets end as they were.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from matrix_worlds import RELEASES, has_leaders, librdkafka_settings, old_consumer_for, seen
 from processes import Commands, wait_for
+from release_environment import RELEASES, has_leaders, librdkafka_settings, old_consumer_for, seen
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_topic
@@ -31,13 +31,13 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 ROUNDS = 20 if SOAK else 2
 PARTITIONS = 4
 GROUPS = 30
-"""Groups that nobody consumes, applied and rolled back beside the one that consumes."""
+"""The number of groups without consumers, which are applied and rolled back alongside the live group."""
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(7200 if SOAK else 600)]
 
 
 class Cluster:
-    """A broker of its own, which is killed and started again on its port."""
+    """A broker that is killed and restarted on the same port."""
 
     def __init__(self, directory: Path, zookeeper: str, release: str) -> None:
         config = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
@@ -45,18 +45,20 @@ class Cluster:
         self.broker = KafkaBroker(directory, zookeeper=zookeeper, version=release, config=config)
 
     @contextmanager
-    def killed_now_and_then(self, chance: random.Random) -> Iterator[None]:
-        """One to four times SIGKILL after some moments, and a start after it, as long as the block lasts; up again at
-        its end. More would keep a group locked that a killed command held: with each start of a broker the lock's 10
-        seconds begin again."""
+    def killed_repeatedly(self, rng: random.Random) -> Iterator[None]:
+        """Kills the broker one to four times at random moments of the block, and restarts it each time.
+
+        More kills would keep groups locked whose command was killed: each restart of the broker starts the lock's 10
+        seconds again.
+        """
         ended = threading.Event()
 
         def kill() -> None:
-            for _ in range(chance.randint(1, 4)):
-                if ended.wait(chance.uniform(0.2, 3.0)):
+            for _ in range(rng.randint(1, 4)):
+                if ended.wait(rng.uniform(0.2, 3.0)):
                     return
                 self.broker.kill()
-                time.sleep(chance.uniform(0.0, 0.5))  # what is tried is the moment
+                time.sleep(rng.uniform(0.0, 0.5))  # a random downtime
                 self.broker.start()
 
         with ThreadPoolExecutor() as threads:
@@ -65,7 +67,7 @@ class Cluster:
                 yield
             finally:
                 ended.set()
-                killing.result()  # raises where the broker could not be started again
+                killing.result()  # raises if the broker could not be restarted
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -80,7 +82,7 @@ def test_every_record_is_consumed_once_and_rollback_is_exact(
             one_round(cluster, random.Random(f"{seed}-{release}-{number}"), f"{unique}-{number}", tmp_path)
 
 
-def one_round(cluster: Cluster, chance: random.Random, name: str, directory: Path) -> None:
+def one_round(cluster: Cluster, rng: random.Random, name: str, directory: Path) -> None:
     broker = cluster.broker
     zk, kafka = f"zookeeper://{cluster.zookeeper}", f"kafka://{broker.bootstrap}"
     create_topic(name, PARTITIONS, zookeeper=cluster.zookeeper, bootstrap=broker.bootstrap, version=cluster.release)
@@ -111,9 +113,9 @@ def one_round(cluster: Cluster, chance: random.Random, name: str, directory: Pat
         wait_for(lambda: len(seen(consumers)) == produced, "the first records are consumed")
         for plan, which in (("live", group), ("idle", f"{name}-idle-*")):
             commands.run("migrate", "plan", "--from", zk, "--to", kafka, "--group", which, "-o", f"{name}-{plan}.json")
-        with cluster.killed_now_and_then(chance):
+        with cluster.killed_repeatedly(rng):
             for plan in ("live", "idle"):
-                until_done(commands, chance, "migrate", "apply", f"{name}-{plan}.json", "--yes")
+                run_until_done(commands, rng, "migrate", "apply", f"{name}-{plan}.json", "--yes")
         commands.run("migrate", "verify", f"{name}-idle.json")
         for storage, dual in (("kafka", True), ("kafka", False)):
             for consumer in consumers:
@@ -125,14 +127,14 @@ def one_round(cluster: Cluster, chance: random.Random, name: str, directory: Pat
             expected = produced
             wait_for(lambda expected=expected: len(seen(consumers)) == expected, "the next records are consumed")
         commands.run("migrate", "verify", f"{name}-live.json")
-        with cluster.killed_now_and_then(chance):
-            until_done(commands, chance, "migrate", "rollback", f"{name}-idle.json", "--yes")
+        with cluster.killed_repeatedly(rng):
+            run_until_done(commands, rng, "migrate", "rollback", f"{name}-idle.json", "--yes")
     assert Counter(seen(consumers).values()) == {1: produced}, "a record was consumed twice"
-    assert {one: held(kafka, one) for one in idle} == {one: before.get(one, {}) for one in idle}
+    assert {one: committed(kafka, one) for one in idle} == {one: before.get(one, {}) for one in idle}
 
 
 def produce(cluster: Cluster, topic: str, records: int) -> int:
-    """Records over all partitions, and how many."""
+    """Sends records to all partitions, and returns their number."""
     settings = {"bootstrap.servers": cluster.broker.bootstrap, "acks": "all", "log_level": 0}
     producer = Producer({**settings, **librdkafka_settings(cluster.release)})
     for number in range(records):
@@ -141,22 +143,22 @@ def produce(cluster: Cluster, topic: str, records: int) -> int:
     return records
 
 
-def until_done(commands: Commands, chance: random.Random, *arguments: str) -> None:
-    """Runs a command again and again, killing it at random the first times, until it ends by itself with 0."""
+def run_until_done(commands: Commands, rng: random.Random, *arguments: str) -> None:
+    """Runs a command repeatedly until its exit code is 0; kills the first three runs at a random moment."""
     deadline = time.monotonic() + 120
     for attempt in itertools.count():
         process = commands.start(*arguments)
         if attempt < 3:
-            time.sleep(chance.uniform(0.2, 1.5))  # what is tried is the moment
+            time.sleep(rng.uniform(0.2, 1.5))  # a random moment of the kill
             process.kill()
         out, err = process.communicate(timeout=120)
         assert "Traceback" not in err
         if process.returncode == 0:
             return
-        assert time.monotonic() < deadline, f"{arguments[1]} did not end well within 120 s: {out}{err}"
+        assert time.monotonic() < deadline, f"{arguments[1]} did not succeed within 120 s: {out}{err}"
 
 
-def held(kafka: str, group: str) -> dict[int, int]:
+def committed(kafka: str, group: str) -> dict[int, int]:
     with open_store(kafka) as store:
         found = store.fetch(group)
     return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}

@@ -1,4 +1,4 @@
-"""Logins to brokers before 1.0, which take SASL tokens without headers, and to 1.1, which takes them as requests."""
+"""SASL logins to brokers before 1.0, which expect tokens without headers, and to 1.1, which expects requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from matrix_worlds import has_leaders
-from processes import Commands, may_log_in, wait_for
+from processes import Commands, wait_for, wait_for_login
+from release_environment import has_leaders
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -35,13 +35,13 @@ REJECTS = {
 
 @dataclass
 class Secured:
-    """A broker with a topic of two partitions that has the release's name; ``certificate`` is a PEM file."""
+    """A broker with a topic of two partitions, named after the release; ``certificate`` is a PEM file."""
 
     release: str
     zookeeper: str
     plain: str
     logins: dict[str, str]
-    """Addresses of the listeners that want a login, by their security protocol."""
+    """The addresses of the listeners that require a login, by security protocol."""
     certificate: Path
 
     @property
@@ -54,7 +54,7 @@ class Secured:
         return {"security.protocol": protocol.lower(), **login, **trust}
 
     def properties(self, directory: Path, protocol: str, mechanism: str, password: str = SECRET) -> list[str]:
-        """``--command-config`` with a file that holds the settings."""
+        """Writes the settings to a file, and returns the option ``--command-config`` for it."""
         lines = [f"{key}={value}" for key, value in self.settings(protocol, mechanism, password).items()]
         (directory / "client.properties").write_text("\n".join(lines) + "\n")
         return ["--command-config", "client.properties"]
@@ -107,7 +107,7 @@ def secured(
         done = java_tool(BROKER_JARS[release], "kafka.admin.ConfigCommand", [*user, *password])
         assert done.returncode == 0, done.stderr
         wait_for(lambda: has_leaders(found.plain, found.topic, 2), "the topic has leaders")
-        may_log_in(logins["SASL_PLAINTEXT"], found.settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
+        wait_for_login(logins["SASL_PLAINTEXT"], found.settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
         yield found
 
 
@@ -130,8 +130,8 @@ def test_a_migration_goes_there_and_back_over_a_login(
     assert unique in listed.stdout
     commands.run("migrate", "rollback", "p.json", "--yes", *login)
     describe = ["cluster", "describe", "--bootstrap-server", secured.logins[protocol], "--format", "json"]
-    told = {row["capability"]: row["on"] for row in json.loads(commands.run(*describe, *login).stdout)}
-    assert told["accepts SASL logins"] is True
+    capabilities = {row["capability"]: row["on"] for row in json.loads(commands.run(*describe, *login).stdout)}
+    assert capabilities["accepts SASL logins"] is True
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

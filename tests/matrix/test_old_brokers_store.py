@@ -19,55 +19,53 @@ pytest.register_assert_rewrite("offsetmgr.testing")
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 
 if TYPE_CHECKING:
-    from matrix.conftest import Era
+    from matrix.conftest import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 class TestOldBrokers(StoreContract):
-    era: Era
+    release_cluster: ReleaseCluster
 
     @pytest.fixture
-    def store(self, era: Era) -> Iterator[KafkaStore]:
-        self.era = era
-        with KafkaStore(era.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+    def store(self, release_cluster: ReleaseCluster) -> Iterator[KafkaStore]:
+        self.release_cluster = release_cluster
+        with KafkaStore(release_cluster.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
             yield store
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
-        self.era.make_topic(topic, partitions)
+        self.release_cluster.make_topic(topic, partitions)
 
     def test_the_leader_epoch_is_kept_exactly_if_it_is_a_capability(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        """Brokers keep it from 2.1 on. Before that, an epoch alone is no reason to write."""
+        """Brokers store the leader epoch from 2.1 on. For older ones a change of the epoch alone is not written."""
         tp = self.tp(topic, 0)
-        kept = self.era.release == "2.8.2"
+        kept = self.release_cluster.release == "2.8.2"
         store.commit(group, {tp: OffsetAndMetadata(5, leader_epoch=0)})
-        (held,) = store.fetch(group).values()
-        assert isinstance(held, Committed)
-        assert held.leader_epoch == (0 if kept else None)
+        (committed,) = store.fetch(group).values()
+        assert isinstance(committed, Committed)
+        assert committed.leader_epoch == (0 if kept else None)
         (result,) = store.edit([GroupEdit(group, {tp: Change(OffsetAndMetadata(5, leader_epoch=1))})])
         assert result.outcomes[tp].status is (EditStatus.WRITTEN if kept else EditStatus.UNCHANGED)
 
-    def test_a_deleted_offset_is_absent_at_once_and_ends_in_the_log(
+    def test_a_deleted_offset_is_absent_at_once_and_removed_from_the_log(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
-        """Brokers 0.8.2 look for expired offsets every 10 minutes, whatever ``offsets.retention.check.interval.ms``
-        says: until then the life of the offset is over in the log."""
+        """Brokers 0.8.2 remove expired offsets every 10 minutes, regardless of ``offsets.retention.check.interval.ms``.
+        Until then the deleted offset is in the log with commit timestamp 0."""
         gone, stays = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {gone: OffsetAndMetadata(5), stays: OffsetAndMetadata(6)})
         store.delete(group, [gone])
         assert isinstance(store.fetch(group, [gone])[gone], Absent)
-        if self.era.release == "0.8.2.2":
+        if self.release_cluster.release == "0.8.2.2":
             began = self.in_the_log(group)
             assert began[gone] == 0
             assert began[stays] > 0
         else:
             wait_for(lambda: self.in_the_log(group).keys() == {stays}, "the broker has deleted the offset")
 
-    def test_a_deleted_offset_that_is_written_again_lives_again(
-        self, store: OffsetStore, group: str, topic: str
-    ) -> None:
+    def test_a_deleted_offset_can_be_committed_again(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
         store.delete(group, [tp])
@@ -76,9 +74,9 @@ class TestOldBrokers(StoreContract):
         assert self.in_the_log(group)[tp] > 0
 
     def in_the_log(self, group: str) -> dict[TopicPartition, int]:
-        """When the life of each offset of the group began, as the newest records of the offsets topic say."""
+        """The commit timestamp of each offset of the group, from the newest records in the offsets topic."""
         began: dict[TopicPartition, int] = {}
-        for directory in (self.era.broker.directory / "data").glob("__consumer_offsets-*"):
+        for directory in (self.release_cluster.broker.directory / "data").glob("__consumer_offsets-*"):
             for saved in read_partition(directory).decoded.groups:
                 if saved.group == group:
                     began |= {tp: offset.commit_timestamp for tp, offset in saved.offsets.items()}

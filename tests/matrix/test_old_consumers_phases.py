@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from matrix_worlds import NewConsumer, Records, World, seen
-from oldfleet import restart
+from old_consumers import restart
 from processes import Commands, wait_for
+from release_environment import Environment, NewConsumer, Records, seen
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.sandbox import OldConsumer
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
 if TYPE_CHECKING:
-    from matrix.conftest import Era
+    from matrix.conftest import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 WITH_NEW_CONSUMERS = ("0.9.0.1", "1.1.1")
@@ -35,86 +35,86 @@ QUIET = 3
 
 
 class NewGroup:
-    """The group of a new consumer, and what the commands say of it."""
+    """The group of a new consumer, and checks of the commands' output for it."""
 
-    def __init__(self, world: World, records: Records, consumer: NewConsumer) -> None:
-        self.world, self.records, self.consumer = world, records, consumer
+    def __init__(self, env: Environment, records: Records, consumer: NewConsumer) -> None:
+        self.env, self.records, self.consumer = env, records, consumer
         self.group = consumer.group
 
     def check(self, send: Callable[[], None]) -> None:
-        """``send`` produces records, which the consumer consumes only after its lag was looked at."""
+        """Checks offsets, lag and state before and after the consumer consumes the records that ``send`` produces."""
         before = dict(self.records.ends)
-        wait_for(lambda: self._held() == before, "the new consumer commits all")
+        wait_for(lambda: self._committed() == before, "the new consumer commits all")
         self.consumer.freeze()
         send()
         assert self._lag() == {p: (before[p], self.records.ends[p] - before[p]) for p in PARTITIONS}
         self.consumer.thaw()
         wait_for(lambda: self.consumer.seen().total() == self.records.total, "the new consumer consumes all")
-        wait_for(lambda: self._held() == self.records.ends, "the new consumer commits all")
+        wait_for(lambda: self._committed() == self.records.ends, "the new consumer commits all")
         assert self._lag() == {p: (self.records.ends[p], 0) for p in PARTITIONS}
-        assert self.group in [row["group"] for row in self.world.rows("groups", "list", *self.world.servers)]
-        at = ("--group", self.group, *self.world.servers)
-        (described,) = self.world.rows("groups", "describe", *at, "--state")
+        assert self.group in [row["group"] for row in self.env.rows("groups", "list", *self.env.servers)]
+        at = ("--group", self.group, *self.env.servers)
+        (described,) = self.env.rows("groups", "describe", *at, "--state")
         assert (described["state"], described["members"]) == ("STABLE", 1)
-        edit = ("offsets", "set", *at, "--topic", f"{self.world.topic}:0", "--to-offset", "0", "--execute", "--yes")
-        assert "STABLE with 1 member: consumer-1 at" in self.world.run(*edit, code=1)
+        edit = ("offsets", "set", *at, "--topic", f"{self.env.topic}:0", "--to-offset", "0", "--execute", "--yes")
+        assert "STABLE with 1 member: consumer-1 at" in self.env.run(*edit, code=1)
 
-    def _held(self) -> dict[int, int]:
-        return self.world.held(self.world.kafka, self.group)
+    def _committed(self) -> dict[int, int]:
+        return self.env.committed(self.env.kafka, self.group)
 
     def _lag(self) -> dict[int, tuple[int, int]]:
         """The committed offset and the lag of each partition."""
-        rows = self.world.rows("offsets", "lag", "--group", self.group, *self.world.servers)
+        rows = self.env.rows("offsets", "lag", "--group", self.group, *self.env.servers)
         return {row["partition"]: (row["offset"], row["lag"]) for row in rows}
 
 
 class Job:
-    """Two old consumers of one group, what they consume, and where they commit."""
+    """Two old consumers of one group, the records that they consume, and the phase that defines their stores."""
 
-    def __init__(self, world: World, records: Records, group: str, members: list[OldConsumer]) -> None:
-        self.world, self.records, self.group, self.members = world, records, group, members
+    def __init__(self, env: Environment, records: Records, group: str, members: list[OldConsumer]) -> None:
+        self.env, self.records, self.group, self.members = env, records, group, members
         self.new: NewGroup | None = None
         self.phase = CommitMode.ZOOKEEPER
 
     def consume(self, partitions: range | list[int] = PARTITIONS) -> None:
-        """Records are produced and consumed, and the members commit them where the phase says."""
+        """Produces records, and waits until the members have consumed and committed them in the stores of the phase."""
         if self.new is None:
             self.records.send(partitions, 5)
         else:
             self.new.check(lambda: self.records.send(partitions, 5))
         self._await_consumed()
         ends = {p: self.records.ends[p] for p in partitions}
-        stores = [self.world.zookeeper] if self.phase is not CommitMode.KAFKA else []
-        stores += [self.world.kafka] if self.phase.commits_to_kafka else []
+        stores = [self.env.zookeeper] if self.phase is not CommitMode.KAFKA else []
+        stores += [self.env.kafka] if self.phase.commits_to_kafka else []
         for store in stores:
-            wait_for(lambda store=store: ends.items() <= self.held(store).items(), f"commits in {store}")
+            wait_for(lambda store=store: ends.items() <= self.committed(store).items(), f"commits in {store}")
         self._check_commands(stores)
 
     def _check_commands(self, stores: list[str]) -> None:
-        """The commands show no lag and refuse an edit wherever the group commits; ZooKeeper holds its members."""
+        """Checks that the commands show no lag and reject an edit in each store of the group, and name its members."""
         ids = {member.member_id for member in self.members}
-        registry = self.world.zookeeper.removeprefix("zookeeper://")
+        registry = self.env.zookeeper.removeprefix("zookeeper://")
 
         def at(store: str) -> tuple[str, ...]:
-            return ("--group", self.group, "--store", store, "--zookeeper", registry, *self.world.servers)
+            return ("--group", self.group, "--store", store, "--zookeeper", registry, *self.env.servers)
 
         def rows(store: str) -> list[dict[str, Any]]:
-            return self.world.rows("groups", "describe", *at(store))
+            return self.env.rows("groups", "describe", *at(store))
 
         def owners() -> set[str | None]:
-            return {row["member_id"] for row in rows(self.world.zookeeper)}
+            return {row["member_id"] for row in rows(self.env.zookeeper)}
 
         # A member that was restarted may rebalance once more after the first records were consumed.
         wait_for(lambda: owners() == ids, "each member owns a partition")
         for store in stores:
             assert {row["lag"] for row in rows(store)} == {0}
-            to_zero = ("--topic", f"{self.world.topic}:0", "--to-offset", "0", "--execute", "--yes")
-            said = self.world.run("offsets", "set", *at(store), *to_zero, code=1)
-            assert "STABLE with 2 members: " in said
-            assert all(member in said for member in ids)
+            to_zero = ("--topic", f"{self.env.topic}:0", "--to-offset", "0", "--execute", "--yes")
+            output = self.env.run("offsets", "set", *at(store), *to_zero, code=1)
+            assert "STABLE with 2 members: " in output
+            assert all(member in output for member in ids)
 
     def go_to(self, phase: CommitMode) -> None:
-        """Restarts the members one after the other; records arrive when only one of them is in the new phase."""
+        """Restarts the members one after the other, and sends records while only one of them is in the new phase."""
         for number, member in enumerate(self.members):
             restart(member, phase)
             if number == 0:
@@ -122,8 +122,8 @@ class Job:
                 self._await_consumed()
         self.phase = phase
 
-    def held(self, uri: str) -> dict[int, int]:
-        return self.world.held(uri, self.group)
+    def committed(self, uri: str) -> dict[int, int]:
+        return self.env.committed(uri, self.group)
 
     def _await_consumed(self) -> None:
         wait_for(lambda: len(seen(self.members)) >= self.records.total, "the old consumers consume all")
@@ -131,18 +131,18 @@ class Job:
 
 @pytest.mark.parametrize("release", [*OLD_CONSUMERS])
 def test_every_record_is_consumed_once_on_the_way_to_kafka_and_back(
-    start_era: Callable[[str], Era], release: str, unique: str, tmp_path: Path
+    start_release: Callable[[str], ReleaseCluster], release: str, unique: str, tmp_path: Path
 ) -> None:
-    era = start_era(release)
-    topic = era.make_topic(unique, len(PARTITIONS))
-    zk, kafka = f"zookeeper://{era.zookeeper}", f"kafka://{era.bootstrap}"
-    world = World(zk, kafka, era.bootstrap, topic, Commands(tmp_path))
-    records = Records(era.bootstrap, topic, release)
+    release_cluster = start_release(release)
+    topic = release_cluster.make_topic(unique, len(PARTITIONS))
+    zk, kafka = f"zookeeper://{release_cluster.zookeeper}", f"kafka://{release_cluster.bootstrap}"
+    env = Environment(zk, kafka, release_cluster.bootstrap, topic, Commands(tmp_path))
+    records = Records(release_cluster.bootstrap, topic, release)
     group, new_group = f"x-{unique}-old", f"x-{unique}-new"
     members = [
         OldConsumer(
             tmp_path / f"old-{number}",
-            zookeeper=era.zookeeper,
+            zookeeper=release_cluster.zookeeper,
             group=group,
             topic=topic,
             auto_commit_interval_ms=200,
@@ -150,46 +150,48 @@ def test_every_record_is_consumed_once_on_the_way_to_kafka_and_back(
         )
         for number in range(2)
     ]
-    job = Job(world, records, group, members)
+    job = Job(env, records, group, members)
     with ExitStack() as stack:
         if release in WITH_NEW_CONSUMERS:
-            new = NewConsumer(tmp_path / "new", release=release, bootstrap=era.bootstrap, group=new_group, topic=topic)
-            job.new = NewGroup(world, records, stack.enter_context(new))
+            new = NewConsumer(
+                tmp_path / "new", release=release, bootstrap=release_cluster.bootstrap, group=new_group, topic=topic
+            )
+            job.new = NewGroup(env, records, stack.enter_context(new))
         for member in members:
             stack.enter_context(member)
         if job.new:
             records.send(PARTITIONS)
             wait_for(lambda: new.seen().total() == records.total, "the new consumer consumes")
-            wait_for(lambda: world.is_stable(new_group), "the new consumer is a member")
+            wait_for(lambda: env.is_stable(new_group), "the new consumer is a member")
         job.consume()
 
         plan = ("migrate", "plan", "--from", zk, "--to", kafka, "--group", f"x-{unique}-*", "-o", "there.json")
-        assert {row["group"] for row in world.rows(*plan)} == {group}
-        world.run("migrate", "apply", "there.json", "--yes")
-        assert job.held(kafka) == records.ends
+        assert {row["group"] for row in env.rows(*plan)} == {group}
+        env.run("migrate", "apply", "there.json", "--yes")
+        assert job.committed(kafka) == records.ends
         job.go_to(CommitMode.DUAL)
         job.consume()
-        assert job.held(zk) == job.held(kafka) == records.ends
-        world.run("migrate", "verify", "there.json")
+        assert job.committed(zk) == job.committed(kafka) == records.ends
+        env.run("migrate", "verify", "there.json")
         job.go_to(CommitMode.KAFKA)
-        left = job.held(zk)
+        left = job.committed(zk)
         job.consume()
         with records.steadily(PARTITIONS):
-            assert "finalized" in world.run("migrate", "finalize", "there.json", "--yes")
+            assert "finalized" in env.run("migrate", "finalize", "there.json", "--yes")
         job.consume()
-        assert job.held(zk) == left
+        assert job.committed(zk) == left
 
         job.go_to(CommitMode.DUAL)
         job.consume([p for p in PARTITIONS if p != QUIET])
-        assert job.held(zk)[QUIET] == left[QUIET] < records.ends[QUIET]
-        world.run("migrate", "rollback", "there.json", "--reverse-plan", "back.json")
-        world.run("migrate", "apply", "back.json", "--yes")
-        assert job.held(zk) == job.held(kafka) == records.ends
-        world.run("migrate", "verify", "back.json")
+        assert job.committed(zk)[QUIET] == left[QUIET] < records.ends[QUIET]
+        env.run("migrate", "rollback", "there.json", "--reverse-plan", "back.json")
+        env.run("migrate", "apply", "back.json", "--yes")
+        assert job.committed(zk) == job.committed(kafka) == records.ends
+        env.run("migrate", "verify", "back.json")
         job.go_to(CommitMode.ZOOKEEPER)
-        left = job.held(kafka)
+        left = job.committed(kafka)
         job.consume()
-        assert job.held(kafka) == left
+        assert job.committed(kafka) == left
     assert Counter(seen(members).values()) == {1: records.total}
     if job.new:
         assert Counter(job.new.consumer.seen().values()) == {1: records.total}

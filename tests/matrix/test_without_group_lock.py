@@ -1,4 +1,5 @@
-"""Writes to brokers 0.8.2, which have no group lock: what offsetmgr compares before a write and reads after it."""
+"""Writes to brokers 0.8.2, which have no group lock: offsetmgr compares offsets before a write and reads them after
+it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from matrix_worlds import has_leaders
 from processes import wait_for
+from release_environment import has_leaders
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
@@ -24,50 +25,52 @@ from offsetmgr.stores import conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
-    from matrix.conftest import Era
+    from matrix.conftest import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
-Asked = Mapping[str, Sequence[TopicPartition] | None]
+Requested = Mapping[str, Sequence[TopicPartition] | None]
 Found = dict[str, FetchedGroup | OffsetMgrError]
 UNREADABLE = TimedOut("broker", "it does not answer")
 
 
 @pytest.fixture(scope="module")
-def era(start_era: Callable[[str], Era]) -> Era:
-    return start_era("0.8.2.2")
+def release_cluster(start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
+    return start_release("0.8.2.2")
 
 
 @pytest.fixture
-def store(era: Era) -> Iterator[KafkaStore]:
-    with KafkaStore(era.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+def store(release_cluster: ReleaseCluster) -> Iterator[KafkaStore]:
+    with KafkaStore(release_cluster.bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
         yield store
 
 
 @pytest.fixture
-def tp(era: Era, unique: str) -> TopicPartition:
-    return TopicPartition(era.make_topic(unique), 0)
+def tp(release_cluster: ReleaseCluster, unique: str) -> TopicPartition:
+    return TopicPartition(release_cluster.make_topic(unique), 0)
 
 
 def offset(store: KafkaStore, group: str, tp: TopicPartition) -> int:
-    held = store.fetch(group, [tp])[tp]
-    assert isinstance(held, Committed)
-    return held.offset
+    lock = store.fetch(group, [tp])[tp]
+    assert isinstance(lock, Committed)
+    return lock.offset
 
 
-def consumer_commits(era: Era, group: str, tp: TopicPartition, number: int) -> None:
-    with KafkaStore(era.bootstrap) as consumer:
+def consumer_commits(release_cluster: ReleaseCluster, group: str, tp: TopicPartition, number: int) -> None:
+    with KafkaStore(release_cluster.bootstrap) as consumer:
         consumer.commit(group, {tp: OffsetAndMetadata(number)})
 
 
-class Interfered:
-    """Does something once, between a read or write of the store under test and what follows it."""
+class Interference:
+    """Injects a commit or a failure once, after a read or a write of the store under test."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, era: Era, group: str, tp: TopicPartition) -> None:
-        self._patch, self._era, self._group, self._tp = monkeypatch, era, group, tp
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, release_cluster: ReleaseCluster, group: str, tp: TopicPartition
+    ) -> None:
+        self._patch, self._era, self._group, self._tp = monkeypatch, release_cluster, group, tp
 
     def stopped_before(self, owner: object, name: str, number: int) -> None:
-        """The process is stopped before the first call of a function, and a consumer commits ``number`` meanwhile."""
+        """Delays the first call of a function; meanwhile a consumer commits ``number``."""
         real = getattr(owner, name)
         done = False
 
@@ -77,14 +80,13 @@ class Interfered:
                 done = True
                 with ThreadPoolExecutor() as consumer:
                     consumer.submit(consumer_commits, self._era, self._group, self._tp, number).result()
-                time.sleep(0.1)  # how long it is stopped
+                time.sleep(0.1)  # the duration of the stop
             return real(*arguments)
 
         self._patch.setattr(owner, name, stopped)
 
     def stopped_after(self, method: str, number: int, seconds: float) -> None:
-        """A consumer commits ``number`` after the broker answered the first call of the client's ``method``, and the
-        answer arrives later."""
+        """Delays the response to the first call of the client's ``method``; meanwhile a consumer commits ``number``."""
         real = getattr(Client, method)
         done = False
 
@@ -94,69 +96,71 @@ class Interfered:
             if not done:
                 done = True
                 await asyncio.to_thread(consumer_commits, self._era, self._group, self._tp, number)
-                await asyncio.sleep(seconds)  # how long the process is stopped
+                await asyncio.sleep(seconds)  # the delay of the response
             return answer
 
         self._patch.setattr(Client, method, stopped)
 
     def no_read_after_commit(self, *, whole: bool) -> None:
-        """The reads after the first commit fail: that of the ``whole`` group, or that of the partition."""
+        """Makes the reads after the first commit fail, for the ``whole`` group or only for the partition."""
         commit, fetch = Client.commit, Client.fetch
         committed = False
 
-        async def noted(client: Client, *arguments: object) -> object:
+        async def commit_and_record(client: Client, *arguments: object) -> object:
             nonlocal committed
             committed = True
             return await commit(client, *arguments)  # type: ignore[arg-type]
 
-        async def failing(client: Client, asked: Asked, deadline: float) -> Found:
-            found = await fetch(client, asked, deadline)
+        async def failing(client: Client, requested: Requested, deadline: float) -> Found:
+            found = await fetch(client, requested, deadline)
             if committed:
                 return dict.fromkeys(found, UNREADABLE if whole else FetchedGroup({}, {self._tp: UNREADABLE}))
             return found
 
-        self._patch.setattr(Client, "commit", noted)
+        self._patch.setattr(Client, "commit", commit_and_record)
         self._patch.setattr(Client, "fetch", failing)
 
 
 @pytest.fixture
-def interfered(monkeypatch: pytest.MonkeyPatch, era: Era, unique: str, tp: TopicPartition) -> Interfered:
-    return Interfered(monkeypatch, era, unique, tp)
+def interference(
+    monkeypatch: pytest.MonkeyPatch, release_cluster: ReleaseCluster, unique: str, tp: TopicPartition
+) -> Interference:
+    return Interference(monkeypatch, release_cluster, unique, tp)
 
 
 @pytest.mark.parametrize("stopped", ["waiting for the answer", "before the comparison"])
 def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(
-    store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered, stopped: str
+    store: KafkaStore, unique: str, tp: TopicPartition, interference: Interference, stopped: str
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.lock(unique, holder="mirror")
+    lock = store.lock(unique, holder="mirror")
     if stopped == "waiting for the answer":
-        interfered.stopped_after("fetch", 90, seconds=1.1)
+        interference.stopped_after("fetch", 90, seconds=1.1)
     else:
-        interfered.stopped_before(conditional_edit, "decide", 90)
-    ((_, outcomes),) = store.commit_locked([(held, {tp: OffsetAndMetadata(70)})])
+        interference.stopped_before(conditional_edit, "decide", 90)
+    ((_, outcomes),) = store.commit_locked([(lock, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
     assert isinstance(outcomes[tp].error, RewindRefused)
     assert offset(store, unique, tp) == 90
 
 
 def test_a_refresh_does_not_rewind_a_consumer_that_commits_after_the_reading(
-    store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered
+    store: KafkaStore, unique: str, tp: TopicPartition, interference: Interference
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.lock(unique, holder="mirror")
-    interfered.stopped_before(Committed, "value", 90)
-    assert list(store.refresh_locked([held])) == [(unique, None)]
+    lock = store.lock(unique, holder="mirror")
+    interference.stopped_before(Committed, "value", 90)
+    assert list(store.refresh_locked([lock])) == [(unique, None)]
     assert offset(store, unique, tp) == 90
 
 
 def test_a_mirror_reads_after_its_write_and_reports_another_clients_commit(
-    store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered
+    store: KafkaStore, unique: str, tp: TopicPartition, interference: Interference
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.lock(unique, holder="mirror")
-    interfered.stopped_after("commit", 90, seconds=0)
-    ((_, outcomes),) = store.commit_locked([(held, {tp: OffsetAndMetadata(70)})])
+    lock = store.lock(unique, holder="mirror")
+    interference.stopped_after("commit", 90, seconds=0)
+    ((_, outcomes),) = store.commit_locked([(lock, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
     assert isinstance(outcomes[tp].error, Conflict)
     assert "wrote 70 and then found offset 90: another client commits to the group" in str(outcomes[tp].error)
@@ -164,10 +168,10 @@ def test_a_mirror_reads_after_its_write_and_reports_another_clients_commit(
 
 @pytest.mark.parametrize("whole", [True, False], ids=["group", "partition"])
 def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confirmed(
-    store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered, whole: bool
+    store: KafkaStore, unique: str, tp: TopicPartition, interference: Interference, whole: bool
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    interfered.no_read_after_commit(whole=whole)
+    interference.no_read_after_commit(whole=whole)
     (result,) = store.edit([GroupEdit(unique, {tp: Change(OffsetAndMetadata(70))})])
     assert result.outcomes[tp].status is EditStatus.WRITTEN
     assert result.outcomes[tp].error is None
@@ -179,7 +183,7 @@ def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confir
 def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
     zookeeper: ZooKeeperServer, unique: str, tmp_path: Path
 ) -> None:
-    # Until the controller has told it, such a broker names no topics, and then it does not lead them yet.
+    # At first such a broker has no metadata of the topics, and then it is not their leader yet.
     where = f"{zookeeper.connect}/{unique}"
     with KafkaBroker(tmp_path / "broker", zookeeper=where, version="0.8.2.2") as broker:
         create_topic(unique, 1, zookeeper=where, bootstrap=broker.bootstrap, version="0.8.2.2")
@@ -191,14 +195,14 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
 
             async def read() -> None:
                 at_once = asyncio.get_running_loop().time() + 0.05
-                said.append((await store.wire().client.offsets_topic.partitions(["g"], at_once))["g"])
+                partitions_read.append((await store.wire().client.offsets_topic.partitions(["g"], at_once))["g"])
 
-            said: list[Sequence[TopicPartition]] = []
+            partitions_read: list[Sequence[TopicPartition]] = []
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(broker.start)
-                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker gives the offsets")
+                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker returns the offsets")
                 starting.result()
-    assert said == [[offset_at]]
+    assert partitions_read == [[offset_at]]
 
 
 def succeeds(call: Callable[[], object]) -> bool:

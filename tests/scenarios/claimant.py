@@ -1,12 +1,12 @@
-"""A process that follows a partition, claims it, serves it and loses it, in one thread: the runtime's part of the
-shard's ordering contract, as short as it can be."""
+"""`Claimant`: a process that follows a partition, claims it, serves it and loses it, in one thread. It does the
+runtime's part of the shard's ordering contract in the shortest form."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Any
 
-from scenarios.world import TIMEOUT, World
+from scenarios.scenario_log import TIMEOUT, ScenarioLog
 
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, ShardGroupWriter
 from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
@@ -16,53 +16,53 @@ from offsetmgr.records.base import EncodedRecord, RecordFormat
 class Role(Enum):
     FOLLOWING = "following"
     SERVING = "serving"
-    """As far as it knows."""
+    """It has claimed the partition. Another process may have claimed it since."""
     RECOVERING = "recovering"
-    """It does not know what became of its last append."""
+    """The outcome of its last append is unknown."""
 
 
 class Claimant:
-    def __init__(self, world: World, record_format: RecordFormat, limits: ShardLimits) -> None:
-        self.world = world
-        self.shard = Shard(world.partition, record_format, limits)
+    def __init__(self, scenario_log: ScenarioLog, record_format: RecordFormat, limits: ShardLimits) -> None:
+        self.scenario_log = scenario_log
+        self.shard = Shard(scenario_log.partition, record_format, limits)
         self.role = Role.FOLLOWING
         self.pending: list[CoordinatorResult[Any]] = []
-        """To be appended, in this order."""
-        self.doubtful: list[CoordinatorResult[Any]] = []
+        """Prepared results that wait for their append, in this order."""
+        self.in_doubt: list[CoordinatorResult[Any]] = []
         self._writer: ShardGroupWriter | None = None
 
     def claim(self) -> None:
-        """Takes the shard group, or takes it again, and reads the log to its end."""
+        """Claims the shard group, also a second time, and reads the log to its end."""
         self._close()
-        self._writer = self.world.writer()
+        self._writer = self.scenario_log.writer()
         self._writer.claim(TIMEOUT)
         self._read_to_end()
-        for prepared in self.doubtful:
+        for prepared in self.in_doubt:
             self.shard.on_discarded(prepared)
-        self.doubtful = []
+        self.in_doubt = []
         self.role = Role.SERVING
 
     def _read_to_end(self) -> None:
-        partition = self.world.partition
-        end = self.world.log.end_offsets([partition], TIMEOUT)[partition]
-        start = max(self.shard.position, self.world.log.start_offsets([partition], TIMEOUT)[partition])
+        partition = self.scenario_log.partition
+        end = self.scenario_log.log.end_offsets([partition], TIMEOUT)[partition]
+        start = max(self.shard.position, self.scenario_log.log.start_offsets([partition], TIMEOUT)[partition])
         if start >= end:
             return
         newest: dict[bytes, bytes | None] = {}
-        reader = self.world.log.reader()
+        reader = self.scenario_log.log.reader()
         reached = reader.load({partition: start}, {partition: end}, {partition: newest})
         reader.close()
         self.shard.replay_newest(newest, reached[partition])
 
-    def follow(self, most: int | None = None) -> bool:
-        """Reads at most so many records, one by one. Whether it has reached the end."""
-        partition = self.world.partition
-        end = max(self.world.written_to, self.world.log.end_offsets([partition], TIMEOUT)[partition])
-        reader = self.world.log.reader()
+    def follow(self, limit: int | None = None) -> bool:
+        """Replays at most ``limit`` records, one by one. Returns whether it has reached the end of the log."""
+        partition = self.scenario_log.partition
+        end = max(self.scenario_log.written_to, self.scenario_log.log.end_offsets([partition], TIMEOUT)[partition])
+        reader = self.scenario_log.log.reader()
         reader.follow({partition: self.shard.position})
         taken = 0
-        while reader.position(partition) < end and (most is None or taken < most):
-            records = reader.poll(1000 if most is None else most - taken, self.world.wait_s)
+        while reader.position(partition) < end and (limit is None or taken < limit):
+            records = reader.poll(1000 if limit is None else limit - taken, self.scenario_log.wait_s)
             for record in records:
                 self.shard.replay(record.offset, record.key, record.value)
             taken += len(records)
@@ -70,35 +70,35 @@ class Claimant:
         reader.close()
         return at_end
 
-    def give_up(self) -> None:
-        """Lost the shard group, or let it go: from now on it only follows."""
+    def release(self) -> None:
+        """Discards unfinished writes. From now on the process only follows the log."""
         self._close()
-        for prepared in [*self.doubtful, *self.pending]:
+        for prepared in [*self.in_doubt, *self.pending]:
             self.shard.on_discarded(prepared)
-        self.pending, self.doubtful = [], []
+        self.pending, self.in_doubt = [], []
         self.role = Role.FOLLOWING
 
-    def put(self, prepared: CoordinatorResult[Any]) -> None:
+    def enqueue(self, prepared: CoordinatorResult[Any]) -> None:
         if prepared.records:
             self.pending.append(prepared)
 
     def append(self, count: int) -> None:
-        """Appends the first of what is pending, as one; what it learns about it, it tells its shard."""
+        """Appends the first ``count`` pending results in one batch, and reports the outcome to the shard."""
         assert self._writer is not None
         batch, self.pending = self.pending[:count], self.pending[count:]
         records: list[EncodedRecord] = [record for prepared in batch for record in prepared.records]
         try:
-            last = self._writer.append({self.world.partition: records}, TIMEOUT)[self.world.partition]
+            last = self._writer.append({self.scenario_log.partition: records}, TIMEOUT)[self.scenario_log.partition]
         except AppendRejected:
             for prepared in batch:
                 self.shard.on_discarded(prepared)
         except OutcomeUnknown:
-            self.doubtful += batch
+            self.in_doubt += batch
             self._close()
             self.role = Role.RECOVERING
         except Fenced:
             self.pending = batch + self.pending
-            self.give_up()
+            self.release()
         else:
             first = last - len(records) + 1
             for prepared in batch:

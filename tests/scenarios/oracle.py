@@ -1,4 +1,4 @@
-"""What a shard must answer and write, by plain dicts: slow, obvious, and written without looking at the shard."""
+"""The expected responses and records of a shard, computed with plain dicts, independently of the shard's code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def activity(state: State, group: str) -> int | None:
 
 
 class Oracle:
-    """``epochs``: whether an offset that expires by its own time keeps its leader epoch (not so in Kafka's format)."""
+    """``epochs``: whether an offset with an expiration time keeps its leader epoch, which Kafka's format cannot
+    store."""
 
     def __init__(self, *, epochs: bool) -> None:
         self._epochs = epochs
@@ -58,19 +59,19 @@ class Oracle:
                     errors[topic, partition] = 42
                     continue
                 if expected is not None:
-                    held = offsets_of(state, group).get(key)
-                    if any(key in other for other in pending) or (held.offset if held else -1) != expected:
+                    stored = offsets_of(state, group).get(key)
+                    if any(key in other for other in pending) or (stored.offset if stored else -1) != expected:
                         errors[topic, partition] = 55
                         continue
                     if offset == -1:
-                        if held:
+                        if stored:
                             deleted[key] = None
                         continue
                 if len(metadata) > LIMITS.max_metadata_length:
                     errors[topic, partition] = 12
                     continue
-                kept = None if epoch == -1 or (expire is not None and not self._epochs) else epoch
-                change[key] = OffsetValue(offset, kept, metadata, now, expire)
+                stored_epoch = None if epoch == -1 or (expire is not None and not self._epochs) else epoch
+                change[key] = OffsetValue(offset, stored_epoch, metadata, now, expire)
         last = activity(state, group)
         if change and request.generation >= 0 and (last is None or now - last >= LIMITS.max_activity_age_ms):
             change[GroupKey(group)] = GroupValue(now)
@@ -79,41 +80,43 @@ class Oracle:
         return CommitResponse(0, errors), {**change, **deleted}
 
     def delete(
-        self, state: State, pending: Sequence[Change], group: str, wanted: set[tuple[str, int]] | None
+        self, state: State, pending: Sequence[Change], group: str, partitions: set[tuple[str, int]] | None
     ) -> tuple[int, Change]:
-        """``wanted`` None: the whole group."""
-        if not group and wanted is not None:
+        """Deletes these partitions, or the whole group if ``partitions`` is None."""
+        if not group and partitions is not None:
             return 24, {}
-        there = known(state, pending, group)
-        if not there:
+        existing = known(state, pending, group)
+        if not existing:
             return 69, {}
-        to_delete = there if wanted is None else {key for key in there if (key.topic, key.partition) in wanted}
+        to_delete = (
+            existing if partitions is None else {key for key in existing if (key.topic, key.partition) in partitions}
+        )
         change: Change = dict.fromkeys(to_delete)
-        under_way = any(about(other, group) for other in pending)
-        if to_delete == there and (under_way or activity(state, group) is not None):
+        pending_for_group = any(concerns(other, group) for other in pending)
+        if to_delete == existing and (pending_for_group or activity(state, group) is not None):
             change[GroupKey(group)] = None
         return 0, change
 
     def expire(self, state: State, pending: Sequence[Change], now: int, members: Mapping[str, bool | None]) -> Change:
         change: Change = {}
         for group in {key.group for key in state}:
-            if not any(about(other, group) for other in pending):
+            if not any(concerns(other, group) for other in pending):
                 change.update(self._expire_group(state, group, now, members.get(group, False)))
         return change
 
     def _expire_group(self, state: State, group: str, now: int, has_members: bool | None) -> Change:
         last = activity(state, group)
-        held = offsets_of(state, group)
-        due = {key for key, value in held.items() if self._expires(value, last) <= now}
+        stored = offsets_of(state, group)
+        due = {key for key, value in stored.items() if self._expires(value, last) <= now}
         stale = now - (last or 0) >= LIMITS.max_activity_age_ms
         if has_members:
             return {GroupKey(group): GroupValue(now)} if stale and (due or last is not None) else {}
         if has_members is None:
             return {}
         change: Change = dict.fromkeys(due)
-        if held and len(due) == len(held) and last is not None:
+        if stored and len(due) == len(stored) and last is not None:
             change[GroupKey(group)] = None
-        if not held and last is not None and last + LIMITS.max_activity_age_ms + LIMITS.retention_ms <= now:
+        if not stored and last is not None and last + LIMITS.max_activity_age_ms + LIMITS.retention_ms <= now:
             change[GroupKey(group)] = None
         return change
 
@@ -126,12 +129,12 @@ class Oracle:
         return since + LIMITS.retention_ms
 
 
-def about(change: Change, group: str) -> bool:
+def concerns(change: Change, group: str) -> bool:
     return any(key.group == group for key in change)
 
 
 def known(state: State, pending: Sequence[Change], group: str) -> set[OffsetKey]:
-    """Offsets that are there, or will be when all has been appended."""
+    """The offsets that exist now or after all pending appends."""
     coming = {
         key
         for change in pending

@@ -1,7 +1,7 @@
-"""The plainest record format there can be, so that a test of the shard can write any record, broken ones too, by hand.
+"""A record format in plain text, in which a test of the shard can write any record by hand, also corrupt ones.
 
 Keys are text: ``o|group|topic|partition``, ``g|group``, ``v<number>|...`` for unknown versions, ``other|...`` for
-another format.  Values are text as well: ``offset,epoch,commit,expire or -,metadata``.
+another format. Values are text as well: ``offset,epoch,commit,expire or -,metadata``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PlainFormat:
         if key.startswith(b"other|"):
             raise FormatMismatch("key", "of the other format")
         kind, *rest = key.decode().split("|")
-        if kind in ("o", "O"):  # two spellings of one key, as versions 0 and 1 of Kafka's are
+        if kind in ("o", "O"):  # two encodings of one key, like versions 0 and 1 of Kafka's keys
             if len(rest) != 3:
                 raise CorruptData("key", f"{len(rest)} parts")
             return OffsetKey(rest[0], rest[1], int(rest[2]))

@@ -1,7 +1,7 @@
-"""Shards of two processes over one partition of a log, against an oracle of dicts: commits, deletions, expiry, crashes,
-failed appends, lost ownership, compaction.
+"""A hypothesis state machine: the shards of two processes on one partition of a log, compared with `Oracle`, through
+commits, deletions, expiration, crashes, failed appends, lost ownership and compaction.
 
-Any log will do: a test gives the machine a `World` and a record format.
+Subclasses provide a `ScenarioLog` and a record format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scenarios.claimant import Claimant, Role
 from scenarios.oracle import LIMITS, Change, Oracle, State, activity, changed, offsets_of
-from scenarios.world import Fate, World
+from scenarios.scenario_log import AppendOutcome, ScenarioLog
 
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
@@ -21,85 +21,87 @@ from offsetmgr.manager.shard import CoordinatorResult
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
 
 GROUPS = ("", "grüppe")
-PLACES = [("t", 0), ("t", 1), ("t", 300), ("u", 0)]
-PLACE = st.sampled_from(PLACES)
+PARTITIONS = [("t", 0), ("t", 1), ("t", 300), ("u", 0)]
+PARTITION = st.sampled_from(PARTITIONS)
 GROUP = st.sampled_from(GROUPS)
 OFFSET = st.one_of(st.integers(-2, 9), st.integers(0, 2**62))
 COMMIT = st.tuples(OFFSET, st.sampled_from([-1, 0, 7]), st.sampled_from(["", "m", "zu lang"]))
 AT_ONCE = st.booleans()
-"""Whether a request is appended before the next one comes; else it stays in flight until `ShardModel.append`."""
+"""Whether a request is appended before the next one; otherwise it stays in flight until `ShardModel.append`."""
 ZOMBIE = st.sampled_from([False, False, True])
-"""Whether the former owner is asked, if it does not know yet that it is none."""
+"""Whether the request goes to the former owner, if that has not noticed yet that it is fenced."""
 HOURS = st.sampled_from([0, 1, 6, 24, 30])
-"""That pass before a request."""
+"""Hours that pass before a request."""
 
 
-class Waiting(NamedTuple):
-    """Prepared, and what the oracle expects of it."""
+class PreparedWrite(NamedTuple):
+    """A prepared result, and the change that the oracle expects."""
 
     prepared: CoordinatorResult[Any]
     change: Change
 
 
-class Side:
-    """A process, and what it must show. ``view`` None: it is somewhere in the middle of the log."""
+class ModelProcess:
+    """A process and its expected state. ``view`` is None while the process has not read the log to its end."""
 
     def __init__(self, claimant: Claimant) -> None:
         self.claimant = claimant
         self.view: State | None = {}
-        self.waiting: list[Waiting] = []
-        self.doubtful: list[Waiting] = []
+        self.waiting: list[PreparedWrite] = []
+        self.in_doubt: list[PreparedWrite] = []
 
     def in_flight(self) -> list[Change]:
-        return [one.change for one in self.doubtful + self.waiting]
+        return [one.change for one in self.in_doubt + self.waiting]
 
 
 class ShardModel(RuleBasedStateMachine):
     record_format: ClassVar[RecordFormat]
 
-    def new_world(self) -> World:
+    def new_log(self) -> ScenarioLog:
         raise NotImplementedError
 
     @initialize()
     def begin(self) -> None:
-        self.world = self.new_world()
+        self.scenario_log = self.new_log()
         self.oracle = Oracle(epochs=self.record_format.name != "kafka")
         self.now = 1_800_000_000_000
         self.durable: State = {}
         self.open: Change | None = None
-        """What the next claim will write."""
-        self.owner, self.other = self.new_side(), self.new_side()
-        self.take(self.owner)
+        """The change of an open transaction, which the next claim completes."""
+        self.owner, self.other = self.new_process(), self.new_process()
+        self.claim(self.owner)
 
-    def new_side(self) -> Side:
-        return Side(Claimant(self.world, self.record_format, LIMITS))
+    def new_process(self) -> ModelProcess:
+        return ModelProcess(Claimant(self.scenario_log, self.record_format, LIMITS))
 
-    def take(self, side: Side) -> None:
-        side.claimant.claim()
+    def claim(self, process: ModelProcess) -> None:
+        process.claimant.claim()
         if self.open is not None:
             self.durable = changed(self.durable, self.open)
             self.open = None
-        side.view = dict(self.durable)
-        side.doubtful = []
+        process.view = dict(self.durable)
+        process.in_doubt = []
 
     # --- requests ----------------------------------------------------------------------------------
 
-    def sides(self, *, zombie: bool) -> Side | None:
-        """Who is asked: the owner, or one that was, as long as it does not know better."""
+    def requested_process(self, *, zombie: bool) -> ModelProcess | None:
+        """The process that gets the request: the owner, or a former owner that has not noticed the loss."""
         if not zombie:
             return self.owner
         return self.other if self.other.claimant.role is Role.SERVING else None
 
-    def asked(self, side: Side, prepared: CoordinatorResult[Any], change: Change, *, at_once: bool) -> None:
-        """What was prepared is what the oracle expects to be written."""
+    def enqueue_prepared(
+        self, process: ModelProcess, prepared: CoordinatorResult[Any], change: Change, *, at_once: bool
+    ) -> None:
+        """Checks that the prepared records equal the expected change, and enqueues them."""
         assert self.decoded(prepared) == change
         if change:
-            side.waiting.append(Waiting(prepared, change))
-            side.claimant.put(prepared)
+            process.waiting.append(PreparedWrite(prepared, change))
+            process.claimant.enqueue(prepared)
         else:
             assert not prepared.records
-        if at_once and side is self.owner and side.waiting and side.claimant.role is Role.SERVING:
-            self.append_so(len(side.waiting), Fate.WRITTEN)
+        if at_once and process is self.owner and process.waiting and process.claimant.role is Role.SERVING:
+            self.append_with(len(process.waiting), AppendOutcome.WRITTEN)
 
     def decoded(self, prepared: CoordinatorResult[Any]) -> Change:
         change: Change = {}
@@ -116,7 +118,7 @@ class ShardModel(RuleBasedStateMachine):
         zombie=ZOMBIE,
         at_once=AT_ONCE,
         group=GROUP,
-        wanted=st.dictionaries(PLACE, COMMIT, max_size=4),
+        commits=st.dictionaries(PARTITION, COMMIT, max_size=4),
         generation=st.sampled_from([-1, -1, 3]),
         retention=st.sampled_from([None, None, None, 0, 10 * HOUR_MS, 100 * HOUR_MS]),
     )
@@ -125,174 +127,190 @@ class ShardModel(RuleBasedStateMachine):
         zombie: bool,
         at_once: bool,
         group: str,
-        wanted: Mapping[tuple[str, int], tuple[int, int, str]],
+        commits: Mapping[tuple[str, int], tuple[int, int, str]],
         generation: int,
         retention: int | None,
     ) -> None:
-        topics = [(topic, [(partition, *commit)]) for (topic, partition), commit in wanted.items()]
+        topics = [(topic, [(partition, *commit)]) for (topic, partition), commit in commits.items()]
         self.request_commit(zombie, at_once, CommitRequest(group, topics, generation, retention_ms=retention))
 
-    @rule(zombie=ZOMBIE, at_once=AT_ONCE, group=GROUP, place=PLACE, offset=OFFSET, guess=OFFSET, right=st.booleans())
+    @rule(
+        zombie=ZOMBIE,
+        at_once=AT_ONCE,
+        group=GROUP,
+        partition=PARTITION,
+        offset=OFFSET,
+        guessed=OFFSET,
+        use_current=st.booleans(),
+    )
     def commit_if(
-        self, zombie: bool, at_once: bool, group: str, place: tuple[str, int], offset: int, guess: int, right: bool
+        self,
+        zombie: bool,
+        at_once: bool,
+        group: str,
+        partition: tuple[str, int],
+        offset: int,
+        guessed: int,
+        use_current: bool,
     ) -> None:
-        side = self.sides(zombie=zombie)
-        if side is None or side.view is None:
+        process = self.requested_process(zombie=zombie)
+        if process is None or process.view is None:
             return
-        held = offsets_of(side.view, group).get(OffsetKey(group, *place))
-        expected = guess if not right else held.offset if held else -1
-        topics = [(place[0], [(place[1], offset, -1, "")])]
-        self.request_commit(zombie, at_once, CommitRequest(group, topics, expected={place: expected}))
+        stored = offsets_of(process.view, group).get(OffsetKey(group, *partition))
+        expected = guessed if not use_current else stored.offset if stored else -1
+        topics = [(partition[0], [(partition[1], offset, -1, "")])]
+        self.request_commit(zombie, at_once, CommitRequest(group, topics, expected={partition: expected}))
 
     def request_commit(self, zombie: bool, at_once: bool, request: CommitRequest) -> None:
-        side = self.sides(zombie=zombie)
-        if side is None or side.view is None:
+        process = self.requested_process(zombie=zombie)
+        if process is None or process.view is None:
             return
-        response, change = self.oracle.commit(side.view, side.in_flight(), request, self.now)
-        prepared = side.claimant.shard.commit(request, self.now)
+        response, change = self.oracle.commit(process.view, process.in_flight(), request, self.now)
+        prepared = process.claimant.shard.commit(request, self.now)
         assert prepared.response == response
-        self.asked(side, prepared, change, at_once=at_once)
+        self.enqueue_prepared(process, prepared, change, at_once=at_once)
 
-    @rule(zombie=ZOMBIE, at_once=AT_ONCE, group=GROUP, places=st.one_of(st.none(), st.sets(PLACE, max_size=3)))
-    def delete(self, zombie: bool, at_once: bool, group: str, places: set[tuple[str, int]] | None) -> None:
-        side = self.sides(zombie=zombie)
-        if side is None or side.view is None:
+    @rule(zombie=ZOMBIE, at_once=AT_ONCE, group=GROUP, partitions=st.one_of(st.none(), st.sets(PARTITION, max_size=3)))
+    def delete(self, zombie: bool, at_once: bool, group: str, partitions: set[tuple[str, int]] | None) -> None:
+        process = self.requested_process(zombie=zombie)
+        if process is None or process.view is None:
             return
-        error, change = self.oracle.delete(side.view, side.in_flight(), group, places)
-        shard = side.claimant.shard
-        if places is None:
+        error, change = self.oracle.delete(process.view, process.in_flight(), group, partitions)
+        shard = process.claimant.shard
+        if partitions is None:
             prepared: CoordinatorResult[Any] = shard.delete_group(group)
             assert prepared.response == error
         else:
-            prepared = shard.delete_offsets(group, [(topic, [partition]) for topic, partition in places])
+            prepared = shard.delete_offsets(group, [(topic, [partition]) for topic, partition in partitions])
             assert (prepared.response.error, prepared.response.errors) == (error, {})
-        self.asked(side, prepared, change, at_once=at_once)
+        self.enqueue_prepared(process, prepared, change, at_once=at_once)
 
     @rule(zombie=ZOMBIE, at_once=AT_ONCE, members=st.dictionaries(GROUP, st.sampled_from([True, None])), hours=HOURS)
     def expire(self, zombie: bool, at_once: bool, members: Mapping[str, bool | None], hours: int) -> None:
         self.now += hours * HOUR_MS
-        side = self.sides(zombie=zombie)
-        if side is None or side.view is None:
+        process = self.requested_process(zombie=zombie)
+        if process is None or process.view is None:
             return
-        change = self.oracle.expire(side.view, side.in_flight(), self.now, members)
-        prepared = side.claimant.shard.expire(self.now, lambda group: members.get(group, False))
-        self.asked(side, prepared, change, at_once=at_once)
+        change = self.oracle.expire(process.view, process.in_flight(), self.now, members)
+        prepared = process.claimant.shard.expire(self.now, lambda group: members.get(group, False))
+        self.enqueue_prepared(process, prepared, change, at_once=at_once)
 
     # --- appends -----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.owner.waiting and self.owner.claimant.role is Role.SERVING)
-    @rule(count=st.integers(1, 5), fate=st.sampled_from([*Fate, *[Fate.WRITTEN] * 5]))
-    def append(self, count: int, fate: Fate) -> None:
-        self.append_so(count, fate if fate in self.world.fates else Fate.WRITTEN)
+    @rule(count=st.integers(1, 5), outcome=st.sampled_from([*AppendOutcome, *[AppendOutcome.WRITTEN] * 5]))
+    def append(self, count: int, outcome: AppendOutcome) -> None:
+        self.append_with(count, outcome if outcome in self.scenario_log.outcomes else AppendOutcome.WRITTEN)
 
-    def append_so(self, count: int, fate: Fate) -> None:
-        side = self.owner
-        batch, side.waiting = side.waiting[:count], side.waiting[count:]
-        self.world.fate = fate
-        self.world.overtake = lambda: self.overtaken_after(side, batch)
-        side.claimant.append(count)
-        if fate is Fate.WRITTEN:
-            assert side.view is not None
-            side.view = self.after(side.view, batch)
+    def append_with(self, count: int, outcome: AppendOutcome) -> None:
+        process = self.owner
+        batch, process.waiting = process.waiting[:count], process.waiting[count:]
+        self.scenario_log.outcome = outcome
+        self.scenario_log.fence = lambda: self.claim_after(process, batch)
+        process.claimant.append(count)
+        if outcome is AppendOutcome.WRITTEN:
+            assert process.view is not None
+            process.view = self.after(process.view, batch)
             self.durable = self.after(self.durable, batch)
-        elif fate is Fate.FENCED_WRITTEN:
-            side.waiting = []
-        elif fate is not Fate.NOT_WRITTEN:
-            side.doubtful += batch
-            if fate is Fate.UNKNOWN_WRITTEN:
+        elif outcome is AppendOutcome.FENCED_WRITTEN:
+            process.waiting = []
+        elif outcome is not AppendOutcome.NOT_WRITTEN:
+            process.in_doubt += batch
+            if outcome is AppendOutcome.UNKNOWN_WRITTEN:
                 self.durable = self.after(self.durable, batch)
-            elif fate is Fate.OPEN_WRITTEN:
+            elif outcome is AppendOutcome.OPEN_WRITTEN:
                 self.open = self.after({}, batch, tombstones=True)
 
-    def after(self, state: State, batch: Sequence[Waiting], *, tombstones: bool = False) -> Any:
+    def after(self, state: State, batch: Sequence[PreparedWrite], *, tombstones: bool = False) -> Any:
         for one in batch:
             state = {**state, **one.change} if tombstones else changed(state, one.change)
         return state
 
-    def overtaken_after(self, side: Side, batch: Sequence[Waiting]) -> None:
-        """Between the append and its answer."""
+    def claim_after(self, process: ModelProcess, batch: Sequence[PreparedWrite]) -> None:
+        """Moves the ownership between the append and its response."""
         self.durable = self.after(self.durable, batch)
         self.ownership_moves()
 
     @precondition(lambda self: self.owner.claimant.role is Role.RECOVERING)
     @rule()
     def recover(self) -> None:
-        self.take(self.owner)
+        self.claim(self.owner)
 
     @precondition(lambda self: self.other.waiting and self.other.claimant.role is Role.SERVING)
     @rule(count=st.integers(1, 5))
     def a_zombie_appends(self, count: int) -> None:
-        """It learns that it was fenced, and nothing of it is in the log."""
+        """A fenced process appends: it gets an error, and the log does not change."""
         self.other.claimant.append(count)
         self.other.waiting = []
         assert self.other.claimant.role is Role.FOLLOWING
 
-    # --- whose it is -------------------------------------------------------------------------------
+    # --- ownership -------------------------------------------------------------------------------
 
     @rule()
     def ownership_moves(self) -> None:
-        """The owner does not know yet."""
-        self.other.claimant.give_up()
-        self.other.waiting, self.other.doubtful = [], []
+        """The other process claims the partition; the owner has not noticed it yet."""
+        self.other.claimant.release()
+        self.other.waiting, self.other.in_doubt = [], []
         self.owner, self.other = self.other, self.owner
-        self.take(self.owner)
+        self.claim(self.owner)
 
     @rule(standby=st.booleans())
     def crash(self, standby: bool) -> None:
-        """Everything in memory is gone, and what was in flight with it."""
+        """A process loses its memory and its requests in flight."""
         if standby:
-            self.other.claimant.give_up()
-            self.other = self.new_side()
+            self.other.claimant.release()
+            self.other = self.new_process()
             self.other.view = None
         else:
-            self.owner.claimant.give_up()
-            self.owner = self.new_side()
-            self.take(self.owner)
+            self.owner.claimant.release()
+            self.owner = self.new_process()
+            self.claim(self.owner)
 
-    @rule(most=st.one_of(st.none(), st.integers(1, 4)))
-    def the_standby_follows(self, most: int | None) -> None:
-        self.other.claimant.give_up()
-        self.other.waiting, self.other.doubtful = [], []
-        at_end = self.other.claimant.follow(most)
+    @rule(limit=st.one_of(st.none(), st.integers(1, 4)))
+    def the_standby_follows(self, limit: int | None) -> None:
+        self.other.claimant.release()
+        self.other.waiting, self.other.in_doubt = [], []
+        at_end = self.other.claimant.follow(limit)
         self.other.view = dict(self.durable) if at_end else None
 
     @rule()
     def compact(self) -> None:
-        """Who is behind reads everything again: tombstones that it has not seen may go."""
+        """A standby that is behind starts again from the beginning, because compaction may remove tombstones that it
+        has not read."""
         if self.other.view != self.durable:
             self.crash(standby=True)
-        self.world.compact()
+        self.scenario_log.compact()
 
     @rule()
     def a_newcomer_reads_everything(self) -> None:
-        newcomer = self.new_side()
+        newcomer = self.new_process()
         assert newcomer.claimant.follow()
         newcomer.view = dict(self.durable)
-        self.shows(newcomer)
+        self.check_view(newcomer)
 
-    # --- what must always hold -----------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------
 
     @invariant()
-    def each_side_shows_its_view(self) -> None:
+    def each_process_has_its_expected_view(self) -> None:
         if hasattr(self, "world"):
-            self.shows(self.owner)
-            self.shows(self.other)
+            self.check_view(self.owner)
+            self.check_view(self.other)
 
-    def shows(self, side: Side) -> None:
-        if side.view is None:
+    def check_view(self, process: ModelProcess) -> None:
+        if process.view is None:
             return
-        shard, view = side.claimant.shard, side.view
+        shard, view = process.claimant.shard, process.view
         assert dict(shard.entries()) == {key: value for key, value in view.items() if isinstance(key, OffsetKey)}
         assert shard.offset_count == sum(isinstance(key, OffsetKey) for key in view)
         assert set(shard.groups()) == {key.group for key in view if isinstance(key, OffsetKey)}
         assert not shard.problems
         for group in GROUPS:
             assert shard.last_active(group) == activity(view, group)
-            held = offsets_of(view, group)
-            assert shard.has_group(group) == bool(held)
-            request = FetchRequest(group, [(topic, [partition]) for topic, partition in PLACES])
+            stored = offsets_of(view, group)
+            assert shard.has_group(group) == bool(stored)
+            request = FetchRequest(group, [(topic, [partition]) for topic, partition in PARTITIONS])
             for topic, [(partition, offset, epoch, metadata, error)] in shard.fetch(request).topics:
-                value = held.get(OffsetKey(group, topic, partition))
+                value = stored.get(OffsetKey(group, topic, partition))
                 if value is None:
                     assert (offset, epoch, metadata, error) == (-1, -1, "", 0)
                 else:

@@ -1,5 +1,5 @@
-"""A coordinator of the managers' group in a simulated world's time: it does what Kafka's does (GroupCoordinator.scala),
-its failures included.
+"""A simulated group coordinator for the managers' group. It behaves like Kafka's (GroupCoordinator.scala), also in its
+failures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reply = Callable[..., None]
 @dataclass
 class SimulatedMember:
     metadata: bytes
-    heard: float
+    last_heartbeat: float
     joining: Reply | None = None
     syncing: Reply | None = None
     assignment: bytes = b""
@@ -75,7 +75,7 @@ class Coordinator:
         self.stopped = True
 
     def wake(self, *, zombie: bool) -> None:
-        """As a zombie it still takes itself for the coordinator, for a moment."""
+        """Resumes the broker. A zombie still acts as the coordinator for a few seconds."""
         self.stopped = False
         self.zombie = zombie
         if zombie:
@@ -145,7 +145,7 @@ class Coordinator:
         elif self.state == "Preparing":
             reply(error_code=REBALANCING)
         elif self.state == "Stable":
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(request.member_id)
             reply(error_code=0, assignment=member.assignment)
         else:
@@ -157,7 +157,7 @@ class Coordinator:
                 self.world.after(self.world.latency(), lambda: self._store(generation, found))
 
     def _store(self, generation: int, assignments: dict[str, bytes]) -> None:
-        """Replicated, unless somebody else leads the partition by now."""
+        """Completes the rebalance after the assignment is replicated, unless another broker leads the partition now."""
         if self.stopped:
             self.queue.append(lambda: self._store(generation, assignments))
             return
@@ -168,7 +168,7 @@ class Coordinator:
             member.assignment = assignments.get(member_id, b"")
         self._persist()
         for member_id, member in self.members.items():
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(member_id)
             if member.syncing:
                 member.syncing(error_code=0, assignment=member.assignment)
@@ -188,7 +188,7 @@ class Coordinator:
         elif request.generation_id != self.generation:
             reply(error_code=ILLEGAL_GENERATION)
         else:
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(request.member_id)
             reply(error_code=REBALANCING if self.state == "Preparing" else 0)
 
@@ -205,7 +205,7 @@ class Coordinator:
             self.queue.append(lambda: self._expire(member_id))
             return
         member = self.members.get(member_id)
-        if member and not member.joining and not member.syncing and self.world.now >= member.heard + SESSION:
+        if member and not member.joining and not member.syncing and self.world.now >= member.last_heartbeat + SESSION:
             self._remove(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
@@ -251,7 +251,7 @@ class Coordinator:
     def _complete(self) -> None:
         late = [m for m, member in self.members.items() if not member.joining]
         if late:
-            self.world.log(f"{self.name} puts out the late {late}")
+            self.world.log(f"{self.name} removes the late members {late}")
         for member_id in late:
             del self.members[member_id]
         self.generation += 1
@@ -270,7 +270,7 @@ class Coordinator:
             assert member.joining
             member.joining(**self._joined(member_id))
             member.joining = None
-            member.heard = self.world.now
+            member.last_heartbeat = self.world.now
             self._watch(member_id)
 
     def _expire_unsynced(self, number: int) -> None:
@@ -284,13 +284,13 @@ class Coordinator:
             self._maybe_complete()
 
     def _joined(self, member_id: str) -> dict[str, Any]:
-        told = self.members.items() if member_id == self.leader else ()
+        members = self.members.items() if member_id == self.leader else ()
         return {
             "error_code": 0,
             "member_id": member_id,
             "generation_id": self.generation,
             "leader": self.leader,
-            "members": [SimpleNamespace(member_id=m, metadata=member.metadata) for m, member in told],
+            "members": [SimpleNamespace(member_id=m, metadata=member.metadata) for m, member in members],
         }
 
 

@@ -1,8 +1,8 @@
-"""A simulated world for the managers' group: processes with clocks and event loops of their own, a network that delays,
-and the coordinator of `simulated_coordinator`.
+"""A simulation of the managers' group: processes with their own clocks and event loops, a network with delays, and the
+coordinator of `simulated_coordinator`.
 
-What runs in the processes is the real `OwnershipManager` over the real `KafkaGroupMember`; only the connection is
-another. Everything follows from one seed.
+The processes run the real `OwnershipManager` over the real `KafkaGroupMember`; only the connection is simulated. One
+seed determines the whole run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARD_GROUPS: Final = 8
 
 
 class World:
-    """Time, and what happens when."""
+    """The simulated time, the scheduled events, the brokers and the processes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -42,9 +42,9 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.lost_answers: set[tuple[Process, str]] = set()
-        """The next answer to this kind of request never arrives at this process; its connection stays open."""
+        """Process and request type whose next response is lost; the connection stays open."""
         self.claims: dict[int, Process] = {}
-        """Who has claimed a shard group last: everybody else's writer is fenced."""
+        """The process that claimed each shard group last; the writers of all others are fenced."""
         self.slow_network = self.few_commits = False
 
     def __enter__(self) -> World:
@@ -61,16 +61,16 @@ class World:
         self.at(self.now + seconds, action)
 
     def latency(self) -> float:
-        luck = self.random.random()
-        if self.slow_network and luck < 0.1:
-            return self.random.uniform(0, 8 if luck > 0.02 else 2 * REBALANCE)
+        draw = self.random.random()
+        if self.slow_network and draw < 0.1:
+            return self.random.uniform(0, 8 if draw > 0.02 else 2 * REBALANCE)
         return self.random.uniform(0.001, 0.02)
 
-    def log(self, what: str) -> None:
-        self.history.append(f"{self.now:10.3f} {what}")
+    def log(self, message: str) -> None:
+        self.history.append(f"{self.now:10.3f} {message}")
 
     def run(self, seconds: float) -> None:
-        """Lets time pass, event by event, and looks at the invariant after each."""
+        """Advances the time, event by event, and checks the invariant after each."""
         end = self.now + seconds
         while True:
             for process in self.processes:
@@ -98,8 +98,8 @@ class World:
                     )
 
     def fail_over(self, *, wake_after: float | None) -> None:
-        """The coordinator's broker stops: for good, or (frozen) until ``wake_after`` seconds from now. Later the other
-        one leads and loads the group as it was last stored."""
+        """The coordinator's broker stops for good, or is frozen for ``wake_after`` seconds. Later the other broker
+        becomes the leader and loads the stored group."""
         old, new = self.active, next(b for b in self.brokers if b is not self.active)
         self.log(f"{old.name} stops" + (f" for {wake_after:.1f} s" if wake_after else ""))
         old.stop()
@@ -125,7 +125,7 @@ class World:
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop whose time is the world's and that never waits."""
+    """An event loop with the simulated time, which never waits."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -140,14 +140,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None: ...
 
     def due(self) -> float:
-        """When it has something to do next."""
+        """The time of the next callback."""
         if self._ready:  # type: ignore[attr-defined]
             return self.world.now
         scheduled = [h for h in self._scheduled if not h.cancelled()]  # type: ignore[attr-defined]
         return min((float(h.when()) for h in scheduled), default=float("inf"))
 
     def end(self) -> None:
-        """Tasks that were simply let go would be found by the garbage collector, in any order."""
+        """Cancels all tasks, because the garbage collector would end them in an arbitrary order."""
         for task in asyncio.all_tasks(self):
             task.cancel()
         self.work()
@@ -164,7 +164,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 @dataclass
 class SimulatedConnection:
-    """Requests arrive though the one who sent them has hung up: that is what makes old JoinGroups."""
+    """A connection whose requests arrive even after the client closed it. That produces outdated JoinGroup requests."""
 
     process: Process
     broker: Coordinator
@@ -211,7 +211,7 @@ class SimulatedConnection:
 
 
 class SimulatedClient:
-    """What `KafkaGroupMember` uses of `Client`."""
+    """The methods of `Client` that `KafkaGroupMember` calls."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -237,7 +237,7 @@ class SimulatedClient:
 
 
 class Process:
-    """One manager. Its clock runs at a rate of its own, within what the lease allows for."""
+    """One manager. Its clock runs at its own rate, within the tolerance of the lease."""
 
     def __init__(self, world: World, number: int, *, topic: str = "offsets") -> None:
         self.world = world
@@ -282,7 +282,7 @@ class Process:
         if self.running:
             self.loop.work()
 
-    # --- a small runtime: claims as the real one does, and is fenced as the real log fences -------------
+    # --- a small runtime that claims like the real one and is fenced like a writer of the real log -------------
 
     def on_assigned(self, shard_group: int) -> None:
         assert shard_group not in self._working, f"{self.name} takes {shard_group} twice"
@@ -302,7 +302,7 @@ class Process:
         appended = True
         while self.world.claims[shard_group] is self or not appended:
             await asyncio.sleep(0.5)
-            appended = not self.world.few_commits or self.world.random.random() < 0.02  # only an append tells
+            appended = not self.world.few_commits or self.world.random.random() < 0.02  # only an append is rejected
         self.world.log(f"{self.name} is fenced from {shard_group} by {self.world.claims[shard_group].name}")
         self._drop(shard_group)
         self.ownership.on_fenced(shard_group, "fenced")
@@ -310,7 +310,7 @@ class Process:
     async def _claimed(self, shard_group: int) -> bool:
         if not self.ownership.valid():
             return False
-        await asyncio.sleep(self.world.random.uniform(0, 1))  # a freeze may fall in here
+        await asyncio.sleep(self.world.random.uniform(0, 1))  # a freeze may happen here
         self.world.claims[shard_group] = self
         return self.ownership.valid()
 
@@ -320,7 +320,7 @@ class Process:
         if task is not asyncio.current_task():
             task.cancel()
 
-    # --- what befalls it ----------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------
 
     def freeze(self, seconds: float) -> None:
         self.world.log(f"{self.name} is frozen for {seconds:.1f} s")

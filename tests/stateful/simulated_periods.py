@@ -1,8 +1,8 @@
-"""A small world of members who share a barrier through a tree with compare-and-set, one step at a time.
+"""A simulation of members that share a barrier through a tree with compare-and-set, one step at a time.
 
-The tree keeps bytes and versions as ZooKeeper does; decisions are those of `offsetmgr.period.leader_decision`.  Between
-any two steps of a member it may be killed, frozen for as long as the dice say, or woken; several may take themselves
-for the leader.  What was really done is kept beside the tree, and every turn is held against it.
+The tree stores bytes and versions like ZooKeeper; `offsetmgr.period.leader_decision` makes the decisions. Between two
+steps a member may be killed, frozen for a random time, or resumed, and several members may act as the leader. The
+simulation records the completed work outside the tree, and compares every advance with it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progre
 SCHEDULE = PeriodSchedule(0, 1_000)
 
 
-class Refused(Exception):
-    """A transaction whose conditions did not hold: nothing of it happened."""
+class ConditionFailed(Exception):
+    """A transaction whose conditions did not hold. It changed nothing."""
 
 
 class Tree:
-    """Nodes with versions. A write names the version that it replaces; None means that there is no node yet."""
+    """Nodes with versions. A write names the version that it replaces, or None for a new node."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int]] = {}
@@ -47,7 +47,7 @@ class Tree:
     def write(self, *writes: tuple[str, bytes, int | None]) -> None:
         for path, _, expected in writes:
             if self.get(path)[1] != expected:
-                raise Refused(path)
+                raise ConditionFailed(path)
         for path, data, expected in writes:
             self.nodes[path] = (data, 0 if expected is None else expected + 1)
 
@@ -57,14 +57,14 @@ class Tree:
 
 @dataclass
 class Member:
-    """One process. ``steps`` is what it is in the middle of: each ``next`` is one access to the tree."""
+    """One process. ``steps`` is its current activity; each ``next`` makes one access to the tree."""
 
     name: str
     epoch: int
     owned: list[TopicPartition]
     steps: Iterator[None] | None = None
     done: dict[TopicPartition, int] = field(default_factory=dict)
-    """Finished by it or known to be, of its own partitions."""
+    """The last finished period of each of its partitions."""
 
 
 class World:
@@ -77,35 +77,35 @@ class World:
         self.leader_epoch = 0
         self.members: list[Member] = []
         self.frozen: list[Member] = []
-        self.really: set[tuple[TopicPartition, int]] = set()
-        """What was durably done."""
+        self.completed: set[tuple[TopicPartition, int]] = set()
+        """The partitions and periods whose work is durably done."""
         self.closed: list[int] = []
         self.faults: list[str] = []
         for name in names:
             self.join(name)
 
-    # --- what happens to the world ------------------------------------------------------------------
+    # --- membership ------------------------------------------------------------------
 
     def all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for topic, count in sorted(self.topics.items()) for n in range(count)]
 
     def join(self, name: str) -> None:
-        """A process of this name begins; partitions are shared out again among those that are there."""
+        """Starts a process with this name, and reassigns the partitions among the live members."""
         self.epochs[name] += 1
         self.members.append(Member(name, self.epochs[name], []))
-        self.share_out()
+        self.assign_partitions()
 
     def kill(self, member: Member) -> None:
         self.members.remove(member)
-        self.share_out()
+        self.assign_partitions()
 
     def freeze(self, member: Member) -> None:
-        """It is thought dead and its partitions are given away, but it will go on one day."""
+        """Removes a member and reassigns its partitions; the frozen process may continue later."""
         self.members.remove(member)
         self.frozen.append(member)
-        self.share_out()
+        self.assign_partitions()
 
-    def share_out(self) -> None:
+    def assign_partitions(self) -> None:
         for member in self.members:
             member.owned = []
         for at, partition in enumerate(self.all_partitions()):
@@ -114,23 +114,23 @@ class World:
 
     def grow(self) -> None:
         self.topics[self.dice.choice(sorted(self.topics))] += 1
-        self.share_out()
+        self.assign_partitions()
 
     # --- steps --------------------------------------------------------------------------------------
 
     def step(self, member: Member) -> None:
-        """The next access to the tree of what the member is doing, or of something new."""
+        """The next access to the tree in the member's current activity, or in a new one."""
         if member.steps is None:
             member.steps = self.dice.choice([self.work, self.work, self.lead])(member)
         try:
             next(member.steps)
         except StopIteration:
             member.steps = None
-        except Refused:
+        except ConditionFailed:
             member.steps = None
 
     def work(self, member: Member) -> Iterator[None]:
-        """Looks what is open, finishes some of its partitions, reports."""
+        """Reads the open period, finishes some partitions, and reports them."""
         data, _ = self.tree.get(OPEN)
         yield
         named, _ = self.tree.get(PARTITIONS)
@@ -144,12 +144,12 @@ class World:
         old, version = self.tree.get(path)
         before = decode_progress(path, old) if old else ProgressNode(member.name, 0, {})
         if before.epoch > member.epoch:
-            return  # a later process of this name is at work
+            return  # a later process with this name has reported
         yield
         mine = [tp for tp in member.owned if tp in partitions.partitions]
         some = self.dice.sample(mine, self.dice.randint(0, len(mine))) if self.dice.random() < 0.5 else mine
         for partition in some:
-            self.really.add((partition, open_.number))
+            self.completed.add((partition, open_.number))
         yield
         finished = dict(before.finished)
         for partition in some:
@@ -158,7 +158,8 @@ class World:
             self.tree.write((path, encode_progress(ProgressNode(member.name, member.epoch, finished)), version))
 
     def lead(self, member: Member) -> Iterator[None]:
-        """Takes itself for the leader, rightly or not, reads everything one by one, and turns if it is time."""
+        """Acts as the leader, rightly or not: reads the nodes one by one, and advances the period if all have
+        finished."""
         self.leader_epoch += 1
         epoch = self.leader_epoch
         open_data, open_version = self.tree.get(OPEN)
@@ -176,41 +177,43 @@ class World:
         )
         now = self.all_partitions()
         yield
-        turn = next_step(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
-        if isinstance(turn, Advance):
-            self.carry_out(turn, open_version, partitions_version)
+        advance = next_step(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
+        if isinstance(advance, Advance):
+            self.execute(advance, open_version, partitions_version)
 
-    def carry_out(self, turn: Advance, open_version: int | None, partitions_version: int | None) -> None:
+    def execute(self, advance: Advance, open_version: int | None, partitions_version: int | None) -> None:
         before, _ = self.tree.get(OPEN)
-        asked = decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+        expected_partitions = (
+            decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
+        )
         writes = [
-            (OPEN, encode_open(turn.open_), open_version),
-            (PARTITIONS, encode_partitions(turn.partitions), partitions_version),
+            (OPEN, encode_open(advance.open_), open_version),
+            (PARTITIONS, encode_partitions(advance.partitions), partitions_version),
         ]
-        if turn.closed is not None:
-            writes.append((f"{HISTORY}{turn.closed.period.number}", encode_closed(turn.closed), None))
+        if advance.closed is not None:
+            writes.append((f"{HISTORY}{advance.closed.period.number}", encode_closed(advance.closed), None))
         self.tree.write(*writes)
-        self.check(turn, decode_open(OPEN, before) if before else None, asked)
+        self.check(advance, decode_open(OPEN, before) if before else None, expected_partitions)
 
-    # --- what must hold -----------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------
 
-    def check(self, turn: Advance, before: OpenNode | None, asked: frozenset[TopicPartition]) -> None:
+    def check(self, advance: Advance, before: OpenNode | None, expected_partitions: frozenset[TopicPartition]) -> None:
         expected = 0 if before is None else before.number + 1
-        if turn.open_.number != expected:
-            self.faults.append(f"period {turn.open_.number} opened where {expected} was next")
-        if before is None or turn.closed is None:
+        if advance.open_.number != expected:
+            self.faults.append(f"period {advance.open_.number} opened where {expected} was next")
+        if before is None or advance.closed is None:
             return
         number = before.number
-        if turn.closed.period.number != number or number in self.closed:
+        if advance.closed.period.number != number or number in self.closed:
             self.faults.append(
-                f"period {turn.closed.period.number} closed while {number} was open, after {self.closed}"
+                f"period {advance.closed.period.number} closed while {number} was open, after {self.closed}"
             )
         self.closed.append(number)
-        if early := [str(tp) for tp in asked if (tp, number) not in self.really]:
+        if early := [str(tp) for tp in expected_partitions if (tp, number) not in self.completed]:
             self.faults.append(f"period {number} closed before {', '.join(early)} had finished it")
 
-    def settle(self, periods: int) -> None:
-        """Nobody dies any more: those that live must get so much further."""
+    def require_progress(self, periods: int) -> None:
+        """Without further faults, the live members must close this number of periods."""
         goal = len(self.closed) + periods
         for _ in range(20_000):
             if len(self.closed) >= goal:

@@ -1,4 +1,5 @@
-"""The dual store against an oracle of plain dicts, while either store fails, heals, and others write past it."""
+"""The dual store compared with an oracle of plain dicts, while either store fails and recovers, and other clients write
+to the stores directly."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OFFSETS = st.integers(0, 12)
 TP = st.sampled_from(PARTITIONS)
 
 
-class NoWaiting:
+class FixedClock:
     def now_ms(self) -> int:
         return 0
 
@@ -33,8 +34,8 @@ class NoWaiting:
 
 
 @dataclass
-class Held:
-    """What the oracle thinks that one store holds: offset and version, as `MemoryStore` counts it."""
+class StoreState:
+    """The expected content of one store: offset and version, counted like `MemoryStore` does."""
 
     values: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
@@ -49,13 +50,13 @@ class Held:
 
 
 @dataclass
-class Waiting:
-    """What the oracle thinks is pending: the wanted offset, whether it may lower, and over which value."""
+class PendingWrite:
+    """An expected pending write: its offset, whether it may rewind, and the value that it replaces."""
 
     after: int | None
     lowers: bool
     over: tuple[int, int] | str | None
-    """The value seen in the secondary (None: no commit), or "unknown"."""
+    """The value read from the secondary (None: no commit), or "unknown"."""
 
 
 class DualModel(RuleBasedStateMachine):
@@ -63,15 +64,15 @@ class DualModel(RuleBasedStateMachine):
         super().__init__()
         self.kafka, self.zookeeper = MemoryStore("kafka"), MemoryStore("zookeeper")
         self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
-        self.dual = DualStore(self.primary, self.secondary, clock=NoWaiting())
-        self.p, self.s = Held(), Held()
-        self.waiting: dict[TopicPartition, Waiting] = {}
+        self.dual = DualStore(self.primary, self.secondary, clock=FixedClock())
+        self.p, self.s = StoreState(), StoreState()
+        self.pending: dict[TopicPartition, PendingWrite] = {}
         self.compared = False
-        """Whether a call has compared the clusters of both stores: until then nothing is written."""
+        """Whether a call has compared the clusters of both stores. Before that the dual store writes nothing."""
         self.down: set[str] = set()
         self.down_partitions: set[TopicPartition] = set()
 
-    # --- what goes wrong --------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------
 
     @rule(what=st.sampled_from(["primary read", "primary write", "secondary read", "secondary write", "answers"]))
     def fail(self, what: str) -> None:
@@ -106,16 +107,16 @@ class DualModel(RuleBasedStateMachine):
         for tp in self.down_partitions:
             self.secondary.fail("write", Unreachable("part", "down"), partition=tp)
 
-    # --- what people do ---------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------
 
-    @rule(wanted=st.dictionaries(TP, OFFSETS, min_size=1, max_size=3), allow_rewind=st.booleans())
-    def commit(self, wanted: dict[TopicPartition, int], allow_rewind: bool) -> None:
-        self._edit({tp: Change(OffsetAndMetadata(o), allow_rewind=allow_rewind) for tp, o in wanted.items()})
+    @rule(offsets=st.dictionaries(TP, OFFSETS, min_size=1, max_size=3), allow_rewind=st.booleans())
+    def commit(self, offsets: dict[TopicPartition, int], allow_rewind: bool) -> None:
+        self._edit({tp: Change(OffsetAndMetadata(o), allow_rewind=allow_rewind) for tp, o in offsets.items()})
 
-    @rule(tp=TP, offset=OFFSETS, guess=OFFSETS, right=st.booleans(), allow_rewind=st.booleans())
-    def commit_if(self, tp: TopicPartition, offset: int, guess: int, right: bool, allow_rewind: bool) -> None:
+    @rule(tp=TP, offset=OFFSETS, guessed=OFFSETS, use_current=st.booleans(), allow_rewind=st.booleans())
+    def commit_if(self, tp: TopicPartition, offset: int, guessed: int, use_current: bool, allow_rewind: bool) -> None:
         larger = self._larger(tp)
-        expected = Committed(larger if right and larger is not None else guess)
+        expected = Committed(larger if use_current and larger is not None else guessed)
         self._edit({tp: Change(OffsetAndMetadata(offset), expected, allow_rewind)})
 
     @rule(tps=st.sets(TP, min_size=1))
@@ -124,14 +125,14 @@ class DualModel(RuleBasedStateMachine):
 
     @rule(tp=TP, by=st.integers(1, 3), where=st.sampled_from(["primary", "secondary"]))
     def another_consumer_commits(self, tp: TopicPartition, by: int, where: str) -> None:
-        store, held = (self.kafka, self.p) if where == "primary" else (self.zookeeper, self.s)
-        offset = (held.offset(tp) or 0) + by
+        store, state = (self.kafka, self.p) if where == "primary" else (self.zookeeper, self.s)
+        offset = (state.offset(tp) or 0) + by
         store.commit("g", {tp: OffsetAndMetadata(offset)})
-        held.put(tp, offset)
+        state.put(tp, offset)
 
     @rule()
     def flush(self) -> None:
-        self._retry(dict(self.waiting))
+        self._retry(dict(self.pending))
         self.dual.flush()
 
     @rule()
@@ -141,7 +142,7 @@ class DualModel(RuleBasedStateMachine):
                 self.dual.fetch("g")
             except Unreachable:
                 return
-            raise AssertionError("a store that cannot be read was taken for one that holds nothing")
+            raise AssertionError("a failed read was treated as an empty store")
         self.compared = True
         expected = {tp: larger for tp in PARTITIONS if (larger := self._larger(tp)) is not None}
         assert {tp: c.offset for tp, c in self.dual.fetch("g").items() if isinstance(c, Committed)} == expected
@@ -156,17 +157,17 @@ class DualModel(RuleBasedStateMachine):
             (result,) = self.dual.edit([GroupEdit("g", changes)])
             assert all(isinstance(o.error, Unreachable) for o in result.outcomes.values())
             return
-        before = dict(self.waiting)
-        taken = {tp for tp, change in changes.items() if self._primary_takes(tp, change)}
-        reported = {tp for tp in taken if self._secondary(tp, changes[tp])}
-        self._retry({tp: w for tp, w in before.items() if self.waiting.get(tp) is w})
+        before = dict(self.pending)
+        accepted = {tp for tp, change in changes.items() if self._primary_accepts(tp, change)}
+        reported = {tp for tp in accepted if self._secondary_fails(tp, changes[tp])}
+        self._retry({tp: w for tp, w in before.items() if self.pending.get(tp) is w})
 
         (result,) = self.dual.edit([GroupEdit("g", changes)])
 
-        assert {tp for tp, o in result.outcomes.items() if o.status is not EditStatus.FAILED} == taken
+        assert {tp for tp, o in result.outcomes.items() if o.status is not EditStatus.FAILED} == accepted
         assert set(result.secondary) == reported
 
-    def _primary_takes(self, tp: TopicPartition, change: Change) -> bool:
+    def _primary_accepts(self, tp: TopicPartition, change: Change) -> bool:
         after = change.after.offset if change.after else None
         mine, theirs = self.p.offset(tp), self.s.offset(tp)
         if self.down & {"primary read", "primary write"}:
@@ -179,46 +180,46 @@ class DualModel(RuleBasedStateMachine):
             larger = self._larger(tp)
             if isinstance(change.expected, Committed) and change.expected.offset != larger:
                 return False
-            waiting = self.waiting.get(tp)
-            if not (waiting and waiting.lowers and change.expected is None):
+            pending = self.pending.get(tp)
+            if not (pending and pending.lowers and change.expected is None):
                 floor = max((o for o in (mine, theirs) if o is not None), default=None)
         if after is not None and floor is not None and after < floor and not change.allow_rewind:
             return False
         self.p.put(tp, after)
         return True
 
-    def _secondary(self, tp: TopicPartition, change: Change) -> bool:
-        """Does to the oracle's secondary what should happen; whether a failure is to be reported."""
+    def _secondary_fails(self, tp: TopicPartition, change: Change) -> bool:
+        """Applies a change to the oracle's secondary. Returns whether the dual store must report a failure."""
         after = change.after.offset if change.after else None
-        old = self.waiting.pop(tp, None)
+        old = self.pending.pop(tp, None)
         lowers = change.allow_rewind or after is None or (old is not None and old.lowers)
         over = "unknown" if "secondary read" in self.down else self.s.values.get(tp)
         if over != "unknown" and self.s.offset(tp) == after:
             return False
-        return self._write(tp, Waiting(after, lowers, over))
+        return self._write(tp, PendingWrite(after, lowers, over))
 
-    def _write(self, tp: TopicPartition, waiting: Waiting) -> bool:
+    def _write(self, tp: TopicPartition, pending: PendingWrite) -> bool:
         if "secondary write" in self.down or tp in self.down_partitions:
-            self.waiting[tp] = waiting
+            self.pending[tp] = pending
             return True
         here = self.s.offset(tp)
-        refused = False
-        if here == waiting.after:
+        rejected = False
+        if here == pending.after:
             pass
-        elif waiting.lowers:
-            refused = waiting.over != "unknown" and self.s.values.get(tp) != waiting.over
+        elif pending.lowers:
+            rejected = pending.over != "unknown" and self.s.values.get(tp) != pending.over
         else:
-            refused = here is not None and waiting.after is not None and here > waiting.after
-        if not refused:
-            self.s.put(tp, waiting.after)
+            rejected = here is not None and pending.after is not None and here > pending.after
+        if not rejected:
+            self.s.put(tp, pending.after)
         if "answers" in self.down:
-            self.waiting[tp] = waiting
+            self.pending[tp] = pending
             return True
-        self.waiting.pop(tp, None)
-        return refused
+        self.pending.pop(tp, None)
+        return rejected
 
-    def _retry(self, waiting: dict[TopicPartition, Waiting]) -> None:
-        for tp, w in waiting.items():
+    def _retry(self, pending: dict[TopicPartition, PendingWrite]) -> None:
+        for tp, w in pending.items():
             if "primary read" in self.down:
                 continue
             now = self.p.offset(tp)
@@ -227,35 +228,35 @@ class DualModel(RuleBasedStateMachine):
             if same or ahead:
                 self._write(tp, w)
             else:
-                self.waiting.pop(tp)
+                self.pending.pop(tp)
 
     def _larger(self, tp: TopicPartition) -> int | None:
         return max((o for o in (self.p.offset(tp), self.s.offset(tp)) if o is not None), default=None)
 
-    # --- what always holds ------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------
 
     @invariant()
-    def both_stores_hold_what_the_oracle_says(self) -> None:
-        for store, held in ((self.kafka, self.p), (self.zookeeper, self.s)):
+    def both_stores_equal_the_oracle(self) -> None:
+        for store, state in ((self.kafka, self.p), (self.zookeeper, self.s)):
             assert {tp: c.offset for tp, c in store.data.get("g", {}).items()} == {
-                tp: offset for tp, (offset, _) in held.values.items()
+                tp: offset for tp, (offset, _) in state.values.items()
             }
 
     @invariant()
-    def what_is_pending_is_visible(self) -> None:
+    def pending_writes_are_visible(self) -> None:
         shown = self.dual.pending.get("g", {})
         assert {tp: p.after.offset if p.after else None for tp, p in shown.items()} == {
-            tp: w.after for tp, w in self.waiting.items()
+            tp: w.after for tp, w in self.pending.items()
         }
 
     def teardown(self) -> None:
-        """Once all is well again and nobody else writes, both stores say what the primary was told last."""
+        """After recovery, without other writers, both stores have the offsets that were last written to the primary."""
         self.down, self.down_partitions = set(), set()
         self._arm()
-        self._retry(dict(self.waiting))
+        self._retry(dict(self.pending))
         self.dual.close()
         assert self.dual.pending == {}
-        self.both_stores_hold_what_the_oracle_says()
+        self.both_stores_equal_the_oracle()
 
 
 TestDualModel = DualModel.TestCase

@@ -1,4 +1,5 @@
-"""The migration against a plain-dict oracle: plan, apply, crash, resume, roll back, while others write both stores."""
+"""The migration compared with an oracle of plain dicts: plan, apply, crash, resume and roll back, while other clients
+write to both stores."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from offsetmgr.testing.memory import MemoryStore
 
 
 @pytest.fixture(autouse=True)
-def only_processes_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kills here end a process, and what it had written stays: a sync would change nothing but the time."""
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips fsync: the kills end only the process, so its writes survive, and a sync would only take time."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -35,15 +36,15 @@ GROUPS = ("g0", "g1", "g2")
 PARTITIONS = tuple(TopicPartition("t", p) for p in range(3))
 KEYS = tuple((group, tp) for group in GROUPS for tp in PARTITIONS)
 OFFSETS = st.integers(0, 20)
-Held = dict[tuple[str, TopicPartition], int]
+Offsets = dict[tuple[str, TopicPartition], int]
 
 
 class Killed(BaseException):
-    """Stands for a kill at a journal step."""
+    """Represents a kill at a journal step."""
 
 
 class DyingJournal(Journal):
-    """Dies at its ``left``-th append, before it or after its fsync."""
+    """Raises `Killed` at its ``left``-th append, before it or after its fsync."""
 
     left: int | None = None
     after = False
@@ -59,13 +60,13 @@ class DyingJournal(Journal):
         super().append(records)
 
 
-def held(store: MemoryStore) -> Held:
+def offsets_in(store: MemoryStore) -> Offsets:
     return {(group, tp): c.offset for group, found in store.data.items() for tp, c in found.items()}
 
 
 class MigrationModel(RuleBasedStateMachine):
-    """``before`` is what the target held when the plan was made; ``touched`` are the partitions that others changed
-    in the target since."""
+    """``before`` is the content of the target when the plan was made; ``touched`` are the partitions of the target that
+    other clients have changed since."""
 
     @initialize()
     def start(self) -> None:
@@ -73,9 +74,9 @@ class MigrationModel(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.source, self.target = MemoryStore("source"), MemoryStore("target")
         self.plan: PlanFile | None = None
-        self.before: Held = {}
+        self.before: Offsets = {}
         self.touched: set[tuple[str, TopicPartition]] = set()
-        self.oracle_source: Held = {}
+        self.oracle_source: Offsets = {}
         self.number = 0
         self.rolled_back = False
 
@@ -85,12 +86,12 @@ class MigrationModel(RuleBasedStateMachine):
             self.directory.cleanup()
 
     @rule(key=st.sampled_from(KEYS), offset=OFFSETS)
-    def somebody_commits_to_the_source(self, key, offset):
+    def another_client_commits_to_the_source(self, key, offset):
         self._write(self.source, key, offset)
         self.oracle_source[key] = offset
 
     @rule(key=st.sampled_from(KEYS), offset=OFFSETS)
-    def somebody_commits_to_the_target(self, key, offset):
+    def another_client_commits_to_the_target(self, key, offset):
         self._write(self.target, key, offset)
         self.touched.add(key)
 
@@ -98,25 +99,25 @@ class MigrationModel(RuleBasedStateMachine):
         store.data.setdefault(key[0], {})[key[1]] = Committed(offset)
 
     @rule(mode=st.sampled_from(AheadPolicy))
-    def plan_again(self, mode):
+    def make_a_plan(self, mode):
         self.number += 1
         path = Path(self.directory.name) / f"{self.number}.json"
         planner = Planner(self.source, self.target, PlanOptions(mode), SystemClock())
         write_plan(path, planner.header(), planner.plan(planner.selected_groups()))
-        self.plan, self.before, self.touched = PlanFile(path), held(self.target), set()
+        self.plan, self.before, self.touched = PlanFile(path), offsets_in(self.target), set()
         self.rolled_back = False
 
     @precondition(lambda self: self.plan is not None and not self.rolled_back)
     @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
-    def apply_it(self, kill, after):
-        now = held(self.target)
+    def apply_the_plan(self, kill, after):
+        now = offsets_in(self.target)
         report = self._run("apply", kill, after)
         steps = {(g.group, s.tp): s for g in self.plan.groups() for s in g.writes()}
-        found = held(self.target)
+        found = offsets_in(self.target)
         for key in KEYS:
             step = steps.get(key)
             if found.get(key) != now.get(key):
-                assert step is not None, f"{key} was not to be written"
+                assert step is not None, f"{key} is not in the plan"
                 assert found[key] == step.after.offset
                 assert now.get(key) == (step.target.offset if step.target else None)
                 assert now.get(key, -1) < found[key] or step.action.value == "rewind"
@@ -129,23 +130,23 @@ class MigrationModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plan is not None)
     @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
-    def roll_it_back(self, kill, after):
+    def roll_back_the_plan(self, kill, after):
         if not self._state().apply.intents:
             return
-        now = held(self.target)
+        now = offsets_in(self.target)
         try:
             report = self._run("undo", kill, after)
-        except JournalError:  # nothing to roll back: others were there before every write that was meant
-            assert held(self.target) == now
+        except JournalError:  # nothing to roll back: other clients changed every planned partition first
+            assert offsets_in(self.target) == now
             state = self._state()
             applied = [state.partitions(state.apply, group.group) for group in self.plan.groups()]
             assert not any(group.written or group.in_doubt for group in applied)
             return
         self.rolled_back = True
-        found = held(self.target)
+        found = offsets_in(self.target)
         for key in KEYS:
             if found.get(key) != now.get(key):
-                assert found.get(key) == self.before.get(key), f"{key} got something else than its before-image"
+                assert found.get(key) == self.before.get(key), f"{key} differs from its before-image"
             if report is not None and key not in self.touched:
                 assert found.get(key) == self.before.get(key), f"{key} was not restored"
 
@@ -154,7 +155,7 @@ class MigrationModel(RuleBasedStateMachine):
         return MigrationState.read(journal_path(self.plan.path), self.plan.sha256)
 
     def _run(self, command: str, kill: int | None, after: bool) -> Report | None:
-        """Runs a command; None where it was killed."""
+        """Runs a command. Returns None if it was killed."""
         assert self.plan is not None
         state = self._state()
         journal = DyingJournal(journal_path(self.plan.path), plan_sha256=self.plan.sha256, clock=SystemClock())
@@ -169,7 +170,7 @@ class MigrationModel(RuleBasedStateMachine):
     @invariant()
     def the_source_is_untouched(self) -> None:
         if hasattr(self, "source"):
-            assert held(self.source) == self.oracle_source
+            assert offsets_in(self.source) == self.oracle_source
 
 
 TestMigrationModel = MigrationModel.TestCase

@@ -1,4 +1,4 @@
-"""No period skipped, none closed early, none closed twice, none stuck while a live member could go on."""
+"""No period is skipped, closed early, closed twice, or stuck while a live member can continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
 
 
 def run(seed: int, steps: int = 120) -> World:
-    """One life of a small group: kills, freezes, awakenings, restarts under the same name, growth; then peace."""
+    """Runs a small group through kills, freezes, resumes, restarts under the same name and growth, then without
+    faults."""
     world = World(seed, {"a": 3, "b.c": 2}, ["m1", "m2", "m3"])
     dice = world.dice
     for _ in range(steps):
@@ -35,17 +36,17 @@ def run(seed: int, steps: int = 120) -> World:
         elif act < 0.08:
             world.grow()
         elif act < 0.16 and world.frozen:
-            woken = dice.choice(world.frozen)  # goes on for a step where it was, without anybody taking it back
+            woken = dice.choice(world.frozen)  # continues for one step without rejoining
             world.step(woken)
             if dice.random() < 0.2:
                 world.frozen.remove(woken)
         else:
             world.step(dice.choice(world.members))
-    world.settle(3)
+    world.require_progress(3)
     return world
 
 
-def test_any_order_of_crashes_freezes_and_growth_keeps_the_rule() -> None:
+def test_no_order_of_crashes_freezes_and_growth_breaks_the_barrier() -> None:
     dice = random.Random(SEED)
     periods = 0
     for _ in range(RUNS):
@@ -56,9 +57,9 @@ def test_any_order_of_crashes_freezes_and_growth_keeps_the_rule() -> None:
     assert periods >= 3 * RUNS
 
 
-@pytest.mark.parametrize("fault", ["nobody holds", "whoever reported"])
+@pytest.mark.parametrize("fault", ["no partition lags", "any period counts"])
 def test_the_simulation_finds_a_barrier_that_closes_early(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    if fault == "nobody holds":
+    if fault == "no partition lags":
         monkeypatch.setattr(leader_decision, "lagging_partitions", lambda open_, finished: [])
         monkeypatch.setattr(barrier, "lagging_partitions", lambda open_, finished: [])
     else:  # a partition counts as finished once it has finished any period
@@ -68,7 +69,7 @@ def test_the_simulation_finds_a_barrier_that_closes_early(monkeypatch: pytest.Mo
     assert any("had finished it" in fault for seed in range(5) for fault in run(seed).faults)
 
 
-def test_the_simulation_finds_a_turn_that_is_not_conditional(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_an_unconditional_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulated_periods.Tree.write", _write_anyway)
     assert any(run(seed).faults for seed in range(200))
 

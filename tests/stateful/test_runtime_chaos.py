@@ -1,10 +1,10 @@
-"""Two runtimes on one log in memory, under everything that happens to managers: appends that fail in each way, claims
-that fail, shard groups that move in good order, leases that end with the shard groups already somebody else's, late
+"""Two runtimes on one in-memory log, through every fault of managers: each kind of failed append, failed claims, shard
+groups that are revoked and assigned regularly, leases that expire after another manager got the shard groups, and late
 claims.
 
-Clients commit rising offsets to whichever manager takes them, and fetch. No fetch that is answered may give less than
-what was acknowledged before it began, or more than what was ever sent; in the end both memories are what a fresh load
-gives, and nothing is left in flight.
+Clients commit increasing offsets at a random manager, and fetch. A successful fetch returns at least the offset that
+was acknowledged before it began, and at most the last offset that was sent. In the end the state of both runtimes
+equals a fresh load of the log, and no write is in flight.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CONFIG = ManagerConfig(
 class Lease:
     def __init__(self) -> None:
         self.good = True
-        self.lost_slots: set[int] = set()
+        self.lost_shard_groups: set[int] = set()
 
     def valid(self) -> bool:
         return self.good
 
     def on_fenced(self, shard_group: int, why: str) -> None:
-        self.lost_slots.add(shard_group)
+        self.lost_shard_groups.add(shard_group)
 
 
 class Cluster:
-    """Two managers, and a referee who moves shard groups between them by the rules of `ownership_protocol`."""
+    """Two managers, and the assignment that moves shard groups between them by the rules of `ownership_protocol`."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -56,7 +56,7 @@ class Cluster:
         self.acknowledged = dict.fromkeys((f"g{number}" for number in range(GROUPS)), -1)
         self.sent = dict(self.acknowledged)
         self.answered = 0
-        self.over = False
+        self.stopped = False
 
     async def start(self) -> None:
         for manager in self.managers:
@@ -64,8 +64,8 @@ class Cluster:
         for shard_group, owner in self.owner.items():
             self.managers[owner].on_assigned(shard_group)
 
-    async def happen(self) -> None:
-        """One event."""
+    async def inject_event(self) -> None:
+        """Injects one random event."""
         shard_group = self.rng.randrange(8)
         event = self.rng.choices(["append", "claim", "read", "move", "lapse", "zombie"], [8, 3, 1, 3, 1, 2])[0]
         if event == "append":
@@ -79,35 +79,35 @@ class Cluster:
             self.owner[shard_group] = 1 - self.owner[shard_group]
             self.managers[self.owner[shard_group]].on_assigned(shard_group)
         elif event == "lapse":
-            await self.lapse(self.rng.randrange(2))
+            await self.expire_lease(self.rng.randrange(2))
         else:
             with contextlib.suppress(Unreachable):
                 self.log.writer(shard_group).claim(
                     1
                 )  # who was frozen before its claim, and then sees that its lease is over
         for number, lease in enumerate(self.leases):
-            for lost in sorted(lease.lost_slots):
-                lease.lost_slots.discard(lost)
+            for lost in sorted(lease.lost_shard_groups):
+                lease.lost_shard_groups.discard(lost)
                 if self.owner[lost] == number:
-                    self.managers[number].on_assigned(lost)  # after it has rejoined
+                    self.managers[number].on_assigned(lost)  # the manager has rejoined
 
-    async def lapse(self, who: int) -> None:
-        """A manager's lease ends, and the other one has its shard groups before it knows."""
-        self.leases[who].good = False
-        shard_groups = [shard_group for shard_group, owner in self.owner.items() if owner == who]
+    async def expire_lease(self, manager: int) -> None:
+        """A manager's lease expires, and the other manager gets its shard groups before it notices."""
+        self.leases[manager].good = False
+        shard_groups = [shard_group for shard_group, owner in self.owner.items() if owner == manager]
         for shard_group in shard_groups:
-            self.owner[shard_group] = 1 - who
-            self.managers[1 - who].on_assigned(shard_group)
+            self.owner[shard_group] = 1 - manager
+            self.managers[1 - manager].on_assigned(shard_group)
         await asyncio.sleep(self.rng.random() * 0.02)
-        await asyncio.gather(*[self.managers[who].on_revoked(shard_group) for shard_group in shard_groups])
-        self.leases[who].good = True
+        await asyncio.gather(*[self.managers[manager].on_revoked(shard_group) for shard_group in shard_groups])
+        self.leases[manager].good = True
 
     async def client(self, number: int) -> None:
         rng = random.Random(self.rng.random())
         mine = [group for index, group in enumerate(self.acknowledged) if index % CLIENTS == number]
-        while not self.over:
+        while not self.stopped:
             group = rng.choice(mine)
-            # One after the other is sent to one manager: through several, nobody could say which one is the last.
+            # All commits of a round go to one manager: through several managers their order would be undefined.
             manager = self.managers[rng.randrange(2)]
             await asyncio.gather(*[self.commit(manager, group, rng) for _ in range(rng.randrange(1, 4))])
             self.fetch(rng.choice(list(self.acknowledged)), rng.randrange(2))
@@ -138,27 +138,27 @@ def test_two_managers_under_every_failure(seed: int) -> None:
         await cluster.start()
         clients = [asyncio.create_task(cluster.client(number)) for number in range(CLIENTS)]
         for _ in range(EVENTS):
-            await cluster.happen()
+            await cluster.inject_event()
             await asyncio.sleep(cluster.rng.random() * 0.005)
-        cluster.over = True
+        cluster.stopped = True
         await asyncio.gather(*clients)
         assert cluster.answered > EVENTS
         assert max(cluster.acknowledged.values()) > 0
-        await _at_rest(cluster)
+        await _wait_until_stable(cluster)
         assert [manager.metrics()["pending_records"] for manager in cluster.managers] == [0, 0]
-        await _nothing_is_lost(cluster)
+        await _check_nothing_is_lost(cluster)
         for manager in cluster.managers:
             await manager.close()
 
     asyncio.run(asyncio.wait_for(work(), 600))
 
 
-async def _at_rest(cluster: Cluster) -> None:
-    """Every shard group is served by its owner, which has nothing left to find out."""
+async def _wait_until_stable(cluster: Cluster) -> None:
+    """Waits until every shard group is active at its owner, and no shard is recovering."""
     while True:
         for number, lease in enumerate(cluster.leases):
-            for shard_group in sorted(lease.lost_slots):
-                lease.lost_slots.discard(shard_group)
+            for shard_group in sorted(lease.lost_shard_groups):
+                lease.lost_shard_groups.discard(shard_group)
                 if cluster.owner[shard_group] == number:
                     cluster.managers[number].on_assigned(shard_group)
         statuses = [manager.status() for manager in cluster.managers]
@@ -168,7 +168,7 @@ async def _at_rest(cluster: Cluster) -> None:
         await asyncio.sleep(0.001)
 
 
-async def _nothing_is_lost(cluster: Cluster) -> None:
+async def _check_nothing_is_lost(cluster: Cluster) -> None:
     fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause_s=0.01))
     await fresh.start()
     for shard_group in range(8):

@@ -1,4 +1,4 @@
-"""The shard against its oracle, over a log in memory, in both record formats and in plain text."""
+"""The shard compared with its oracle on an in-memory log, in both record formats and in plain text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 from hypothesis import settings
 from scenarios.plain_format import PlainFormat
+from scenarios.scenario_log import MemoryScenarioLog
 from scenarios.shard_model import ShardModel
-from scenarios.world import MemoryWorld
 
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.kafka import KafkaRecordFormat
@@ -17,8 +17,8 @@ SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=50, deadline
 
 
 class InMemory(ShardModel):
-    def new_world(self) -> MemoryWorld:
-        return MemoryWorld()
+    def new_log(self) -> MemoryScenarioLog:
+        return MemoryScenarioLog()
 
 
 class AvroModel(InMemory):

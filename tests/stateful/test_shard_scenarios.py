@@ -1,4 +1,4 @@
-"""The scenarios of ``tests/scenarios/shard`` on a log in memory, in every record format."""
+"""The scenarios of ``tests/scenarios/shard`` on an in-memory log, in every record format."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from scenarios.plain_format import PlainFormat
-from scenarios.shard_script import SCENARIOS, play
-from scenarios.world import MemoryWorld
+from scenarios.scenario_log import MemoryScenarioLog
+from scenarios.shard_script import SCENARIOS, run_scenario
 
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
@@ -19,4 +19,4 @@ from offsetmgr.records.kafka import KafkaRecordFormat
 )
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(scenario: Path, record_format: RecordFormat) -> None:
-    play(scenario, MemoryWorld(), record_format)
+    run_scenario(scenario, MemoryScenarioLog(), record_format)

@@ -1,12 +1,12 @@
-"""Entries mutated by the thousand, in a process whose memory is bounded: what is accepted of them.
+"""Mutates log entries by the thousand in a process with bounded memory, and checks how the reader handles each.
 
-Arguments: ``SEED COUNT``. Prints a JSON object: how many mutations ended how, the most memory that was held beyond the
-beginning, and the first things that were wrong.
+Arguments: ``SEED COUNT``. Prints a JSON object: the number of mutations by outcome, the growth of the memory in KiB,
+and the first wrong results.
 
-What is accepted is what the checksum proves. Beside it stand an entry's offset and, in format 2, its leader epoch:
-where they alone are changed, the entry has the same records under offsets that are moved as its own is, and the
-examination of a log doubts it where it overlaps with others. In half of the mutations the checksum is put right again:
-then it proves nothing, and whatever does not keep to the format is refused.
+The reader may accept only content that the checksum proves. The checksum does not cover an entry's offset and, in
+format 2, its leader epoch. If a mutation changes only these, the entry has the same records under shifted offsets, and
+the examination of the log reports a suspicion if the entry overlaps with others. In half of the mutations, the script
+corrects the checksum. It then proves nothing, and the reader must reject every entry that violates the format.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.recovery import examine
 
 TIME = 1_700_000_000_000
-ROOM = 256 * 1024 * 1024
-"""Bytes of address space beyond the beginning: what tries to take more fails, and is told."""
+MEMORY_GROWTH_LIMIT = 256 * 1024 * 1024
+"""Bytes of address space beyond those at the start. An allocation beyond the limit fails, and the script reports it."""
 MAX_DECOMPRESSED_BYTES = 8 * 1024 * 1024
 EXTREMES = (0, 1, 13, 14, 48, 49, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-TYPED = (CorruptData, UnknownVersion, LimitExceeded)
+TYPED_ERRORS = (CorruptData, UnknownVersion, LimitExceeded)
 
 
 def records(first: int, number: int, *, time: bool = True, headers: bool = False) -> list[Record]:
@@ -51,14 +51,14 @@ def records(first: int, number: int, *, time: bool = True, headers: bool = False
 
 
 def entries(first: int) -> list[bytes]:
-    """One of every kind, each with the offsets from ``first`` to ``first + 5``."""
+    """Returns one entry of every kind, each with the offsets from ``first`` to ``first + 5``."""
     writer = Producer(4000, 2, 17, transactional=True)
     return [
         *(message_set(records(first, 6, time=False), 0, codec) for codec in (1, 2, 3)),
         *(message_set(records(first, 6), 1, codec) for codec in (1, 2, 3)),
         *(batch(records(first, 6, headers=True), codec, leader_epoch=3) for codec in range(5)),
         batch(records(first, 6), 2, producer=writer, leader_epoch=3),
-        batch(records(first, 1), last_offset=first + 5),  # compaction took the others
+        batch(records(first, 1), last_offset=first + 5),  # compaction removed the others
         end_of_transaction(first + 5, writer, commit=True, timestamp=TIME),
         message_set([Record(first + 5, None, b"k", b"alone")], 0),
         message_set([Record(first + 5, TIME, None, None)], 1),
@@ -102,8 +102,8 @@ def mutated(chance: random.Random, entry: bytes) -> bytes:
     return bytes(out)
 
 
-def put_right(data: bytes) -> bytes:
-    """With the size and the checksum that its bytes should have."""
+def with_valid_checksum(data: bytes) -> bytes:
+    """Sets the size and the checksum that the bytes require."""
     out = bytearray(data)
     if len(out) < 26:
         return data
@@ -116,7 +116,7 @@ def put_right(data: bytes) -> bytes:
 
 
 def same_under_the_checksum(data: bytes, known: bytes) -> bool:
-    """Whether two entries differ at most in what no checksum covers (Java takes versions over 2 for 2)."""
+    """Whether two entries differ at most in bytes that no checksum covers. (Java reads versions above 2 as 2.)"""
     if data[8:12] != known[8:12]:
         return False
     if known[16] < 2:
@@ -124,40 +124,40 @@ def same_under_the_checksum(data: bytes, known: bytes) -> bool:
     return 2 <= data[16] <= 0x7F and data[17:] == known[17:]
 
 
-def wrong_with_raw(data: bytes) -> tuple[str, str]:
-    """The outcome for a log around a mutated entry, its checksum as it was; and what is wrong about it, or ""."""
+def check_raw(data: bytes) -> tuple[str, str]:
+    """Examines a log around a mutated entry with its original checksum. Returns the outcome, and the defect or ""."""
     log = BEFORE + data
     found = examine(io.BytesIO(log), 94, "log")
-    doubted = moved = False
+    suspicious = moved = False
     walk = EntryReader(io.BytesIO(log), "log", end=found.valid_bytes)
     last = 93
     for entry in walk:
         knowns = [known for known in KNOWN if same_under_the_checksum(entry.data, known)]
         if not knowns:
-            return "accepted", f"an entry that nobody has written: {entry.data.hex()}"
+            return "accepted", f"an entry that was never written: {entry.data.hex()}"
         (offset,) = struct.unpack_from(">q", knowns[0])
         try:
             read = entry.batch(limit=MAX_DECOMPRESSED_BYTES)
-        except TYPED:
-            doubted = True
+        except TYPED_ERRORS:
+            suspicious = True
             continue
         original = next(iter(EntryReader(io.BytesIO(knowns[0]), "known"))).batch()
         # Compressed messages of format 0 carry their own offsets.
         by = 0 if read.magic == 0 and read.codec else entry.offset - offset
         if read.records != [record._replace(offset=record.offset + by) for record in original.records]:
-            return "accepted", f"records that nobody has written: {entry.data.hex()}"
+            return "accepted", f"records that were never written: {entry.data.hex()}"
         if entry.offset != offset and read.last_offset <= last:
             moved = True
         last = read.last_offset
-    if (moved or doubted) and not found.suspicion_count:
-        return "accepted", f"an entry out of its place, without a doubt: {log.hex()}"
+    if (moved or suspicious) and not found.suspicion_count:
+        return "accepted", f"an entry out of order, without a suspicion: {log.hex()}"
     if found.damage is not None:
         return "damage", ""
-    return ("doubt" if found.suspicion_count else "sound"), ""
+    return ("suspicious" if found.suspicion_count else "sound"), ""
 
 
-def wrong_with_proved(data: bytes) -> tuple[str, str]:
-    """The same for an entry whose checksum is that of its bytes, whatever they are."""
+def check_corrected(data: bytes) -> tuple[str, str]:
+    """Reads an entry with a valid checksum. Returns the outcome, and the defect or ""."""
     try:
         for entry in EntryReader(io.BytesIO(data), "log"):
             entry.header()
@@ -165,7 +165,7 @@ def wrong_with_proved(data: bytes) -> tuple[str, str]:
             found = entry.batch(controls=True, limit=MAX_DECOMPRESSED_BYTES)
             if sum(len(r.key or b"") + len(r.value or b"") for r in found.records) > MAX_DECOMPRESSED_BYTES:
                 return "records", "records over the limit"
-    except TYPED as error:
+    except TYPED_ERRORS as error:
         return type(error).__name__, ""
     return "records", ""
 
@@ -173,7 +173,7 @@ def wrong_with_proved(data: bytes) -> tuple[str, str]:
 def main(seed: int, count: int) -> None:
     chance = random.Random(seed)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_GROWTH_LIMIT, size + MEMORY_GROWTH_LIMIT))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
@@ -182,11 +182,11 @@ def main(seed: int, count: int) -> None:
         raw = number % 2 == 0
         try:
             outcome, found = (
-                wrong_with_raw(entry + chance.choice(BEHIND)) if raw else wrong_with_proved(put_right(entry))
+                check_raw(entry + chance.choice(BEHIND)) if raw else check_corrected(with_valid_checksum(entry))
             )
         except OffsetMgrError as error:
             outcome, found = "error", f"{type(error).__name__} ({error}) for {entry.hex()}"
-        except Exception as error:  # whatever it is, it should have been one of ours
+        except Exception as error:  # the reader must raise only OffsetMgrError
             outcome, found = "crash", f"{type(error).__name__} ({error}) for {entry.hex()}"
         outcomes[f"{'raw' if raw else 'proved'}: {outcome}"] += 1
         if found and len(wrong) < 5:

@@ -1,4 +1,4 @@
-"""One migration between two stores in memory, with the commands as methods: for tests of the state machine."""
+"""One migration between two in-memory stores, for tests of the state machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDERS = [TopicPartition("orders", p) for p in range(4)]
 
 @dataclass
 class Migration:
-    """One plan between two stores, with the commands as methods."""
+    """One plan between two stores. Each command is a method."""
 
     directory: Path
     source: MemoryStore = field(default_factory=lambda: MemoryStore("source"))
@@ -59,14 +59,14 @@ class Migration:
         verifier = MigrationVerifier(PlanFile(self.path), self.source, self.target)
         return {f"{v.target_group} {v.tp}": v.status for v in verifier.results()}
 
-    def held(self) -> dict[str, dict[TopicPartition, int]]:
-        return {g: {tp: c.offset for tp, c in held.items()} for g, held in self.target.data.items() if held}
+    def target_offsets(self) -> dict[str, dict[TopicPartition, int]]:
+        return {g: {tp: c.offset for tp, c in stored.items()} for g, stored in self.target.data.items() if stored}
 
 
 def commit(store: MemoryStore, group: str, *offsets: int | None) -> None:
     """Sets ``orders`` 0, 1, ... of a group; None leaves a partition without a commit."""
-    held = {tp: Committed(o, version=0) for tp, o in zip(ORDERS, offsets, strict=False) if o is not None}
-    store.data.setdefault(group, {}).update(held)
+    committed = {tp: Committed(o, version=0) for tp, o in zip(ORDERS, offsets, strict=False) if o is not None}
+    store.data.setdefault(group, {}).update(committed)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class OneLog:
 
     log: LogRange | OffsetMgrError
     id: str = "one-log"
-    asked: list[TopicPartition] = field(default_factory=list)
+    requested: list[TopicPartition] = field(default_factory=list)
 
     def cluster_id(self) -> str:
         return self.id
@@ -88,5 +88,5 @@ class OneLog:
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         new = list(partitions)
-        self.asked += new
+        self.requested += new
         return dict.fromkeys(new, self.log)

@@ -1,4 +1,4 @@
-"""What keys and values can hold, for the tests of the record formats."""
+"""Hypothesis strategies for keys and values, for the tests of the record formats."""
 
 from __future__ import annotations
 

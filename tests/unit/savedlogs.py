@@ -1,4 +1,4 @@
-"""Logs of offsets on a disk, written by hand, for the tests of what is read off them."""
+"""Writes logs of an offsets topic to the disk, for the tests of commands that read them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDED = Producer(7, 0, 0, transactional=True)
 def entry(
     at: int, group: str, offset: int | None, *, partition: int = 0, epoch: int = 0, producer: Producer | None = None
 ) -> bytes:
-    """One commit (None: a deletion) as the log's record at ``at``."""
+    """Returns the log's record at offset ``at``: a commit, or a deletion if ``offset`` is None."""
     key, value = KAFKA.encode_commit(group, "orders", [(partition, offset or 0, -1, "")], NOON, None)[0]
     records = [Record(at, NOON, key, None if offset is None else value)]
     return batch(records, leader_epoch=epoch, producer=producer)
@@ -36,8 +36,8 @@ def write(directory: Path, *segments: tuple[int, bytes]) -> Path:
     return directory
 
 
-class Heard:
-    """A listener that remembers."""
+class RecordedEvents:
+    """Records the notes and errors of a read."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -53,14 +53,14 @@ class Heard:
         assert 0 < done <= total
 
 
-def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], Heard]:
-    """Each group's offset in partition 0 of orders, and what was heard."""
-    heard = Heard()
-    groups = list(saved_groups(find_topic_directories(dirs), heard, processes=processes))
-    assert len({group.group for group in groups}) == len(groups), "every group is given once"
-    return {group.group: group.offsets[ORDERS].offset for group in groups}, heard
+def read(*dirs: Path, processes: int = 1) -> tuple[dict[str, int], RecordedEvents]:
+    """Returns each group's offset in partition 0 of orders, and the recorded events."""
+    events = RecordedEvents()
+    groups = list(saved_groups(find_topic_directories(dirs), events, processes=processes))
+    assert len({group.group for group in groups}) == len(groups), "every group is returned once"
+    return {group.group: group.offsets[ORDERS].offset for group in groups}, events
 
 
 def group_of(partition: int, partitions: int, prefix: str = "g") -> str:
-    """A group that belongs to this partition of a topic of so many."""
+    """Returns a group that belongs to this partition of a topic with this number of partitions."""
     return next(name for n in range(10_000) if shard_for(name := f"{prefix}{n}", partitions) == partition)

@@ -1,4 +1,4 @@
-"""Stores in memory behind the listener, for the tests of `StoreBackend`: running one, and asking it."""
+"""In-memory stores behind the listener, and requests to them, for the tests of `StoreBackend`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class SlowStore(MemoryStore):
-    """Waits in each stream of edits until it is let go, and remembers what each stream was."""
+    """Waits in each stream of edits until ``go`` is set, and records the streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SlowStore(MemoryStore):
 
 @asynccontextmanager
 async def running(store: Any, **options: Any) -> AsyncIterator[StoreBackend]:
-    # A second store that is slow because the machine is busy is waited for, unless that is what is tested.
+    # The backend waits long for the second store, in case the machine is busy; a test of the wait sets the option.
     backend = StoreBackend(store, HERE, **{"secondary_wait_s": 20.0, **options})
     await backend.start()
     try:
@@ -61,7 +61,7 @@ async def until(condition: Any, what: str) -> None:
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{what} has not come")
+    raise AssertionError(f"timed out while waiting for {what}")
 
 
 def dual(first: Any = None, second: Any = None) -> tuple[FaultyStore, FaultyStore, DualStore]:
@@ -69,6 +69,6 @@ def dual(first: Any = None, second: Any = None) -> tuple[FaultyStore, FaultyStor
     return primary, secondary, DualStore(primary, secondary)
 
 
-def held(store: FaultyStore, group: str = "g") -> dict[TopicPartition, int]:
+def offsets_in(store: FaultyStore, group: str = "g") -> dict[TopicPartition, int]:
     assert isinstance(store.store, MemoryStore)
     return {tp: found.offset for tp, found in store.store.data.get(group, {}).items()}

@@ -1,6 +1,6 @@
-"""Who gets which partition: the sources' examples, then properties against slow and obvious oracles.
+"""The assignors: examples from Kafka's documents, then properties against slow and simple oracles.
 
-That range and round-robin answer as Kafka's own classes do is shown in tests/interop/test_assignors_in_java.py.
+tests/interop/test_assignors_in_java.py compares range and round-robin with Kafka's own classes.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def members(*names: str, streams: int = 1, topics: str = "t") -> dict[str, dict[
 # --- threads ------------------------------------------------------------------------------------------
 
 
-def test_threads_are_sorted_as_texts() -> None:
+def test_threads_are_sorted_as_strings() -> None:
     threads = [ThreadId("c", 2), ThreadId("c", 10), ThreadId("c", 1), ThreadId("b", 3)]
     assert [str(one) for one in sorted(threads)] == ["b-3", "c-1", "c-10", "c-2"]
     assert ThreadId("c", 10) < ThreadId("c", 2) <= ThreadId("c", 2) > ThreadId("c", 10)
     assert ThreadId("c", 2) >= ThreadId("c", 10)
 
 
-def test_a_member_whose_id_begins_as_anothers_does_comes_where_its_text_puts_it() -> None:
-    """``g_a-1`` is a member, and ``g_a`` with thread 1 reads the same up to there: texts decide, not members."""
+def test_threads_are_sorted_as_strings_if_one_member_id_is_a_prefix_of_another() -> None:
+    """Member ``g_a-1`` has the same name as thread 1 of member ``g_a``. The order is that of the threads' names."""
     both = {"g_a": {"t": 3}, "g_a-1": {"t": 1}}
     assert owned(RangeAssignor().assign(both, {"t": range(4)})) == {
         "g_a-0": [0],
@@ -68,7 +68,7 @@ def test_a_member_whose_id_begins_as_anothers_does_comes_where_its_text_puts_it(
     }
 
 
-# --- the sources' examples ----------------------------------------------------------------------------
+# --- the documents' examples ---------------------------------------------------------------------------
 
 
 def test_four_partitions_over_three_members_of_one_stream() -> None:
@@ -78,13 +78,13 @@ def test_four_partitions_over_three_members_of_one_stream() -> None:
 
 
 def test_four_partitions_over_three_members_of_two_streams() -> None:
-    """The same place: "node1: 0, 1; node2: 2, 3; node3: none". It holds, thread by thread."""
+    """The same section: "node1: 0, 1; node2: 2, 3; node3: none"."""
     assignment = RangeAssignor().assign(members("node1", "node2", "node3", streams=2), {"t": range(4)})
     assert owned(assignment) == {"node1-0": [0], "node1-1": [1], "node2-0": [2], "node2-1": [3]}
 
 
-def test_the_order_of_starting_is_no_rule() -> None:
-    """The same place says that the member started first comes first. Its text decides: here the one started last."""
+def test_the_order_of_starting_has_no_effect() -> None:
+    """The same section puts the member first that started first. The code sorts the members by id."""
     started_in_this_order = members("z", "m", "a")
     assignment = RangeAssignor().assign(started_in_this_order, {"t": range(4)})
     assert owned(assignment) == {"a-0": [0, 1], "m-0": [2], "z-0": [3]}
@@ -97,8 +97,8 @@ def test_two_members_share_four_partitions() -> None:
 
 
 def test_the_share_is_not_rounded_up() -> None:
-    """2.7 says M = size(P)/size(C) rounded up, Ci = [P(i*M) .. P((i+1)*M - 1)]. For the four partitions and three
-    members of its own 2.6 that leaves the third with none (0, 1 / 2, 3 / nothing); Kafka's code does not round."""
+    """Section 2.7 says M = size(P)/size(C) rounded up, Ci = [P(i*M) .. P((i+1)*M - 1)]. With the four partitions and
+    three members of section 2.6, the third member would get no partition. Kafka's code does not round."""
     rounded_up = {"C0-0": [0, 1], "C1-0": [2, 3]}
     actual = owned(RangeAssignor().assign(members("C0", "C1", "C2"), {"t": range(4)}))
     assert actual == {"C0-0": [0, 1], "C1-0": [2], "C2-0": [3]}
@@ -106,8 +106,8 @@ def test_the_share_is_not_rounded_up() -> None:
 
 
 def test_the_share_is_not_rounded_down_either() -> None:
-    """kafka-0.10.1-implementation.txt: N = size(PT)/size(CG), from i*N to (i+1)*N - 1: of five partitions over two
-    members nobody would have the last. The code gives the first members one more."""
+    """kafka-0.10.1-implementation.txt says N = size(PT)/size(CG), from i*N to (i+1)*N - 1. With five partitions and two
+    members, the last partition would have no owner. The code gives the first members one partition more."""
     assert owned(RangeAssignor().assign(members("C0", "C1"), {"t": range(5)})) == {"C0-0": [0, 1, 2], "C1-0": [3, 4]}
 
 
@@ -124,8 +124,8 @@ def test_a_brokers_partitions_are_kept_together_in_the_order_of_0_7() -> None:
     assert owned(assignment) == {"a-0": [1, 3, 5, 7], "b-0": [0, 2, 4, 6]}
 
 
-def test_the_order_of_0_7_is_that_of_texts() -> None:
-    """0.7 sorted ``<broker>-<number>`` as texts: broker 10 before 2, partition 10 before 2."""
+def test_the_order_of_0_7_is_that_of_strings() -> None:
+    """Kafka 0.7 sorted ``<broker>-<number>`` as strings: broker 10 before 2, partition 10 before 2."""
     brokers = {TopicPartition("t", n): 2 if n < 3 else 10 for n in range(14)}
     ordered = [3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
     ordered = [10, 11, 12, 13, *ordered]  # 10-10 .. 10-13, then 10-3 .. 10-9, then 2-0 .. 2-2
@@ -133,10 +133,10 @@ def test_the_order_of_0_7_is_that_of_texts() -> None:
     assert owned(each) == {f"m-{i}": sorted(ordered[2 * i : 2 * i + 2]) for i in range(7)}
 
 
-def test_partitions_of_0_7_say_their_broker_themselves() -> None:
+def test_partitions_of_0_7_contain_their_broker() -> None:
     partitions = [BrokerPartition(broker, number) for broker in (2, 10) for number in range(12)]
     assignment = ClusteredAssignor({}).assign(members("m", streams=8), {"t": partitions})
-    assert {thread: [str(one) for one in held] for thread, held in owned(assignment).items()} == {
+    assert {thread: [str(one) for one in assigned] for thread, assigned in owned(assignment).items()} == {
         "m-0": ["10-0", "10-1", "10-10"],
         "m-1": ["10-2", "10-3", "10-11"],
         "m-2": ["10-4", "10-5", "10-6"],
@@ -157,21 +157,21 @@ def test_a_partition_without_a_broker_comes_last_in_the_order_of_0_7() -> None:
 # --- round-robin --------------------------------------------------------------------------------------
 
 
-def test_round_robin_deals_in_the_order_of_javas_hashes() -> None:
+def test_round_robin_assigns_in_the_order_of_javas_hashes() -> None:
     """``[t,0]`` hashes to 87540032 and ``[t,9]`` to 87540311, but ``[t,10]`` to -1581226645: 10 and 11 come first."""
     assignment = RoundRobinAssignor().assign(members("a", "b"), {"t": [0, 1, 2, 9, 10, 11]})
     assert owned(assignment) == {"a-0": [0, 2, 10], "b-0": [1, 9, 11]}
 
 
-def test_a_turn_is_gone_for_who_does_not_consume_the_topic() -> None:
-    """0.10.2 takes unequal subscriptions. The order of hashes is [x,0] [x,1] [x,2] [y,0] [y,1] [y,2]."""
+def test_round_robin_skips_a_thread_that_does_not_consume_the_topic() -> None:
+    """0.10.2 accepts unequal subscriptions. The order of hashes is [x,0] [x,1] [x,2] [y,0] [y,1] [y,2]."""
     unequal = {"a": {"x": 1, "y": 1}, "b": {"y": 1}, "c": {"x": 1}}
     assignment = RoundRobinAssignor().assign(unequal, {"x": range(3), "y": range(3)})
     assert owned(assignment, "x") == {"a-0": [0, 2], "c-0": [1]}
     assert owned(assignment, "y") == {"b-0": [0, 2], "a-0": [1]}
 
 
-def test_round_robin_of_0_8_2_says_who_differs() -> None:
+def test_round_robin_of_0_8_2_names_the_members_that_differ() -> None:
     group = {
         "a": {"x": 1, "y": 1},
         "b": {"x": 1, "y": 1},
@@ -187,8 +187,8 @@ def test_round_robin_of_0_8_2_says_who_differs() -> None:
     )
 
 
-def test_round_robin_of_0_8_2_takes_members_of_different_sizes_that_consume_the_same() -> None:
-    """Also one whose pattern matches nothing yet: it consumes no topic, and Kafka never looks at it."""
+def test_round_robin_of_0_8_2_accepts_members_of_different_sizes_that_consume_the_same() -> None:
+    """It also accepts a member whose pattern matches no topic yet. Kafka ignores a member that consumes no topic."""
     group = {"a": {"x": 2, "y": 2}, "b": {"x": 1, "y": 1}, "idle": {}}
     partitions = {"x": range(5), "y": range(5)}
     assert EqualRoundRobinAssignor().assign(group, partitions) == RoundRobinAssignor().assign(group, partitions)
@@ -205,7 +205,7 @@ def test_topics_that_hash_alike_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_each_strategy_has_the_name_that_finds_it(name: str) -> None:
+def test_each_strategy_is_found_by_its_name(name: str) -> None:
     assert assignor_named(name, {}).name == name
 
 
@@ -224,7 +224,7 @@ def test_a_member_without_a_stream_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_no_client_consumes_and_what_does_not_exist_is_left_out(name: str) -> None:
+def test_topics_that_are_not_consumed_or_do_not_exist_are_left_out(name: str) -> None:
     assigned = assignor_named(name, {}).assign(members("a", topics="tn"), {"t": [0], "unread": [0, 1]})
     assert assigned == {TopicPartition("t", 0): ThreadId("a", 0)}
     assert assignor_named(name, {}).assign({}, {"t": [0]}) == {}
@@ -259,8 +259,8 @@ brokers = st.dictionaries(
 )
 
 
-def slow_runs(streams: Streams, partitions: Partitions, order: Mapping[str, list[int]]) -> dict[TopicPartition, str]:
-    """Range, by counting out shares one partition at a time, then handing them over from the front."""
+def slow_range(streams: Streams, partitions: Partitions, order: Mapping[str, list[int]]) -> dict[TopicPartition, str]:
+    """Range assignment: counts the shares one partition at a time, then assigns the partitions in their order."""
     found = {}
     for topic, numbers in partitions.items():
         threads = sorted(f"{m}-{i}" for m, topics in streams.items() for i in range(topics.get(topic, 0)))
@@ -274,8 +274,8 @@ def slow_runs(streams: Streams, partitions: Partitions, order: Mapping[str, list
     return found
 
 
-def slow_turns(streams: Streams, partitions: Partitions) -> dict[TopicPartition, str]:
-    """Round-robin, by passing one list of threads around."""
+def slow_round_robin(streams: Streams, partitions: Partitions) -> dict[TopicPartition, str]:
+    """Round-robin assignment: rotates one list of the threads."""
 
     def hashed(text: str) -> int:
         total = sum(ord(one) * 31 ** (len(text) - 1 - place) for place, one in enumerate(text))
@@ -295,23 +295,23 @@ def slow_turns(streams: Streams, partitions: Partitions) -> dict[TopicPartition,
     return found
 
 
-def as_texts(assignment: Mapping[TopicPartition, ThreadId]) -> dict[TopicPartition, str]:
+def as_strings(assignment: Mapping[TopicPartition, ThreadId]) -> dict[TopicPartition, str]:
     return {partition: str(thread) for partition, thread in assignment.items()}
 
 
 @given(groups, topics)
-def test_range_answers_as_its_oracle(streams: Streams, partitions: Partitions) -> None:
+def test_range_equals_its_oracle(streams: Streams, partitions: Partitions) -> None:
     in_order = {topic: sorted(numbers) for topic, numbers in partitions.items()}
-    assert as_texts(RangeAssignor().assign(streams, partitions)) == slow_runs(streams, partitions, in_order)
+    assert as_strings(RangeAssignor().assign(streams, partitions)) == slow_range(streams, partitions, in_order)
 
 
 @given(groups, topics)
-def test_round_robin_answers_as_its_oracle(streams: Streams, partitions: Partitions) -> None:
-    assert as_texts(RoundRobinAssignor().assign(streams, partitions)) == slow_turns(streams, partitions)
+def test_round_robin_equals_its_oracle(streams: Streams, partitions: Partitions) -> None:
+    assert as_strings(RoundRobinAssignor().assign(streams, partitions)) == slow_round_robin(streams, partitions)
 
 
 @given(groups, topics, brokers)
-def test_clustered_answers_as_its_oracle(
+def test_clustered_equals_its_oracle(
     streams: Streams, partitions: Partitions, on: Mapping[TopicPartition, int]
 ) -> None:
     def by_text(topic: str) -> list[int]:
@@ -321,11 +321,11 @@ def test_clustered_answers_as_its_oracle(
         return [number for number in numbers if number in partitions[topic]]
 
     order = {topic: by_text(topic) for topic in partitions}
-    assert as_texts(ClusteredAssignor(on).assign(streams, partitions)) == slow_runs(streams, partitions, order)
+    assert as_strings(ClusteredAssignor(on).assign(streams, partitions)) == slow_range(streams, partitions, order)
 
 
 @given(groups, topics, brokers, st.sampled_from(["range", "roundrobin", "clustered"]))
-def test_every_partition_that_a_client_consumes_has_one_owner_who_consumes_it(
+def test_every_consumed_partition_has_one_owner_that_consumes_it(
     streams: Streams, partitions: Partitions, on: Mapping[TopicPartition, int], name: str
 ) -> None:
     assignment = assignor_named(name, on).assign(streams, partitions)

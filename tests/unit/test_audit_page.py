@@ -1,4 +1,4 @@
-"""The page of an audit as text: everything in one file, names that are no markup, unknown that is not zero."""
+"""The HTML page of an audit: one self-contained file, escaped names, and unknown values that are not zero."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def text_of(html: str) -> list[str]:
 
 
 def rows(html: str, title: str) -> list[tuple[str, ...]]:
-    """The table under a heading, without its titles."""
+    """Returns the rows of the table under a heading, without the column titles."""
     part = html.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
     body = part.partition("<tbody>")[2].partition("</tbody>")[0]
     return [tuple(text_of(row)) for row in body.split("</tr>")[:-1]]
 
 
-def test_the_page_asks_no_client_for_anything() -> None:
+def test_the_page_needs_no_network() -> None:
     html = page(DATA)
 
     assert not re.search(r"https?:|//|@import|url\(|<script|<link(?! rel=\"icon\" href=\"data:,\")", html)
@@ -69,7 +69,7 @@ def test_names_are_never_markup() -> None:
     assert html.count("&lt;script&gt;") == 2
 
 
-def test_without_a_comparison_there_is_no_such_part() -> None:
+def test_a_page_without_a_comparison_has_no_section_for_it() -> None:
     assert "Differences" not in page(DATA)
 
 
@@ -83,18 +83,18 @@ def test_a_comparison_is_reported_in_words_by_kind_and_by_group() -> None:
     assert rows(html, "Groups that differ") == [("a", "3", "40", "0"), ("b", "1", "0", "7")]
 
 
-def test_stores_that_do_not_differ_are_reported_to() -> None:
+def test_equal_stores_are_reported() -> None:
     html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [], [])))
 
     shown = text_of(html)
     assert shown[shown.index("Differences from zookeeper:zk") + 1 :] == ["None."]
 
 
-@pytest.mark.parametrize(("count", "told"), [(SHOWN - 1, False), (SHOWN, True)])
-def test_a_table_that_may_have_been_cut_says_where_the_rest_is(count: int, told: bool) -> None:
+@pytest.mark.parametrize(("count", "reported"), [(SHOWN - 1, False), (SHOWN, True)])
+def test_a_table_that_may_be_truncated_names_the_complete_table(count: int, reported: bool) -> None:
     html = page(replace(DATA, silent=[(f"g{n}", NOON, 9.0) for n in range(count)]))
 
-    assert ("The first 20; the table silent has more." in text_of(html)) is told
+    assert ("The first 20; the table silent has more." in text_of(html)) is reported
 
 
 def test_durations_have_two_units() -> None:

@@ -17,9 +17,9 @@ from offsetmgr.core.errors import CorruptData
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
-FOLDER = Path(__file__).parents[2] / "schemas"
+SCHEMA_DIRECTORY = Path(__file__).parents[2] / "schemas"
 SCHEMAS = {
-    name: fastavro.parse_schema(json.loads((FOLDER / f"{name}.avsc").read_text()))
+    name: fastavro.parse_schema(json.loads((SCHEMA_DIRECTORY / f"{name}.avsc").read_text()))
     for name in ("offset-key", "offset-value", "group-key", "group-value")
 }
 VERSIONS = {"offset": b"\x4f\x00", "group": b"\x4f\x10"}
@@ -107,10 +107,10 @@ def test_an_epoch_of_minus_one_is_unknown_in_either_encoding() -> None:
     ],
 )
 def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
-    """Otherwise two keys of the log could mean the same offset."""
+    """Two keys of the log could otherwise mean the same offset."""
     with pytest.raises(CorruptData, match=why):
         form.decode_key(bytes.fromhex(data))
-    if "UTF-8" not in why:  # told once a topic, by decode_key
+    if "UTF-8" not in why:  # only decode_key reports it, once for each topic
         with pytest.raises(CorruptData, match=why):
             form.split(bytes.fromhex(data))
 

@@ -1,4 +1,4 @@
-"""What is written is read: every format, codec and field; and what a format cannot hold is refused."""
+"""Every format, codec and field is read as it was written; values that do not fit the format are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCERS = st.builds(Producer, st.integers(0, 2**60), SHORTS, INTS, st.booleans
 
 @st.composite
 def some_records(draw: st.DrawFn, magic: int) -> list[Record]:
-    """At least one, with gaps as compaction leaves them, all with the producer's time or all with the broker's."""
+    """At least one record, with gaps as after compaction. All times are the producer's, or all are the broker's."""
     offset = draw(st.integers(0, 2**61))
     appended = draw(st.none() | TIMES) if magic else None
     found = []
@@ -98,7 +98,7 @@ def test_format_2_is_read_as_it_was_written(
     )
 
 
-def test_a_batch_whose_records_compaction_took_keeps_its_bounds() -> None:
+def test_a_batch_emptied_by_compaction_keeps_its_bounds() -> None:
     (entry,) = split(batch([], base_offset=10, last_offset=14, producer=Producer(7, 1, 3)))
 
     assert entry.intact()
@@ -133,7 +133,7 @@ def test_the_end_of_a_transaction_is_a_control_batch_of_one_record() -> None:
         (lambda: batch([Record(2, 4, b"", b"", (), True), Record(3, 5, b"", b"", (), True)]), "different append times"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused(write: object, why: str) -> None:
+def test_a_value_that_a_format_cannot_represent_is_rejected(write: object, why: str) -> None:
     with pytest.raises(UnsupportedOperation, match=why):
         write()  # type: ignore[operator]
 

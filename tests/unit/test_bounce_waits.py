@@ -1,4 +1,4 @@
-"""A bounce over scripted observations: no gate says before its window is over what only time can tell."""
+"""A bounce over scripted observations: a gate waits for its observation window before it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WINDOW = ObservationWindow(seconds=30, poll_seconds=1)
 
 @dataclass
 class ScriptedClock:
-    """Time passes only in `sleep`."""
+    """A clock that advances only in `sleep`."""
 
     seconds: float = 0
 
@@ -43,7 +43,7 @@ class ScriptedClock:
 
 @dataclass
 class ScriptedGroup:
-    """A group whose members, owners and offsets follow from the second at which it is looked at."""
+    """A group whose members, owners and offsets depend on the second of the observation."""
 
     members_at: Callable[[float], list[RegisteredMember]]
     owners_at: Callable[[float], Mapping[int, PartitionOwner]]
@@ -90,7 +90,7 @@ def member(name: str, czxid: int) -> RegisteredMember:
 
 
 def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> None:
-    """The successor has registered, and the other member still owns everything: 3 s later it owns its part."""
+    """After the restart, the other member owns all partitions for 3 s. Then the successor owns its part."""
     old, other, new = member("h1", 1), member("h2", 2), member("h1", 50)
     restarted_at: list[float] = []
 
@@ -127,16 +127,16 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
 def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_again(tmp_path: Path) -> None:
     old, again = member("h1", 1), RegisteredMember(member("h1", 1).id, "h1", START_MS, 40, 40, ("t",))
     commands: list[str] = []
-    away: list[float] = []
+    expired_at: list[float] = []
 
     def members(second: float) -> list[RegisteredMember]:
-        if not away:
+        if not expired_at:
             return [old]
-        return [] if second < away[0] + 4 else [again]
+        return [] if second < expired_at[0] + 4 else [again]
 
-    def tell(line: str) -> None:
+    def report_progress(line: str) -> None:
         if line.startswith("step 1"):
-            away.append(group.clock.seconds)
+            expired_at.append(group.clock.seconds)
 
     def run(command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
         commands.append(command)
@@ -149,13 +149,13 @@ def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_agai
         kafka_at=lambda _: None,
     )
     spec = BounceSpec("g", CommitMode.DUAL, "restart {member}", CommitMode.ZOOKEEPER, rules=RULES, window=WINDOW)
-    result = bounce(group.view(), spec, tmp_path / "state.json", run=run, progress=tell)
+    result = bounce(group.view(), spec, tmp_path / "state.json", run=run, progress=report_progress)
     assert (result.outcome, commands) == (BounceOutcome.FAILED, [f"restart {old.id}"])
     assert result.steps[0].before == {again.id: 40}
 
 
 def between_two_writes(catches_up: bool) -> ScriptedGroup:
-    """A member that is dual already, seen between its write to Kafka and the one to ZooKeeper that comes 2 s later."""
+    """A member in dual mode, observed between its write to Kafka and its write to ZooKeeper 2 s later."""
     only = member("h1", 1)
     return ScriptedGroup(
         members_at=lambda _: [only],
@@ -178,7 +178,7 @@ def test_a_store_that_stays_ahead_is_refused_when_the_window_is_over() -> None:
 
 
 def test_one_dual_member_does_not_show_that_the_whole_group_is_dual() -> None:
-    """Half bounced, without a state file: the dual member commits first, the ZooKeeper-only one 5 s later."""
+    """The bounce is half done, without a state file. The ZooKeeper-only member commits 5 s after the dual member."""
     dual, old = member("h1", 50), member("h2", 2)
 
     class HalfBounced(ScriptedGroup):

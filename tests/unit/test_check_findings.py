@@ -1,5 +1,7 @@
-"""Findings as sentences, and what two looks have in common. What leads to them is planted on a real ZooKeeper, in
-tests/integration/test_zk_check.py."""
+"""Findings as sentences, and the findings that two checks have in common.
+
+tests/integration/test_zk_check.py plants the causes of the findings on a real ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_every_code_has_a_severity() -> None:
     assert set(SEVERITIES) == set(FindingCode)
 
 
-def test_what_only_one_look_saw_is_dropped_where_it_may_pass() -> None:
+def test_a_transient_finding_of_only_one_check_is_dropped() -> None:
     before = [finding(FindingCode.NO_OWNER, 0, 1, 2), finding(FindingCode.OWNER_SESSION, 3, path="/a")]
     after = [
         finding(FindingCode.NO_OWNER, 2, 4),
@@ -72,7 +74,7 @@ some_findings = st.lists(
 
 
 @given(some_findings, some_findings)
-def test_a_finding_that_may_pass_is_kept_for_exactly_the_partitions_of_both_looks(
+def test_a_transient_finding_is_kept_for_exactly_the_partitions_of_both_checks(
     before: list[Finding], after: list[Finding]
 ) -> None:
     def seen(findings: list[Finding]) -> set[tuple[FindingCode, str, int]]:
@@ -84,5 +86,5 @@ def test_a_finding_that_may_pass_is_kept_for_exactly_the_partitions_of_both_look
 
 
 @given(some_findings)
-def test_two_equal_looks_keep_everything(findings: list[Finding]) -> None:
+def test_two_equal_checks_keep_everything(findings: list[Finding]) -> None:
     assert confirmed(findings, findings) == findings

@@ -1,4 +1,4 @@
-"""What the command line prints: rows, errors, progress, and how quickly."""
+"""The output of the command line: rows, errors, progress, and its speed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def offsetmgr(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_table_aligns_numbers_and_leaves_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_aligns_numbers_and_leaves_out_empty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert write_rows(COLUMNS, [("orders", 7, None, 1), ("x", 12345, None, 2)], OutputFormat.TABLE) == 2
     assert capsys.readouterr().out == "GROUP   LOG-END\norders        7\nx         12345\n"
 
@@ -96,7 +96,7 @@ def test_no_rows_are_valid_output_too(output: OutputFormat, expected: str, capsy
     assert capsys.readouterr().out == expected
 
 
-def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_quotes_values_that_contain_a_separator(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(COLUMNS, [("a,b", 1, None, None)], OutputFormat.CSV)
     out = capsys.readouterr().out
     assert out == 'group,log_end,note,epoch\n"a,b",1,,\n'
@@ -107,7 +107,7 @@ def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fifty_thousand_rows_cost_little_more_than_the_standard_library_needs(
     output: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Against a peer in the same run: a bound in seconds would measure the machine.
+    # The bound is relative to a peer in the same run, because a bound in seconds would measure the machine.
     rows = [(f"group-{n // 50}", n, None, n % 7) for n in range(50_000)]
     names = [column.name for column in COLUMNS]
     peer = min(
@@ -218,14 +218,14 @@ def test_without_a_terminal_there_is_no_prompt(monkeypatch: pytest.MonkeyPatch) 
     confirm("delete it?", yes=True)
 
 
-@pytest.mark.parametrize(("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False)])
-def test_only_yes_is_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("answer", "confirmed"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False)])
+def test_only_yes_confirms(answer: str, confirmed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    if goes_on:
+    if confirmed:
         confirm("delete it?", yes=False)
     else:
         with pytest.raises(Declined):
@@ -237,13 +237,13 @@ def test_a_terminal_that_is_lost_at_the_prompt_is_an_error(
     error: BaseException | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lost(io.StringIO):
-        there = True
+        is_open = True
 
         def isatty(self) -> bool:
-            return self.there
+            return self.is_open
 
         def readline(self, size: int | None = -1) -> str:
-            self.there = False
+            self.is_open = False
             if error is not None:
                 raise error
             return ""

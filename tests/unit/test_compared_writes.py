@@ -1,4 +1,4 @@
-"""Writes that are compared and not conditional: what was read too long ago is read again before it is overwritten."""
+"""Unconditional writes after a comparison: an offset that was read too long ago is read again before the write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TP = TopicPartition("t", 0)
 
 
 class Edits(ProtocolEdits):
-    """Edits of a group that stands at 100, and into which a consumer commits 200 while this process is stopped."""
+    """Edits of a group whose offset is 100. A consumer commits 200 while this process is stopped."""
 
     def __init__(self) -> None:
         self.at = 100
@@ -37,7 +37,7 @@ class Edits(ProtocolEdits):
         if self.stops:
             self.stops -= 1
             self.at = 200
-            time.sleep(0.1)  # the whole process stands still, as after SIGSTOP
+            time.sleep(0.1)  # the process pauses, as after SIGSTOP
         return await super()._write_as_simple_consumer(*arguments, **named)
 
 

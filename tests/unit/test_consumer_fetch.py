@@ -19,18 +19,18 @@ OUT_OF_RANGE = ck.KafkaError(ck.KafkaError._AUTO_OFFSET_RESET)
 FORBIDDEN = ck.KafkaError(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
-def found(offset: int, partition: int = 0) -> ck.Message:
+def message(offset: int, partition: int = 0) -> ck.Message:
     return ck.Message(
         topic="t", partition=partition, offset=offset, value=b"v", timestamp=(ck.TIMESTAMP_CREATE_TIME, 1)
     )
 
 
-def trouble(error: ck.KafkaError, partition: int = 0) -> ck.Message:
+def error_message(error: ck.KafkaError, partition: int = 0) -> ck.Message:
     return ck.Message(topic="t", partition=partition, offset=-1001, error=error)
 
 
 class Client:
-    """Stands where the client library does: knows a log's ends, and remembers what it is told to fetch."""
+    """A fake of the client library: returns the ends of a log, and records the positions to fetch from."""
 
     def __init__(self, *ends: tuple[int, int] | ck.KafkaError, batches: list[list[ck.Message]] | None = None) -> None:
         self.ends = list(ends)
@@ -75,7 +75,7 @@ class World:
             on_failure=self.failures.append,
         )
 
-    def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionProgress, MessageStream]:
+    def add(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionProgress, MessageStream]:
         stream = self.state.stream("t")
         progress = PartitionProgress(partition, stream, position, position, position, ABSENT)
         self.state.add(progress)
@@ -91,17 +91,19 @@ def delivered(stream: MessageStream) -> list[int]:
     return offsets
 
 
-def test_everything_is_read_whether_its_transaction_was_committed_or_not_as_old_members_do() -> None:
+def test_messages_of_uncommitted_transactions_are_read_as_by_old_members() -> None:
     assert World().fetcher._settings["isolation.level"] == "read_uncommitted"
 
 
-def test_a_log_that_has_begun_again_is_read_from_its_beginning_though_the_batch_had_messages_of_the_old_one() -> None:
+def test_a_recreated_log_is_read_from_its_start_even_if_the_batch_had_messages_of_the_old_log() -> None:
     world, client = World(), Client((0, 5))
-    _, stream = world.hold(client, P0, 990)
-    _, other = world.hold(client, P1, 7)
+    _, stream = world.add(client, P0, 990)
+    _, other = world.add(client, P1, 7)
 
-    world.fetcher._deliver(client, [found(990), found(991), found(7, 1), trouble(OUT_OF_RANGE), found(992)])
-    world.fetcher._deliver(client, [found(offset) for offset in range(5)])
+    world.fetcher._deliver(
+        client, [message(990), message(991), message(7, 1), error_message(OUT_OF_RANGE), message(992)]
+    )
+    world.fetcher._deliver(client, [message(offset) for offset in range(5)])
 
     assert client.fetched == {P0: 0, P1: 7}
     assert (delivered(stream), delivered(other)) == ([0, 1, 2, 3, 4], [7])
@@ -109,52 +111,52 @@ def test_a_log_that_has_begun_again_is_read_from_its_beginning_though_the_batch_
 
 def test_messages_before_a_gap_are_delivered_before_those_after_it() -> None:
     world, client = World(), Client((500, 600))
-    _, stream = world.hold(client, P0, 10)
+    _, stream = world.add(client, P0, 10)
 
-    world.fetcher._deliver(client, [found(10), found(11), trouble(OUT_OF_RANGE)])
-    world.fetcher._deliver(client, [found(500)])
+    world.fetcher._deliver(client, [message(10), message(11), error_message(OUT_OF_RANGE)])
+    world.fetcher._deliver(client, [message(500)])
 
     assert (client.fetched, delivered(stream)) == ({P0: 500}, [10, 11, 500])
 
 
 @pytest.mark.parametrize(("from_smallest", "position"), [(True, 100), (False, 105)])
-def test_where_a_position_that_is_not_in_the_log_is_left_for(from_smallest: bool, position: int) -> None:
+def test_an_out_of_range_position_is_reset_to_the_start_or_the_end(from_smallest: bool, position: int) -> None:
     world, client = World(from_smallest=from_smallest), Client((100, 105))
-    world.hold(client, P0, 10)
+    world.add(client, P0, 10)
 
-    world.fetcher._deliver(client, [trouble(OUT_OF_RANGE)])
+    world.fetcher._deliver(client, [error_message(OUT_OF_RANGE)])
 
     assert client.fetched == {P0: position}
 
 
-def test_a_reset_that_has_to_be_tried_again_leaves_a_later_holding_of_the_partition_alone() -> None:
+def test_a_retried_reset_does_not_move_a_partition_that_was_revoked_and_assigned_again() -> None:
     world, client = World(), Client(ck.KafkaError(ck.KafkaError._TRANSPORT))
-    world.hold(client, P0, 990)
-    world.fetcher._deliver(client, [trouble(OUT_OF_RANGE)])  # the log's ends are not known: to be tried again
+    world.add(client, P0, 990)
+    world.fetcher._deliver(client, [error_message(OUT_OF_RANGE)])  # the log range is unknown, so the reset is retried
 
-    # The order to try again waits behind these: given up, and gained again.
+    # The queued reset runs after a revocation and a new assignment.
     again = world.fetcher._requests.get_nowait()
     world.fetcher.remove(world.state.remove([P0]))
-    later, stream = world.hold(client, P0, 3)
+    later, stream = world.add(client, P0, 3)
     world.fetcher._requests.put(again)
     world.fetcher._execute_requests(client)
 
     assert (client.fetched, world.fetcher._current) == ({P0: 3}, {P0: later})
-    world.fetcher._deliver(client, [found(3)])
+    world.fetcher._deliver(client, [message(3)])
     assert delivered(stream) == [3]
 
 
 @pytest.mark.parametrize(
     ("batch", "why"),
     [
-        ([trouble(FORBIDDEN)], "fetching t-0: not authorized for this topic"),
+        ([error_message(FORBIDDEN)], "fetching t-0: not authorized for this topic"),
         (None, "fetching: stopped because of a defect"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fetcher_that_ends_says_so(batch: Any, why: str) -> None:
+def test_a_fetcher_that_ends_reports_the_reason(batch: Any, why: str) -> None:
     world, client = World(), Client(batches=[batch])
-    world.hold(client, P0, 10)
+    world.add(client, P0, 10)
 
     thread = threading.Thread(target=world.fetcher._run, args=(client,))
     thread.start()

@@ -21,7 +21,7 @@ FORBIDDEN = NotAuthorized("group g", "no")
 
 @dataclass
 class SetClock:
-    """A clock that moves when somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     now: float = 0.0
     pauses: list[float] = field(default_factory=list)
@@ -39,14 +39,14 @@ class SetClock:
 
 @dataclass
 class SetLease:
-    """A lease that is good from a moment on."""
+    """A lease that becomes valid at a given time."""
 
     clock: SetClock
-    good_from: float = 0.0
+    valid_from: float = 0.0
     expired: bool = False
 
     def valid(self) -> bool:
-        return self.clock.now >= self.good_from
+        return self.clock.now >= self.valid_from
 
 
 class World:
@@ -70,7 +70,7 @@ class World:
         return found.offset if isinstance(found, Committed) else None
 
 
-def test_what_was_committed_is_the_condition_of_the_next_commit() -> None:
+def test_each_commit_is_the_condition_of_the_next_one() -> None:
     world = World()
 
     done, errors = world.commit({P0: 5}, {P0: ABSENT})
@@ -93,7 +93,7 @@ def test_a_retriable_error_is_retried_up_to_the_limit_and_then_returned(times: i
     assert world.clock.pauses == [0.5, 0.5, 0.5]
 
 
-def test_an_error_that_will_not_go_away_is_reported_at_once() -> None:
+def test_a_permanent_error_is_reported_at_once() -> None:
     world = World()
     world.store.fail("write", FORBIDDEN, group="g", partition=P0)
 
@@ -102,7 +102,7 @@ def test_an_error_that_will_not_go_away_is_reported_at_once() -> None:
     assert (errors, done.keys(), world.clock.pauses) == ({P0: FORBIDDEN}, {P1}, [])
 
 
-def test_the_owners_word_counts_where_another_client_has_written() -> None:
+def test_the_owner_overwrites_the_commit_of_another_client() -> None:
     world = World()
     done, _ = world.commit({P0: 5}, {P0: ABSENT})
     world.memory.commit("g", {P0: OffsetAndMetadata(3)}, allow_rewind=True)
@@ -112,12 +112,12 @@ def test_the_owners_word_counts_where_another_client_has_written() -> None:
     assert (errors, world.committed()) == ({}, 9)
 
 
-def test_a_partition_that_is_lost_between_two_tries_is_not_written_over_its_new_owner() -> None:
+def test_a_partition_lost_between_two_attempts_keeps_the_commit_of_its_new_owner() -> None:
     world = World()
     done, _ = world.commit({P0: 5, P1: 5}, {P0: ABSENT, P1: ABSENT})
 
     def taken_over(seconds: float) -> None:
-        """While we pause before the second try."""
+        """Runs in the pause before the second attempt."""
         world.owned = {P1}
         world.memory.commit("g", {P0: OffsetAndMetadata(7)})
 
@@ -132,9 +132,9 @@ def test_a_partition_that_is_lost_between_two_tries_is_not_written_over_its_new_
     }
 
 
-def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:
+def test_a_commit_waits_for_a_lease_that_becomes_valid_soon() -> None:
     world = World()
-    world.lease.good_from = 2.0
+    world.lease.valid_from = 2.0
 
     _, errors = world.commit({P0: 5}, {P0: ABSENT})
 
@@ -145,7 +145,7 @@ def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:
 @pytest.mark.parametrize(("expired", "waited"), [(True, 0.0), (False, 6.0)])
 def test_without_a_lease_nothing_is_sent(expired: bool, waited: float) -> None:
     world = World()
-    world.lease.good_from, world.lease.expired = 1000.0, expired
+    world.lease.valid_from, world.lease.expired = 1000.0, expired
 
     done, errors = world.commit({P0: 5}, {P0: ABSENT})
 
@@ -155,7 +155,7 @@ def test_without_a_lease_nothing_is_sent(expired: bool, waited: float) -> None:
 
 
 @pytest.mark.parametrize("error", [BUSY, FORBIDDEN])
-def test_an_offset_that_cannot_be_read_is_never_taken_for_none(error: OffsetMgrError) -> None:
+def test_an_unreadable_offset_is_never_treated_as_absent(error: OffsetMgrError) -> None:
     world = World()
     world.memory.commit("g", {P1: OffsetAndMetadata(7)})
     world.store.fail("read", error, group="g", partition=P0)
@@ -195,5 +195,5 @@ def test_a_store_with_another_address_keeps_its_session_and_logs_a_warning(
     _bind_to_session(store, session)
 
     assert store.session is not session
-    (said,) = caplog.messages
-    assert said.startswith(f"offsets are in {connect}, but the consumer is registered in zk1:2181,zk2:2181/kafka")
+    (warning,) = caplog.messages
+    assert warning.startswith(f"offsets are in {connect}, but the consumer is registered in zk1:2181,zk2:2181/kafka")

@@ -22,7 +22,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @dataclass
 class SetClock:
-    """A clock that moves when somebody sleeps, and tells what to do meanwhile."""
+    """A clock that advances only in `sleep`, and then calls ``meanwhile``."""
 
     now: float = 100.0
     pauses: list[float] = field(default_factory=list)
@@ -40,15 +40,15 @@ class SetClock:
         self.meanwhile()
 
 
-class GoodLease:
+class ValidLease:
     expired = False
 
     def valid(self) -> bool:
         return True
 
 
-class Place:
-    """Where the offsets are: always in this store."""
+class FixedStorage:
+    """An offset storage that is always the same store."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -58,7 +58,7 @@ class Place:
 
 
 class SlowStore(MemoryStore):
-    """Its first write waits until it is told to go on."""
+    """A store whose writes wait for ``go_on``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class SlowStore(MemoryStore):
         return super().edit(edits)
 
 
-class LeavingMember:
+class FakeMember:
     left = False
 
     def leave(self) -> None:
@@ -80,25 +80,25 @@ class LeavingMember:
 
 
 class World:
-    """A consumer of group ``g`` that holds ``t-0`` and ``t-1`` from 10 on, of which it has consumed 10 and 11."""
+    """A consumer of group ``g`` that owns ``t-0`` and ``t-1`` from offset 10 on, and has consumed 10 and 11."""
 
     def __init__(self, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.clock = SetClock()
         self.state = StreamState()
         self.stream = self.state.stream("t")
-        place: Any = Place(self.store)
+        storage: Any = FixedStorage(self.store)
         self.work = PartitionManager(
             "localhost:1",
             "g",
             ConnectionConfig(),
-            place,
+            storage,
             ConsumerSettings(**settings),
             self.state,
             lambda *_: self.stream,
             self.clock,
         )
-        lease: Any = GoodLease()
+        lease: Any = ValidLease()
         session: Any = None
         self.work.on_joined(session, lease)
         for partition in (P0, P1):
@@ -117,7 +117,7 @@ class World:
         found = self.store.fetch("g", [partition])[partition]
         return found.offset if isinstance(found, Committed) else None
 
-    def somebody_else_commits(self, offset: int, partition: TopicPartition = P0) -> None:
+    def another_client_commits(self, offset: int, partition: TopicPartition = P0) -> None:
         self.store.commit("g", {partition: OffsetAndMetadata(offset)}, allow_rewind=True)
 
 
@@ -134,7 +134,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-# --- how long it is kept ------------------------------------------------------------------------------
+# --- the delay of a release ---------------------------------------------------------------------------
 
 
 def test_a_partition_is_kept_for_a_moment_after_its_last_commit() -> None:
@@ -145,7 +145,7 @@ def test_a_partition_is_kept_for_a_moment_after_its_last_commit() -> None:
     assert (world.committed(), world.clock.pauses) == (12, [1.0])
 
 
-def test_a_commit_that_came_just_before_the_giving_up_is_a_last_commit_too() -> None:
+def test_the_delay_counts_from_an_automatic_commit_before_the_revocation() -> None:
     world = World(release_delay_ms=1000)
     world.work.commit("automatic commit")
     world.clock.now += 0.3
@@ -155,7 +155,7 @@ def test_a_commit_that_came_just_before_the_giving_up_is_a_last_commit_too() -> 
     assert world.clock.pauses == [0.7]
 
 
-def test_a_partition_whose_last_commit_is_long_ago_is_given_up_at_once() -> None:
+def test_a_partition_whose_last_commit_is_long_ago_is_released_at_once() -> None:
     world = World(release_delay_ms=1000)
     world.work.commit("automatic commit")
     world.clock.now += 1.5
@@ -165,7 +165,7 @@ def test_a_partition_whose_last_commit_is_long_ago_is_given_up_at_once() -> None
     assert world.clock.pauses == []
 
 
-def test_a_partition_that_was_never_committed_is_given_up_at_once() -> None:
+def test_a_partition_that_was_never_committed_is_released_at_once() -> None:
     world = World(release_delay_ms=1000, auto_commit=False)
 
     world.work.on_revoked([P0])
@@ -173,7 +173,7 @@ def test_a_partition_that_was_never_committed_is_given_up_at_once() -> None:
     assert (world.committed(), world.clock.pauses) == (None, [])
 
 
-def test_a_commit_that_was_asked_for_is_a_last_commit_too() -> None:
+def test_the_delay_counts_from_an_explicit_commit() -> None:
     world = World(release_delay_ms=1000, auto_commit=False)
     world.work.commit("commit")
     world.consume(12)
@@ -184,7 +184,7 @@ def test_a_commit_that_was_asked_for_is_a_last_commit_too() -> None:
     assert (world.committed(), world.clock.pauses) == (12, [0.6])
 
 
-def test_leaving_while_the_others_divide_the_partitions_keeps_them_as_long() -> None:
+def test_a_revocation_of_all_partitions_waits_for_one_delay() -> None:
     world = World(release_delay_ms=1000)
 
     world.work.on_revoked([P0, P1])
@@ -192,7 +192,7 @@ def test_leaving_while_the_others_divide_the_partitions_keeps_them_as_long() -> 
     assert (world.committed(), world.committed(P1), world.clock.pauses) == (12, 12, [1.0])
 
 
-def test_a_shutdown_does_not_shorten_it() -> None:
+def test_a_shutdown_does_not_shorten_the_delay() -> None:
     world = World(release_delay_ms=1000)
     world.work._closing.set()
 
@@ -201,12 +201,12 @@ def test_a_shutdown_does_not_shorten_it() -> None:
     assert world.clock.pauses == [1.0]
 
 
-def test_what_was_written_over_the_last_commit_is_corrected_and_that_is_the_last_commit_then() -> None:
+def test_a_foreign_commit_during_the_delay_is_overwritten_and_restarts_the_delay() -> None:
     world = World(release_delay_ms=1000)
 
     def an_expired_old_member_commits() -> None:
         if len(world.clock.pauses) == 1:
-            world.somebody_else_commits(3)
+            world.another_client_commits(3)
 
     world.clock.meanwhile = an_expired_old_member_commits
 
@@ -215,29 +215,29 @@ def test_what_was_written_over_the_last_commit_is_corrected_and_that_is_the_last
     assert (world.committed(), world.clock.pauses) == (12, [1.0, 1.0])
 
 
-# --- what may not be written after ----------------------------------------------------------------------
+# --- no commit after the release ------------------------------------------------------------------------
 
 
-def test_a_partition_is_not_given_up_while_a_commit_of_it_is_under_way() -> None:
+def test_a_partition_is_not_released_while_a_commit_of_it_is_in_flight() -> None:
     store = SlowStore()
     world = World(store, auto_commit=False, release_delay_ms=0)
 
-    def give_up() -> None:
+    def release() -> None:
         world.work.on_revoked([P0])
-        store.order.append("given up")
+        store.order.append("released")
 
     committing = started(lambda: world.work.commit("commit"))
     assert store.under_way.wait(30)
-    giving_up = started(give_up)
-    giving_up.join(0.3)  # long enough for one that does not wait
+    releasing = started(release)
+    releasing.join(0.3)  # long enough for a release that does not wait
     store.go_on.set()
-    giving_up.join(30)
+    releasing.join(30)
     committing.join(30)
 
-    assert (store.order, world.committed()) == (["written", "given up"], 12)
+    assert (store.order, world.committed()) == (["written", "released"], 12)
 
 
-def test_a_commit_that_waited_for_another_leaves_out_what_was_given_up_meanwhile() -> None:
+def test_a_commit_that_waited_for_another_skips_a_partition_that_was_revoked_meanwhile() -> None:
     store = SlowStore()
     world = World(store, auto_commit=False, release_delay_ms=0)
     first = started(lambda: world.work.commit("commit"))
@@ -245,21 +245,21 @@ def test_a_commit_that_waited_for_another_leaves_out_what_was_given_up_meanwhile
     world.consume(12)
     second = started(lambda: world.work.commit("commit"))
     second.join(0.1)  # by then it waits for the first
-    giving_up = started(lambda: world.work.on_revoked([P0]))
+    releasing = started(lambda: world.work.on_revoked([P0]))
     wait_until(lambda: P0 not in world.state.committable())
     store.go_on.set()
-    for thread in (first, giving_up, second):
+    for thread in (first, releasing, second):
         thread.join(30)
 
     assert (world.committed(), world.committed(P1)) == (12, 13)
 
 
-def test_a_partition_lost_while_it_is_committed_is_not_written_over_its_new_owner() -> None:
+def test_a_partition_lost_during_a_commit_keeps_the_commit_of_its_new_owner() -> None:
     world = World(offsets_backoff_ms=500)
     world.work.commit("commit")
     world.consume(12)
-    world.somebody_else_commits(40)  # the new owner has begun: our first try finds that
-    world.clock.meanwhile = lambda: world.work.on_lost([P0])  # and before the second one we are told
+    world.another_client_commits(40)  # by the new owner: the first attempt fails with a conflict
+    world.clock.meanwhile = lambda: world.work.on_lost([P0])  # before the second attempt
 
     try:
         world.work.commit("commit")
@@ -274,9 +274,9 @@ def test_a_partition_lost_while_it_is_committed_is_not_written_over_its_new_owne
 # --- a fetcher that has ended ------------------------------------------------------------------------------
 
 
-def test_who_cannot_fetch_leaves_the_group_and_says_why() -> None:
+def test_a_member_that_cannot_fetch_leaves_the_group_and_reports_the_error() -> None:
     world = World()
-    member: Any = LeavingMember()
+    member: Any = FakeMember()
     world.work.member = member
     why = NotAuthorized("fetching t-0", "no")
 

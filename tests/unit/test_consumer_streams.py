@@ -19,7 +19,7 @@ def message(offset: int, partition: int = 0) -> StreamMessage:
 
 
 def one_stream(*partitions: TopicPartition) -> tuple[StreamState, MessageStream]:
-    """One stream that holds these partitions from offset 10 on, and may hand out."""
+    """A stream that owns these partitions from offset 10 on, and may deliver messages."""
     state = StreamState()
     stream = state.stream("t")
     state.set_delivery_check(lambda: True)
@@ -32,7 +32,7 @@ def positions(state: StreamState) -> dict[TopicPartition, int]:
     return state.positions(state.owned().values())
 
 
-def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
+def test_a_message_is_finished_when_the_next_one_is_requested() -> None:
     state, stream = one_stream(P0)
     state.enqueue(state.owned()[P0], [message(10), message(11)])
 
@@ -44,7 +44,7 @@ def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
     assert positions(state) == {P0: 12}
 
 
-def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others() -> None:
+def test_a_commit_finishes_only_the_message_of_the_calling_thread() -> None:
     state, mine = one_stream(P0)
     theirs = state.stream("t")
     state.add(PartitionProgress(P1, theirs, 10, 10, 10, ABSENT))
@@ -60,7 +60,7 @@ def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others
     assert positions(state) == {P0: 11, P1: 10}
 
 
-def test_gaps_in_the_log_are_passed_over_and_repeated_messages_left_out() -> None:
+def test_gaps_in_the_log_are_skipped_and_repeated_messages_are_dropped() -> None:
     state, stream = one_stream(P0)
     state.enqueue(state.owned()[P0], [message(9), message(12), message(12), message(15)])
 
@@ -80,7 +80,7 @@ def test_no_message_is_delivered_without_a_valid_lease_and_none_is_lost() -> Non
     assert stream.get(0) == message(10)
 
 
-def test_a_stopped_partition_hands_out_nothing_more_and_the_others_go_on() -> None:
+def test_a_stopped_partition_delivers_nothing_and_the_others_continue() -> None:
     state, stream = one_stream(P0, P1)
     state.enqueue(state.owned()[P0], [message(10)])
     state.enqueue(state.owned()[P1], [message(10, 1)])
@@ -92,7 +92,7 @@ def test_a_stopped_partition_hands_out_nothing_more_and_the_others_go_on() -> No
     assert state.committable().keys() == {P1}
 
 
-def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
+def test_a_stop_waits_for_the_delivered_message() -> None:
     state, stream = one_stream(P0)
     state.enqueue(state.owned()[P0], [message(10), message(11)])
     assert stream.get(0) == message(10)
@@ -103,13 +103,13 @@ def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
         time.sleep(0.001)
     assert stopping.is_alive()
 
-    assert stream.get(0) is None  # says that 10 is done with; 11 has gone
+    assert stream.get(0) is None  # finishes 10; the stop has dropped 11
     stopping.join(10)
 
     assert done == [{P0: 11}]
 
 
-def test_giving_up_does_not_wait_forever_and_leaves_the_message_in_hand_to_the_next_owner() -> None:
+def test_a_stop_that_times_out_leaves_the_delivered_message_to_the_next_owner() -> None:
     state, stream = one_stream(P0)
     state.enqueue(state.owned()[P0], [message(10)])
     assert stream.get(0) == message(10)
@@ -117,7 +117,7 @@ def test_giving_up_does_not_wait_forever_and_leaves_the_message_in_hand_to_the_n
     assert state.positions(state.stop([P0], 0.01)) == {P0: 10}
 
 
-def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
+def test_a_message_of_a_lost_partition_is_not_finished_later() -> None:
     state, stream = one_stream(P0)
     lost = state.owned()[P0]
     state.enqueue(lost, [message(10), message(11)])
@@ -129,7 +129,7 @@ def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
     assert (lost.finished, state.owned()) == (10, {})
 
 
-def test_a_partition_that_comes_back_begins_where_it_is_reported() -> None:
+def test_a_partition_assigned_again_starts_at_its_new_position() -> None:
     state, stream = one_stream(P0)
     earlier = state.owned()[P0]
     state.remove([P0])
@@ -141,25 +141,25 @@ def test_a_partition_that_comes_back_begins_where_it_is_reported() -> None:
     assert [stream.get(0), stream.get(0)] == [message(20), None]
 
 
-def test_a_thread_that_got_a_dead_readers_number_does_not_speak_for_it() -> None:
-    """A thread's number is free once the system has ended it, a moment after `join`: tried until one is given again."""
+def test_a_thread_with_the_reused_id_of_a_dead_reader_does_not_finish_its_message() -> None:
+    """The system frees a thread's id a moment after `join`, so the test repeats until an id is reused."""
     idents: list[int] = []
     deadline = time.monotonic() + 60
     while len(idents) < 2 or idents[0] != idents[1]:
-        assert time.monotonic() < deadline, "the platform never gave a number twice: nothing was seen"
+        assert time.monotonic() < deadline, "the platform never reused a thread id, so nothing was tested"
         state, stream = one_stream(P0)
         state.enqueue(state.owned()[P0], [message(10)])
         idents.clear()
 
-        def dies_on_its_message(stream: MessageStream = stream) -> None:
+        def read_and_die(stream: MessageStream = stream) -> None:
             idents.append(threading.get_ident())
             assert stream.get(0) == message(10)
 
-        def commits(state: StreamState = state) -> None:
+        def commit(state: StreamState = state) -> None:
             idents.append(threading.get_ident())
             state.finish_current_of_caller()
 
-        for work in (dies_on_its_message, commits):
+        for work in (read_and_die, commit):
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
@@ -167,7 +167,7 @@ def test_a_thread_that_got_a_dead_readers_number_does_not_speak_for_it() -> None
         assert positions(state) == {P0: 10}
 
 
-def test_a_log_whose_beginning_has_passed_us_loses_nothing_that_was_fetched_already() -> None:
+def test_fetched_messages_are_delivered_after_the_log_start_moved_beyond_them() -> None:
     state, stream = one_stream(P0)
     progress = state.owned()[P0]
     state.enqueue(progress, [message(10), message(11)])
@@ -183,7 +183,7 @@ def test_a_log_whose_beginning_has_passed_us_loses_nothing_that_was_fetched_alre
     assert [stream.get(0), positions(state)] == [None, {P0: 501}]
 
 
-def test_a_log_whose_beginning_passes_us_twice_is_gone_on_with_at_the_second_place() -> None:
+def test_consumption_continues_at_the_second_of_two_moves_of_the_log_start() -> None:
     state, stream = one_stream(P0)
     progress = state.owned()[P0]
     state.enqueue(progress, [message(10)])
@@ -195,7 +195,7 @@ def test_a_log_whose_beginning_passes_us_twice_is_gone_on_with_at_the_second_pla
     assert [stream.get(0), positions(state)] == [None, {P0: 700}]
 
 
-def test_where_nothing_is_left_before_the_logs_new_beginning_it_may_be_committed_at_once() -> None:
+def test_a_new_log_start_is_committable_at_once_if_no_message_is_queued() -> None:
     state, _ = one_stream(P0)
 
     state.move_position(state.owned()[P0], 500)
@@ -203,7 +203,7 @@ def test_where_nothing_is_left_before_the_logs_new_beginning_it_may_be_committed
     assert positions(state) == {P0: 500}
 
 
-def test_a_log_that_has_begun_again_lower_is_read_from_there_and_what_waits_is_dropped() -> None:
+def test_a_log_with_a_lower_start_is_read_from_there_and_queued_messages_are_dropped() -> None:
     state, stream = one_stream(P0)
     progress = state.owned()[P0]
     state.enqueue(progress, [message(10)])
@@ -214,7 +214,7 @@ def test_a_log_that_has_begun_again_lower_is_read_from_there_and_what_waits_is_d
     assert [stream.get(0), positions(state)] == [message(3), {P0: 3}]
 
 
-def test_a_message_in_hand_of_a_log_that_has_begun_again_says_nothing_of_the_new_one() -> None:
+def test_a_delivered_message_of_the_old_log_does_not_advance_a_recreated_log() -> None:
     state, stream = one_stream(P0)
     progress = state.owned()[P0]
     state.enqueue(progress, [message(10)])
@@ -227,7 +227,7 @@ def test_a_message_in_hand_of_a_log_that_has_begun_again_says_nothing_of_the_new
     assert [stream.get(0), positions(state)] == [message(1), {P0: 1}]
 
 
-def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> None:
+def test_an_iterator_ends_with_the_consumer_and_can_continue_after_a_timeout() -> None:
     state, stream = one_stream(P0)
     stream.timeout_s = 0.01
     assert list(stream) == []
@@ -240,7 +240,7 @@ def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> N
     assert (list(stream), stream.closed) == ([], True)
 
 
-def test_a_waiting_reader_is_reported_why_the_consumer_gave_up() -> None:
+def test_a_waiting_reader_gets_the_error_that_stopped_the_consumer() -> None:
     state, stream = one_stream(P0)
     raised: list[BaseException] = []
 

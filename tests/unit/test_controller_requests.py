@@ -1,4 +1,4 @@
-"""What a controller may be asked for, what is refused before it is asked, and when it is done. No I/O."""
+"""Requests to a controller: their checks before they are sent, and the end of their work. No I/O."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def partition(
     return AssignedPartition(replicas, leader, isr or replicas, **more)  # type: ignore[arg-type]
 
 
-def test_only_a_broker_of_its_own_session_that_can_be_read_is_alive() -> None:
-    """Another's node below ``/brokers/ids`` would take replicas that nobody ever holds."""
+def test_only_a_readable_ephemeral_broker_node_counts_as_alive() -> None:
+    """A foreign node below ``/brokers/ids`` would get replicas that no broker stores."""
     text = b'{"version":1,"host":"h","port":9092}'
 
     def node(data: bytes, *, version: int = 0, session: int = 0x1F) -> NodeData:
@@ -68,7 +68,7 @@ def test_only_a_broker_of_its_own_session_that_can_be_read_is_alive() -> None:
 # --- election -------------------------------------------------------------------------------------
 
 
-def test_an_election_is_needed_only_where_the_preferred_replica_does_not_lead() -> None:
+def test_an_election_is_needed_only_if_the_preferred_replica_does_not_lead() -> None:
     state = cluster(partition(1, 2, leader=1), partition(2, 1, leader=1))
 
     leads, needed = election.plan_election(state, [P1, P0, P1])
@@ -77,7 +77,7 @@ def test_an_election_is_needed_only_where_the_preferred_replica_does_not_lead() 
     assert needed == election.ElectionStep(P1, 1, 2, needed=True)
 
 
-def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_controller_would_give_up() -> None:
+def test_an_election_of_a_dead_or_out_of_sync_replica_is_rejected() -> None:
     state = cluster(partition(3, 1, leader=1), partition(2, 1, leader=1, isr=(1,)), brokers={0: 0, 1: 0, 2: 0})
 
     dead, behind, missing = election.plan_election(state, [P0, P1, P2])
@@ -87,7 +87,7 @@ def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_co
     assert isinstance(missing.rejected, UnknownTopicOrPartition)
 
 
-def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
+def test_requests_are_rejected_during_an_election_and_without_a_zookeeper_controller() -> None:
     state = cluster(partition(2, 1, leader=1), election=True)
 
     with pytest.raises(ControllerRequestRefused, match="/admin/preferred_replica_election exists"):
@@ -105,19 +105,19 @@ def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
                 plan(cluster(partition(2, 1), **changes))
 
 
-def test_the_node_of_an_election_is_kafkas() -> None:
+def test_the_node_of_an_election_has_kafkas_format() -> None:
     assert json.loads(election.encode_election([P0, P2])) == {
         "version": 1,
         "partitions": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 2}],
     }
 
 
-def test_an_election_is_over_when_its_node_is_gone_a_client_that_leads_then() -> None:
-    asked = {P0: 1, P1: 2}
+def test_an_election_is_over_when_its_node_is_gone_whichever_broker_leads() -> None:
+    requested = {P0: 1, P1: 2}
     partitions = (partition(1, 2, leader=1), partition(2, 1, leader=1))
 
-    under_way = election.progress_of(cluster(*partitions, election=True), asked)
-    over = election.progress_of(cluster(*partitions), asked)
+    under_way = election.progress_of(cluster(*partitions, election=True), requested)
+    over = election.progress_of(cluster(*partitions), requested)
 
     assert (under_way.done, under_way.ended) == (1, False)
     assert (over.done, over.ended, over.open) == (1, True, {"orders-1": "broker 1 leads it, not broker 2"})
@@ -126,7 +126,7 @@ def test_an_election_is_over_when_its_node_is_gone_a_client_that_leads_then() ->
 # --- reassignment ---------------------------------------------------------------------------------
 
 
-def test_a_reassignment_says_which_brokers_come_and_go() -> None:
+def test_a_reassignment_names_the_added_and_the_removed_brokers() -> None:
     state = cluster(partition(0, 1), partition(1, 2), partition(2, 0))
 
     move, same, order = reassignment.plan_reassignment(state, {P0: (1, 2), P1: (1, 2), P2: (0, 2)})
@@ -147,7 +147,7 @@ def test_a_reassignment_says_which_brokers_come_and_go() -> None:
         ((1, 2), {"deletions": frozenset({"orders"})}, "topic orders is being deleted"),
     ],
 )
-def test_a_reassignment_that_would_never_end_is_refused(
+def test_a_reassignment_that_would_never_end_is_rejected(
     replicas: tuple[int, ...], changes: dict[str, object], why: str
 ) -> None:
     (step,) = reassignment.plan_reassignment(cluster(partition(0, 1), **changes), {P0: replicas})
@@ -156,13 +156,13 @@ def test_a_reassignment_that_would_never_end_is_refused(
     assert step.rejected.why == why
 
 
-def test_another_number_of_replicas_needs_its_flag() -> None:
+def test_another_replication_factor_needs_its_flag() -> None:
     (step,) = reassignment.plan_reassignment(cluster(partition(0, 1)), {P0: (1,)}, allow_replication_change=True)
 
     assert (step.rejected, step.removing) == (None, (0,))
 
 
-def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_request_too() -> None:
+def test_missing_and_moving_partitions_and_a_second_request_are_rejected() -> None:
     state = cluster(partition(0, 1, 2, adding=(2,), removing=(0,)))
 
     moving, missing, elsewhere = reassignment.plan_reassignment(
@@ -180,7 +180,7 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
         reassignment.plan_reassignment(state, {})
 
 
-def test_a_topic_that_cannot_be_read_refuses_its_partitions_with_that_error() -> None:
+def test_partitions_of_an_unreadable_topic_are_rejected_with_its_error() -> None:
     broken = CorruptData("ZooKeeper node /brokers/topics/orders", "is not JSON")
 
     (step,) = reassignment.plan_reassignment(cluster(topics={"orders": broken}), {P0: (1, 2)})
@@ -188,31 +188,31 @@ def test_a_topic_that_cannot_be_read_refuses_its_partitions_with_that_error() ->
     assert step.rejected is broken
 
 
-def test_a_reassignment_waits_for_what_is_not_in_sync_and_ends_when_nothing_moves() -> None:
-    asked = {P0: (1, 2), P1: (2, 1)}
+def test_a_reassignment_waits_for_out_of_sync_replicas_and_ends_when_nothing_moves() -> None:
+    requested = {P0: (1, 2), P1: (2, 1)}
     moving = partition(1, 2, 0, leader=0, isr=(0, 1), adding=(2,), removing=(0,))
     dead = {0: 0, 1: 0}
 
-    behind = reassignment.progress_of(cluster(moving, partition(2, 1), reassignment=frozenset({P0})), asked)
-    stuck = reassignment.progress_of(cluster(moving, partition(2, 1), brokers=dead), asked)
-    given_up = reassignment.progress_of(cluster(partition(0, 1), partition(2, 1)), asked)
-    done = reassignment.progress_of(cluster(partition(1, 2), partition(2, 1)), asked)
+    behind = reassignment.progress_of(cluster(moving, partition(2, 1), reassignment=frozenset({P0})), requested)
+    stuck = reassignment.progress_of(cluster(moving, partition(2, 1), brokers=dead), requested)
+    abandoned = reassignment.progress_of(cluster(partition(0, 1), partition(2, 1)), requested)
+    done = reassignment.progress_of(cluster(partition(1, 2), partition(2, 1)), requested)
 
     assert (behind.done, behind.ended, behind.open) == (1, False, {"orders-0": "broker 2 is not in sync yet"})
     assert (stuck.ended, stuck.open) == (False, {"orders-0": "broker 2 is not alive"})
-    assert (given_up.ended, given_up.open) == (
+    assert (abandoned.ended, abandoned.open) == (
         True,
         {"orders-0": "its replicas are 0,1, and the controller does not change them"},
     )
     assert (done.done, done.ended, done.open) == (2, True, {})
 
 
-def test_the_file_is_kafkas_and_reads_what_it_writes() -> None:
+def test_the_reassignment_file_has_kafkas_format_and_is_read_as_written() -> None:
     assignment = {P0: (1, 2), P2: (0,)}
 
     assert reassignment.decode_reassignment("f", reassignment.encode_reassignment(assignment)) == assignment
-    with_folders = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","any"]}]}'
-    assert reassignment.decode_reassignment("f", with_folders) == {TopicPartition("t", 0): (1, 2)}
+    named_dirs = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","any"]}]}'
+    assert reassignment.decode_reassignment("f", named_dirs) == {TopicPartition("t", 0): (1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_file_is_kafkas_and_reads_what_it_writes() -> None:
         ),
     ],
 )
-def test_a_broken_file_is_named_with_what_is_wrong(text: str, why: str) -> None:
+def test_a_broken_file_is_named_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(MalformedData) as raised:
         reassignment.decode_reassignment("file moves.json", text.encode())
 
@@ -245,7 +245,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(text: str, why: str) -> None:
     assert why in str(raised.value)
 
 
-def test_a_request_that_no_node_can_hold_is_refused() -> None:
+def test_a_request_larger_than_a_znode_is_rejected() -> None:
     many = {TopicPartition("orders", n): (1, 2, 3) for n in range(20_000)}
 
     with pytest.raises(UsageError, match="has 1,108,918 bytes"):
@@ -255,7 +255,7 @@ def test_a_request_that_no_node_can_hold_is_refused() -> None:
 # --- deletion -------------------------------------------------------------------------------------
 
 
-def test_a_deletion_says_how_much_goes_and_what_it_will_wait_for() -> None:
+def test_a_deletion_names_its_size_and_the_condition_it_waits_for() -> None:
     (plain,) = deletion.plan_deletion(cluster(partition(0, 1), partition(1, 2)), ["orders"], enabled=True)
     (dead,) = deletion.plan_deletion(cluster(partition(0, 5), partition(4, 5)), ["orders"], enabled=None)
     (moving,) = deletion.plan_deletion(cluster(partition(0, 1, adding=(1,))), ["orders"], enabled=True)
@@ -265,7 +265,7 @@ def test_a_deletion_says_how_much_goes_and_what_it_will_wait_for() -> None:
     assert moving.waits_for == "the reassignment of its partitions"
 
 
-def test_deletions_that_the_controller_would_drop_are_refused() -> None:
+def test_deletions_that_the_controller_would_drop_are_rejected() -> None:
     with pytest.raises(ControllerRequestRefused, match=r"delete\.topic\.enable is false on the controller, broker 0"):
         deletion.plan_deletion(cluster(partition(0)), ["orders"], enabled=False)
     under_way = cluster(partition(0), deletions=frozenset({"orders"}))
@@ -285,11 +285,11 @@ def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated() -> None:
 
     waits = deletion.progress_of(under_way, {"orders": 77})
     gone = deletion.progress_of(cluster(topics={}), {"orders": 77})
-    anew = deletion.progress_of(cluster(partition(0)), {"orders": 76})
+    recreated = deletion.progress_of(cluster(partition(0)), {"orders": 76})
     dropped = deletion.progress_of(cluster(partition(0)), {"orders": 77})
 
     assert (waits.ended, waits.open) == (False, {"orders": "waits for broker 5, not alive, which holds replicas"})
-    assert (gone.done, gone.ended, anew.done, anew.ended) == (1, True, 1, True)
+    assert (gone.done, gone.ended, recreated.done, recreated.ended) == (1, True, 1, True)
     assert dropped.ended
     assert dropped.open == {
         "orders": "the controller has removed the request without deleting the topic; check its delete.topic.enable"

@@ -1,4 +1,4 @@
-"""Requests that are small to send and costly to read: refused before they are read, and other clients are served."""
+"""Limits on requests that are small to send and costly to decode, while other clients are served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message
 
 from offsetmgr.cli.app import run as run_command
 from offsetmgr.core.errors import InvalidRequest
@@ -30,8 +30,8 @@ CPU_MS = 20.0
 
 
 @pytest.fixture
-def listening() -> Iterator[Listening]:
-    with Listening(MemoryBackend()) as listening:
+def listening() -> Iterator[MemoryListener]:
+    with MemoryListener(MemoryBackend()) as listening:
         yield listening
 
 
@@ -56,8 +56,8 @@ class Probe:
         monkeypatch.setattr(asyncio.Handle, "_run", timed)
 
 
-def test_eight_megabytes_of_empty_tagged_fields_are_refused_at_once(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
+def test_eight_megabytes_of_empty_tagged_fields_are_rejected_at_once(
+    listening: MemoryListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = 2_000_000
     body = varint(1) + varint(fields) + b"".join(b"\x01\x00" for _ in range(fields))
@@ -67,17 +67,17 @@ def test_eight_megabytes_of_empty_tagged_fields_are_refused_at_once(
         probe = Probe(monkeypatch)
         with WireClient(listening.port) as client, WireClient(listening.port) as other:
             client.socket.sendall(frame(DELETE_GROUPS, 2, body))
-            assert client.hung_up()
+            assert client.is_disconnected()
             other.ask(API_VERSIONS, 0, {})
         assert probe.longest <= CPU_MS
     finally:
         gc.enable()
 
 
-def test_a_large_api_versions_request_is_refused_before_it_is_read(listening: Listening) -> None:
+def test_a_large_api_versions_request_is_rejected_before_it_is_decoded(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(frame(API_VERSIONS, 3, b"x" * 9000))
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
 
 
@@ -85,8 +85,8 @@ def test_a_large_api_versions_request_is_refused_before_it_is_read(listening: Li
     ("api_key", "version", "field"),
     [(FIND_COORDINATOR, 4, "coordinator_keys"), (DESCRIBE_GROUPS, 5, "groups"), (DELETE_GROUPS, 2, "groups_names")],
 )
-def test_too_many_names_are_each_refused_and_as_many_as_the_java_tools_send_are_not(
-    listening: Listening, api_key: int, version: int, field: str
+def test_too_many_names_are_each_rejected_and_as_many_as_the_java_tools_send_are_served(
+    listening: MemoryListener, api_key: int, version: int, field: str
 ) -> None:
     others: dict[str, Any] = {"key_type": 0, "include_authorized_operations": False}
     for number, served in ((20_000, True), (50_001, False), (199_000, False)):
@@ -100,8 +100,8 @@ def test_too_many_names_are_each_refused_and_as_many_as_the_java_tools_send_are_
             other.ask(API_VERSIONS, 0, {})
 
 
-def test_many_keys_of_a_search_for_coordinators_leave_other_clients_their_turn(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
+def test_many_keys_in_a_find_coordinator_request_do_not_block_the_event_loop(
+    listening: MemoryListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = {"key_type": 0, "coordinator_keys": [f"g{n}" for n in range(5_000)]}
     body = encode_request(FIND_COORDINATOR, 4, message)
@@ -121,11 +121,11 @@ def test_many_keys_of_a_search_for_coordinators_leave_other_clients_their_turn(
 
 
 @pytest.mark.parametrize("length", [32_768, 8_000_000])
-def test_a_name_longer_than_any_group_is_refused(listening: Listening, length: int) -> None:
+def test_a_name_longer_than_any_group_is_rejected(listening: MemoryListener, length: int) -> None:
     message = {"key_type": 0, "coordinator_keys": ["x" * length]}
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(frame(FIND_COORDINATOR, 4, encode_request(FIND_COORDINATOR, 4, message)))
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(API_VERSIONS, 0, {})
 
 
@@ -159,17 +159,17 @@ def commit_of(group: str, offset: int, partitions: int, topic: str = "t") -> dic
     return commit_message(group, {(topic, p): offset for p in range(partitions)})
 
 
-def wanted(group: str, partitions: int | None) -> dict[str, Any]:
+def fetch_group(group: str, partitions: int | None) -> dict[str, Any]:
     topics = None if partitions is None else [{"name": "t", "partition_indexes": list(range(partitions))}]
     return {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
 
 
 BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "a commit of 15,000 partitions": (COMMIT, 8, commit_of("g", 7, PARTITIONS)),
-    "a fetch of 15,000 partitions": (FETCH, 8, {"groups": [wanted("g", PARTITIONS)], "require_stable": False}),
-    "a fetch of all offsets": (FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False}),
+    "a fetch of 15,000 partitions": (FETCH, 8, {"groups": [fetch_group("g", PARTITIONS)], "require_stable": False}),
+    "a fetch of all offsets": (FETCH, 8, {"groups": [fetch_group("g", None)], "require_stable": False}),
     "a fetch of 20,000 groups": (
-        FETCH, 8, {"groups": [wanted(f"g{n}", 1) for n in range(20_000)], "require_stable": False}
+        FETCH, 8, {"groups": [fetch_group(f"g{n}", 1) for n in range(20_000)], "require_stable": False}
     ),
     "20,000 groups described": (DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(20_000)]}),
     "20,000 groups deleted": (DELETE_GROUPS, 2, {"groups_names": [f"g{n}" for n in range(20_000)]}),
@@ -178,7 +178,7 @@ BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
         FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["x" * 32_000 + str(n) for n in range(200)]}
     ),
     "20,000 topics": (METADATA, 9, {"topics": UNKNOWN_TOPICS, "allow_auto_topic_creation": False}),
-    "where 20,000 partitions end": (
+    "the log ends of 20,000 partitions": (
         LIST_OFFSETS, 6, {
             "replica_id": -1, "isolation_level": 0, "topics": [
                 {"name": "t", "partitions": [
@@ -195,8 +195,8 @@ BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", BULK)
-def test_no_bulk_request_of_a_tool_holds_the_event_loop(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch, what: str
+def test_no_bulk_request_of_a_tool_blocks_the_event_loop(
+    listening: MemoryListener, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     longest = []
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_no_bulk_request_of_a_tool_holds_the_event_loop(
     assert min(longest) <= CPU_MS, longest
 
 
-def test_a_large_commit_is_not_overtaken_by_a_small_one_behind_it(listening: Listening) -> None:
+def test_a_large_commit_is_not_overtaken_by_a_small_one_behind_it(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.send(COMMIT, 8, commit_of("g", 1, PARTITIONS))
         client.send(COMMIT, 8, commit_of("g", 2, 10))
@@ -226,23 +226,26 @@ def test_a_large_commit_is_not_overtaken_by_a_small_one_behind_it(listening: Lis
     assert [part["committed_offset"] for part in topic["partitions"]] == [2, 1]
 
 
-def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: Listening) -> None:
+def test_more_partitions_than_a_group_may_name_at_once_are_refused(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         refused = commit_errors(client.ask(COMMIT, 8, commit_of("g", 1, PARTITIONS + 1)))
         assert set(refused.values()) == {INVALID_COMMIT_OFFSET_SIZE}
         assert len(refused) == PARTITIONS + 1
-        (group,) = client.ask(FETCH, 8, {"groups": [wanted("g", PARTITIONS + 1)], "require_stable": False})["groups"]
+        (group,) = client.ask(FETCH, 8, {"groups": [fetch_group("g", PARTITIONS + 1)], "require_stable": False})[
+            "groups"
+        ]
         assert (group["error_code"], group["topics"]) == (INVALID_REQUEST, [])
         assert (
-            client.ask(FETCH, 8, {"groups": [wanted("g", None)], "require_stable": False})["groups"][0]["topics"] == []
+            client.ask(FETCH, 8, {"groups": [fetch_group("g", None)], "require_stable": False})["groups"][0]["topics"]
+            == []
         )
 
 
 @pytest.mark.parametrize("groups", [["g"], ["g", "h"]])
-def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch, groups: list[str]
+def test_offsets_of_many_partitions_are_encoded_in_small_steps(
+    listening: MemoryListener, monkeypatch: pytest.MonkeyPatch, groups: list[str]
 ) -> None:
-    """However few groups they belong to: 25 groups of 100 partitions, and one or two of 5,000."""
+    """The number of groups makes no difference: 25 groups have 100 partitions, and one or two groups have 5,000."""
     small = [f"s{n}" for n in range(25)]
     for group in (*small, *groups):
         number = 5_000 if group in groups else 100
@@ -272,7 +275,7 @@ def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
         counted(answer.result())
         return answer
 
-    message = {"groups": [wanted(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
+    message = {"groups": [fetch_group(group, None) for group in (*small, *groups)] * 2, "require_stable": False}
     with WireClient(listening.port) as client:
         with monkeypatch.context() as patch:
             patch.setattr(asyncio.Handle, "_run", begin)
@@ -292,10 +295,10 @@ def test_offsets_of_many_partitions_are_encoded_a_few_at_a_time(
 
 
 TOPICS = {"t": 0, "y" * 249: 0, "x" * 250: INVALID_TOPIC, "é" * 125: INVALID_TOPIC}
-"""Names, and what is wrong with them."""
+"""Topic names, and the expected error codes."""
 
 
-def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_committed(listening: Listening) -> None:
+def test_an_invalid_topic_name_is_rejected_and_the_others_are_committed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         answer = client.ask(COMMIT, 8, commit_message("g", {(topic, 0): 1 for topic in TOPICS}))
     assert commit_errors(answer) == {(topic, 0): error for topic, error in TOPICS.items()}
@@ -303,19 +306,19 @@ def test_a_topic_name_that_no_broker_allows_is_refused_and_the_others_are_commit
 
 
 @pytest.mark.parametrize("version", [1, 7, 8])
-def test_offsets_of_a_topic_with_too_long_a_name_are_not_fetched(listening: Listening, version: int) -> None:
+def test_offsets_of_a_topic_with_too_long_a_name_are_not_fetched(listening: MemoryListener, version: int) -> None:
     topics = [{"name": topic, "partition_indexes": [0, 1]} for topic in TOPICS]
-    asked = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
+    requested = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
     with WireClient(listening.port) as client:
         client.commit("g", {("t", 0): 7})
-        answer = client.ask(FETCH, version, {**asked, "groups": [asked], "require_stable": False})
+        answer = client.ask(FETCH, version, {**requested, "groups": [requested], "require_stable": False})
     (found,) = answer["groups"] if version == 8 else [answer]
     codes = {topic["name"]: [part["error_code"] for part in topic["partitions"]] for topic in found["topics"]}
     assert codes == {topic: [error] * 2 for topic, error in TOPICS.items()}
     assert found["topics"][0]["partitions"][0]["committed_offset"] == 7
 
 
-def test_offsets_of_a_topic_with_too_long_a_name_are_not_deleted(listening: Listening) -> None:
+def test_offsets_of_a_topic_with_too_long_a_name_are_not_deleted(listening: MemoryListener) -> None:
     topics = [{"name": topic, "partitions": [{"partition_index": 0}]} for topic in TOPICS]
     with WireClient(listening.port) as client:
         client.commit("g", {("t", 0): 7, ("u", 0): 8})
@@ -327,7 +330,7 @@ def test_offsets_of_a_topic_with_too_long_a_name_are_not_deleted(listening: List
 
 
 class AnyTopics:
-    """A real cluster that has every topic of a name that it allows."""
+    """A cluster in which every topic with a valid name exists."""
 
     async def cluster_id(self) -> str | None:
         return "real"
@@ -337,17 +340,17 @@ class AnyTopics:
         return [TopicLayout(name, None, 0) for name in names]
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        assert not any(TOPICS[name] for name in asked)
-        return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in asked.items()}
+        assert not any(TOPICS[name] for name in requested)
+        return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in requested.items()}
 
 
-def test_the_cluster_is_not_asked_for_a_topic_with_too_long_a_name() -> None:
+def test_the_cluster_gets_no_request_for_a_topic_with_too_long_a_name() -> None:
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     ends = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": t, "partitions": [part]} for t in TOPICS]}
     named = {"topics": [{"name": topic, "topic_id": None} for topic in TOPICS], "allow_auto_topic_creation": False}
-    with Listening(cluster=AnyTopics) as listening, WireClient(listening.port) as client:
+    with MemoryListener(cluster=AnyTopics) as listening, WireClient(listening.port) as client:
         assert commit_errors(client.ask(LIST_OFFSETS, 6, ends)) == {(t, 0): error for t, error in TOPICS.items()}
         for version in (0, 9, 12):
             answer = client.ask(METADATA, version, named)
@@ -361,15 +364,18 @@ def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) ->
     serve = ["manager", "serve", "--bootstrap-server", "nowhere:1", "--listen", "127.0.0.1:0"]
     assert run_command([*serve, "--max-topic-bytes", "2"]) == 0
     (options,) = started
-    with Listening(limits=options.limits) as listening, WireClient(listening.port) as client:
+    with MemoryListener(limits=options.limits) as listening, WireClient(listening.port) as client:
         answer = client.ask(COMMIT, 8, commit_message("g", {("to", 0): 1, ("top", 0): 1}))
     assert commit_errors(answer) == {("to", 0): 0, ("top", 0): INVALID_TOPIC}
 
 
-def test_a_client_that_takes_no_answers_is_read_no_further(listening: Listening) -> None:
-    """500 requests of 20 bytes ask for 300 KB each. The listener holds a part of the answers, and no more."""
+def test_the_listener_stops_reading_from_a_client_that_reads_no_responses(listening: MemoryListener) -> None:
+    """500 requests of 20 bytes have responses of 300 KB each. The listener keeps only a part of them in memory."""
     small = ServerLimits(answer_bytes=1_000_000)
-    with Listening(listening.backend, limits=small) as slow, WireClient(slow.port, receive_buffer=65_536) as client:
+    with (
+        MemoryListener(listening.backend, limits=small) as slow,
+        WireClient(slow.port, receive_buffer=65_536) as client,
+    ):
         client.ask(*BULK["a commit of 15,000 partitions"])
         for _ in range(500):
             client.send(*BULK["a fetch of all offsets"])
@@ -378,7 +384,7 @@ def test_a_client_that_takes_no_answers_is_read_no_further(listening: Listening)
         end = time.monotonic() + 10
         while not pipeline.answers_full and time.monotonic() < end:
             time.sleep(0.005)
-        time.sleep(0.2)  # time in which a listener without the limit would go on
+        time.sleep(0.2)  # long enough for a listener without the limit to continue
         assert pipeline._answer_bytes + connection.unsent < 2_000_000
         sizes = {len(client.receive()) for _ in range(500)}
         assert len(sizes) == 1 and min(sizes) > 200_000

@@ -1,4 +1,4 @@
-"""What a batch may decompress to: no more than the limit is held, whatever the bytes claim."""
+"""The limit on the decompressed size of a batch: memory stays within it, even if the bytes claim more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
-def test_exactly_the_limit_is_given_and_a_byte_more_is_refused(codec: int) -> None:
+def test_data_of_exactly_the_limit_is_returned_and_one_byte_more_is_rejected(codec: int) -> None:
     data = bytes(range(256)) * 4096
     packed = compress(codec, data)
 
@@ -35,7 +35,7 @@ def test_exactly_the_limit_is_given_and_a_byte_more_is_refused(codec: int) -> No
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_batch_and_a_message_are_refused_by_the_limit(codec: int, magic: int) -> None:
+def test_a_batch_and_a_message_are_rejected_by_the_limit(codec: int, magic: int) -> None:
     if magic == 1 and codec == ZSTD:
         codec = GZIP
     record = Record(5, 1_700_000_000_000, b"k", bytes(5 * MIB))
@@ -49,9 +49,9 @@ def test_a_batch_and_a_message_are_refused_by_the_limit(codec: int, magic: int) 
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: CODEC_NAMES[codec])
-def test_a_bomb_is_refused_in_little_memory(codec: int) -> None:
-    """A gigabyte of zeros (snappy and LZ4 cannot be so dense: 128 MiB) under a limit of 16 MiB, in a process that may
-    not have 300."""
+def test_a_bomb_is_rejected_in_little_memory(codec: int) -> None:
+    """A gigabyte of zeros is read with a limit of 16 MiB in a process with 300 MiB of memory. (Snappy and LZ4 are less
+    dense, and get 128 MiB of zeros.)"""
     program = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
@@ -82,21 +82,21 @@ except LimitExceeded as error:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 300, 16_384, 70_000]), st.sampled_from([0, 1, 40_000])), max_size=4))
-def test_all_members_of_a_gzip_stream_are_given_with_zeros_between_them(members: list[tuple[int, int]]) -> None:
+def test_all_members_of_a_gzip_stream_are_decompressed_with_zeros_between_them(members: list[tuple[int, int]]) -> None:
     contents = [random.Random(at).randbytes(size) for at, (size, _) in enumerate(members)]
     packed = [gzip.compress(content) + bytes(zeros) for content, (_, zeros) in zip(contents, members, strict=True)]
 
     assert decompress(GZIP, b"".join([gzip.compress(b"first"), *packed]), "batch") == b"".join([b"first", *contents])
 
 
-def test_a_gzip_stream_of_very_many_empty_members_takes_no_longer_than_its_length() -> None:
-    """What is left over behind a member was copied whole each time: a minute for this one."""
+def test_a_gzip_stream_of_many_empty_members_is_read_in_linear_time() -> None:
+    """The reader once copied the rest of the stream after each member, which took a minute for this stream."""
     packed = gzip.compress(b"") * 400_000 + gzip.compress(b"last")
 
     assert decompress(GZIP, packed, "batch") == b"last"
 
 
-def test_snappy_that_claims_what_it_cannot_hold_is_damaged() -> None:
+def test_snappy_data_that_claim_an_impossible_size_are_corrupt() -> None:
     claim = bytearray()
     size = 100 * MIB
     while size >= 0x80:
@@ -111,7 +111,7 @@ def test_snappy_that_claims_what_it_cannot_hold_is_damaged() -> None:
 @given(
     st.lists(st.binary(max_size=300) | st.integers(1, 400_000).map(bytes), min_size=1, max_size=4), st.integers(1, 15)
 )
-def test_the_bound_of_zstd_is_never_below_what_comes_out(parts: list[bytes], level: int) -> None:
+def test_the_bound_of_zstd_is_never_below_the_decompressed_size(parts: list[bytes], level: int) -> None:
     skippable = struct.pack("<II", 0x184D2A53, 5) + b"aside"
     data = skippable.join(bytes(cramjam.zstd.compress(part, level)) for part in parts)
 
@@ -121,9 +121,7 @@ def test_the_bound_of_zstd_is_never_below_what_comes_out(parts: list[bytes], lev
 
 
 @given(st.sampled_from(CODECS), st.binary(min_size=1, max_size=200), st.data())
-def test_what_breaks_off_or_is_changed_gives_bytes_or_a_typed_error(
-    codec: int, data: bytes, draw: st.DataObject
-) -> None:
+def test_truncated_or_changed_data_give_bytes_or_a_typed_error(codec: int, data: bytes, draw: st.DataObject) -> None:
     packed = bytearray(compress(codec, data * 20))
     at = draw.draw(st.integers(0, len(packed) - 1))
     if draw.draw(st.booleans()):

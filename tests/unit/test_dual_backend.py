@@ -1,4 +1,4 @@
-"""Two stores behind the listener, over stores in memory: what both hold in the end, also after a crash."""
+"""Two in-memory stores behind the listener: the final offsets in both, also after a crash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from stopwatch import Stopwatch
-from store_backend_setup import A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
@@ -24,7 +24,7 @@ def test_a_commit_goes_to_both_stores_unless_the_primary_rejects_it() -> None:
         async with running(store) as backend:
             assert await backend.commit(commit("g", 5, A, B)) == CommitResponse(0, {("t", 1): 12})
 
-        assert (held(first), held(second)) == ({A: 5}, {A: 5})
+        assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
 
     asyncio.run(scenario())
 
@@ -37,20 +37,20 @@ def test_a_failure_of_the_secondary_is_acknowledged_logged_and_repaired(caplog: 
             second.fail("write")
 
             assert await backend.commit(commit("g", 6)) == CommitResponse()
-            assert (held(first), held(second)) == ({A: 6}, {A: 5})
-            figures = backend.metrics()
-            assert (figures["secondary_pending"], figures["secondary_failing"]) == (1, 1)
-            assert figures["secondary_failures_total"] >= 1
+            assert (offsets_in(first), offsets_in(second)) == ({A: 6}, {A: 5})
+            metrics = backend.metrics()
+            assert (metrics["secondary_pending"], metrics["secondary_failing"]) == (1, 1)
+            assert metrics["secondary_failures_total"] >= 1
             assert "writes to the secondary store fail" in caplog.text
 
             second.heal()
-            await until(lambda: held(second) == {A: 6}, "the repair")
+            await until(lambda: offsets_in(second) == {A: 6}, "the repair")
             await until(lambda: backend.metrics()["secondary_failing"] == 0, "the end of the failure")
 
     asyncio.run(scenario())
 
 
-def test_it_is_repaired_across_a_later_failure_and_only_the_newest_value_is_written() -> None:
+def test_a_repair_survives_another_failure_and_writes_only_the_newest_value() -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
@@ -59,32 +59,32 @@ def test_it_is_repaired_across_a_later_failure_and_only_the_newest_value_is_writ
                 assert await backend.commit(commit("g", offset, A, B)) == CommitResponse()
             second.heal()
             second.fail("write", TimedOut("second"), group="g", partition=B, times=2)
-            await until(lambda: held(second) == {A: 49, B: 49}, "the repair")
+            await until(lambda: offsets_in(second) == {A: 49, B: 49}, "the repair")
             assert second.writes <= 4
 
     asyncio.run(scenario())
 
 
-def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_larger() -> None:
+def test_a_rewind_reaches_both_at_once_or_late_and_is_never_hidden_by_the_larger_offset() -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
             await backend.commit(commit("g", 50))
             await backend.commit(commit("g", 40))
-            assert held(second) == {A: 40}
+            assert offsets_in(second) == {A: 40}
             second.fail("write")
             await backend.commit(commit("g", 10))
 
             assert (await backend.fetch(fetch("g", 0))).topics == [("t", [(0, 10, -1, "", 0)])]
             assert (await backend.fetch(fetch("g"))).topics == [("t", [(0, 10, -1, "", 0)])]
             second.heal()
-            await until(lambda: held(second) == {A: 10}, "the rewind")
+            await until(lambda: offsets_in(second) == {A: 10}, "the rewind")
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("ours", "others"), [(6, 60), (3, 60), (3, 4)])
-def test_a_late_value_does_not_undo_what_others_committed_meanwhile(ours: int, others: int) -> None:
+def test_a_late_write_does_not_undo_a_commit_of_another_client(ours: int, others: int) -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
@@ -95,14 +95,14 @@ def test_a_late_value_does_not_undo_what_others_committed_meanwhile(ours: int, o
             second.heal()
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
 
-            assert held(second) == {A: others}
+            assert offsets_in(second) == {A: others}
             assert backend.metrics()["secondary_dropped_total"] == 1
             assert (await backend.fetch(fetch("g", 0))).topics[0][1][0][1] == others
 
     asyncio.run(scenario())
 
 
-def test_a_late_value_that_leads_further_is_written_over_what_others_committed() -> None:
+def test_a_late_write_of_a_larger_offset_overwrites_commits_of_others() -> None:
     async def scenario() -> None:
         _, second, store = dual()
         async with running(store) as backend:
@@ -111,14 +111,14 @@ def test_a_late_value_that_leads_further_is_written_over_what_others_committed()
             await backend.commit(commit("g", 20))
             _set(second, 15)
             second.heal()
-            await until(lambda: held(second) == {A: 20}, "the repair")
+            await until(lambda: offsets_in(second) == {A: 20}, "the repair")
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("then", [3, 12, 20])
 def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) -> None:
-    """The rewind to 3 was carried out though its answer was lost; what follows is written over it."""
+    """The secondary writes the rewind to 3, but its response is lost. The next commit overwrites the 3."""
 
     async def scenario() -> None:
         _, second, store = dual()
@@ -129,7 +129,7 @@ def test_a_write_with_a_lost_response_is_recognized_as_our_own(then: int) -> Non
             assert await backend.commit(commit("g", then)) == CommitResponse()
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
 
-            assert held(second) == {A: then}
+            assert offsets_in(second) == {A: then}
             assert backend.metrics()["secondary_dropped_total"] == 0
 
     asyncio.run(scenario())
@@ -141,12 +141,12 @@ def test_a_deletion_reaches_both_at_once_or_late() -> None:
         async with running(store) as backend:
             await backend.commit(commit("g", 5, A, B))
             await backend.delete_offsets("g", [("t", [0])])
-            assert (held(first), held(second)) == ({B: 5}, {B: 5})
+            assert (offsets_in(first), offsets_in(second)) == ({B: 5}, {B: 5})
             second.fail("write")
             await backend.delete_offsets("g", [("t", [1])])
             assert (await backend.fetch(fetch("g", 1))).topics == [("t", [(1, -1, -1, "", 0)])]
             second.heal()
-            await until(lambda: held(second) == {}, "the deletion")
+            await until(lambda: offsets_in(second) == {}, "the deletion")
 
     asyncio.run(scenario())
 
@@ -160,7 +160,7 @@ def test_deleting_a_group_deletes_pending_values_too() -> None:
             assert await backend.delete_group("g") == 0
             second.heal()
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
-            assert (held(first), held(second)) == ({}, {})
+            assert (offsets_in(first), offsets_in(second)) == ({}, {})
 
     asyncio.run(scenario())
 
@@ -176,7 +176,7 @@ def test_deleting_a_group_deletes_it_in_both() -> None:
             assert await backend.delete_group("g") == 0
             assert await backend.delete_group("only-there") == 0
             assert await backend.delete_group("unknown") == 69
-            assert (held(first), held(second), held(second, "only-there")) == ({}, {}, {})
+            assert (offsets_in(first), offsets_in(second), offsets_in(second, "only-there")) == ({}, {}, {})
 
     asyncio.run(scenario())
 
@@ -201,8 +201,8 @@ def test_a_write_in_doubt_that_reached_the_primary_reaches_the_secondary() -> No
             first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1, after=True)
 
             assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): 15})
-            assert (held(first), held(second)) == ({A: 6}, {A: 5})
-            await until(lambda: held(second) == {A: 6}, "what was in doubt")
+            assert (offsets_in(first), offsets_in(second)) == ({A: 6}, {A: 5})
+            await until(lambda: offsets_in(second) == {A: 6}, "the write in doubt")
             await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
     asyncio.run(scenario())
@@ -217,7 +217,7 @@ def test_a_write_in_doubt_that_did_not_reach_the_primary_is_dropped() -> None:
             await backend.commit(commit("g", 6))
             await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
-            assert (held(first), held(second)) == ({A: 5}, {A: 5})
+            assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
 
     asyncio.run(scenario())
 
@@ -236,7 +236,7 @@ def test_a_slow_secondary_delays_only_one_commit() -> None:
                     assert await backend.commit(commit("g", offset)) == CommitResponse()
             assert watch.seconds < 1
             slow.go.set()
-            await until(lambda: held(second) == {A: 19}, "the repair")
+            await until(lambda: offsets_in(second) == {A: 19}, "the repair")
 
     asyncio.run(scenario())
 
@@ -250,7 +250,7 @@ def test_a_value_that_the_secondary_cannot_hold_is_dropped_and_logged(caplog: py
         async with running(store) as backend:
             assert await backend.commit(commit("g", 5, A, B)) == CommitResponse()
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
-            assert held(second) == {B: 5}
+            assert offsets_in(second) == {B: 5}
             assert backend.metrics()["secondary_dropped_total"] == 1
 
     asyncio.run(scenario())
@@ -263,7 +263,7 @@ def test_closing_writes_pending_values_or_logs_the_missing_ones(caplog: pytest.L
         async with running(store) as backend:
             second.fail("write")
             await backend.commit(commit("g", 5, A, B))
-        assert held(second) == {}
+        assert offsets_in(second) == {}
 
     asyncio.run(scenario())
     (last,) = [r for r in caplog.records if r.levelname == "ERROR"]
@@ -287,10 +287,12 @@ def test_a_start_updates_the_secondary() -> None:
         _set(second, 8, group="ahead")
         _set(first, 7, group="native")
         async with running(store):
-            await until(lambda: held(second) == {A: 20}, "the catch-up")
+            await until(lambda: offsets_in(second) == {A: 20}, "the catch-up")
 
-            assert held(second, "ahead") == {A: 8}  # may be somebody's progress: never back without being told
-            assert held(second, "native") == {}  # has never been in the secondary, and is not one of its business
+            assert offsets_in(second, "ahead") == {
+                A: 8
+            }  # may be the progress of a consumer, so the start does not lower it
+            assert offsets_in(second, "native") == {}  # has no offsets in the secondary, so the start does not copy it
 
     asyncio.run(scenario())
 
@@ -308,7 +310,7 @@ def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
             slow.go.set()
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the commit")
 
-            assert (held(first), held(second)) == ({A: 5}, {A: 5})
+            assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
 
     asyncio.run(scenario())
 
@@ -323,6 +325,6 @@ def test_the_reconciliation_waits_for_unreadable_stores(monkeypatch: pytest.Monk
         first.fail("read", times=2)
         second.fail("read", times=2).fail("write", times=1)
         async with running(store):
-            await until(lambda: held(second) == {A: 20}, "the catch-up")
+            await until(lambda: offsets_in(second) == {A: 20}, "the catch-up")
 
     asyncio.run(scenario())

@@ -65,7 +65,7 @@ def test_offsets_of_other_logs_lose_their_epochs_and_nothing_else() -> None:
     )
 
 
-def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:
+def test_missing_and_lower_offsets_of_the_kept_store_are_copied_conditionally() -> None:
     equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
     kept = {
         equal: Committed(5),

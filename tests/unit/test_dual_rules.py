@@ -35,8 +35,8 @@ from offsetmgr.testing.memory import MemoryStore
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
 
-class Waits:
-    """A clock that stands still and notes how long it was asked to sleep."""
+class FrozenClock:
+    """A clock that never advances, and records the durations of `sleep`."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -52,24 +52,24 @@ class Waits:
 
 
 class Pair:
-    """A dual store over two stores in memory whose faults can be armed."""
+    """A dual store over two in-memory stores with injected faults."""
 
     def __init__(self) -> None:
         self.kafka, self.zookeeper = MemoryStore("kafka"), MemoryStore("zookeeper")
         self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
-        self.clock = Waits()
+        self.clock = FrozenClock()
         self.dual = DualStore(self.primary, self.secondary, attempts=3, backoff_ms=100, clock=self.clock)
-        self.dual.cross_cluster_check()  # both are compared while all is well
+        self.dual.cross_cluster_check()  # compares the clusters while both stores are reachable
 
-    def hold(self, kafka: dict[TopicPartition, int], zookeeper: dict[TopicPartition, int]) -> None:
-        for store, held in ((self.kafka, kafka), (self.zookeeper, zookeeper)):
-            store.data["g"] = {tp: Committed(offset, version=0) for tp, offset in held.items()}
+    def put(self, kafka: dict[TopicPartition, int], zookeeper: dict[TopicPartition, int]) -> None:
+        for store, values in ((self.kafka, kafka), (self.zookeeper, zookeeper)):
+            store.data["g"] = {tp: Committed(offset, version=0) for tp, offset in values.items()}
 
     def commit(self, offset: int, tp: TopicPartition = T0, **options: bool) -> GroupEditResult:
         return self.dual.commit("g", {tp: OffsetAndMetadata(offset)}, **options)
 
     @property
-    def held(self) -> tuple[dict[int, int], dict[int, int]]:
+    def offsets(self) -> tuple[dict[int, int], dict[int, int]]:
         first, second = (
             {tp.partition: c.offset for tp, c in store.data.get("g", {}).items()}
             for store in (self.kafka, self.zookeeper)
@@ -86,7 +86,7 @@ def pair() -> Pair:
 
 
 def test_a_fetch_is_the_larger_of_both_partition_by_partition(pair: Pair) -> None:
-    pair.hold({T0: 10, T1: 5}, {T0: 7, T2: 3})
+    pair.put({T0: 10, T1: 5}, {T0: 7, T2: 3})
 
     assert dict(pair.dual.fetch("g")) == {T0: Committed(10), T1: Committed(5), T2: Committed(3)}
     assert dict(pair.dual.fetch("g", [T2, TopicPartition("t", 9)])) == {
@@ -98,8 +98,8 @@ def test_a_fetch_is_the_larger_of_both_partition_by_partition(pair: Pair) -> Non
 
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])
-def test_an_error_in_either_is_that_partitions_error_and_never_the_others_value(pair: Pair, side: str) -> None:
-    pair.hold({T0: 10, T1: 5}, {T0: 7, T1: 6})
+def test_a_read_error_of_one_store_is_never_replaced_by_the_value_of_the_other(pair: Pair, side: str) -> None:
+    pair.put({T0: 10, T1: 5}, {T0: 7, T1: 6})
     getattr(pair, side).fail("read", CorruptData("t-0", "not a number"), partition=T0)
 
     with pytest.raises(PartialFailure) as caught:
@@ -113,7 +113,7 @@ def test_an_error_in_either_is_that_partitions_error_and_never_the_others_value(
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_a_store_that_cannot_be_read_at_all_is_an_error_and_not_the_other_store(pair: Pair, side: str) -> None:
-    pair.hold({T0: 10}, {T0: 7})
+    pair.put({T0: 10}, {T0: 7})
     getattr(pair, side).fail("read")
 
     with pytest.raises(Unreachable):
@@ -131,18 +131,18 @@ def test_groups_are_those_of_both_each_once(pair: Pair) -> None:
     assert sorted(pair.dual.groups()) == ["a", "b", "c"]
 
 
-def test_scan_reads_both_in_pieces(pair: Pair) -> None:
-    asked: list[int] = []
+def test_scan_reads_both_in_batches(pair: Pair) -> None:
+    requested: list[int] = []
 
     def names() -> Iterator[str]:
         for n in range(1000):
-            asked.append(n)
+            requested.append(n)
             yield f"g{n}"
 
     scan = pair.dual.scan(names())
     next(scan)
 
-    assert len(asked) == 200
+    assert len(requested) == 200
     assert sum(1 for _ in scan) == 999
 
 
@@ -152,64 +152,64 @@ def test_scan_reads_both_in_pieces(pair: Pair) -> None:
 def test_a_commit_goes_to_the_primary_first_and_to_both(pair: Pair) -> None:
     order: list[str] = []
     for name, store in (("kafka", pair.kafka), ("zookeeper", pair.zookeeper)):
-        store.edit = _noted(store.edit, name, order)  # type: ignore[method-assign]
+        store.edit = _recorded(store.edit, name, order)  # type: ignore[method-assign]
 
     result = pair.commit(5)
 
     assert result.outcomes[T0].status is EditStatus.WRITTEN
-    assert pair.held == ({0: 5}, {0: 5})
+    assert pair.offsets == ({0: 5}, {0: 5})
     assert order == ["kafka", "zookeeper"]
 
 
-def _noted(edit, name: str, order: list[str]):
-    def noting(edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+def _recorded(edit, name: str, order: list[str]):
+    def recording(edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         order.append(name)
         return edit(edits)
 
-    return noting
+    return recording
 
 
-def test_the_secondary_gets_only_what_the_primary_took(pair: Pair) -> None:
+def test_the_secondary_gets_only_partitions_that_the_primary_accepted(pair: Pair) -> None:
     pair.primary.fail("write", NotAuthorized("t-1", "no"), partition=T1)
 
     with pytest.raises(PartialFailure) as caught:
         pair.dual.commit("g", {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(6)})
 
     assert set(caught.value.failures) == {T1}
-    assert pair.held == ({0: 5}, {0: 5})
+    assert pair.offsets == ({0: 5}, {0: 5})
 
 
-def test_the_secondary_is_not_written_where_that_changes_nothing(pair: Pair) -> None:
-    pair.hold({T0: 5}, {T0: 7, T1: 3})
+def test_the_secondary_is_not_written_if_it_has_the_new_value_already(pair: Pair) -> None:
+    pair.put({T0: 5}, {T0: 7, T1: 3})
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(7), T1: OffsetAndMetadata(3)})
 
     assert {tp: o.status for tp, o in result.outcomes.items()} == {T0: EditStatus.WRITTEN, T1: EditStatus.WRITTEN}
-    assert pair.held == ({0: 7, 1: 3}, {0: 7, 1: 3})
+    assert pair.offsets == ({0: 7, 1: 3}, {0: 7, 1: 3})
     assert pair.secondary.writes == 0
 
 
-def test_a_secondary_that_lags_is_brought_up_by_a_commit_that_changes_nothing_in_the_primary(pair: Pair) -> None:
-    pair.hold({T0: 100}, {T0: 50})
+def test_a_commit_that_changes_nothing_in_the_primary_updates_a_lagging_secondary(pair: Pair) -> None:
+    pair.put({T0: 100}, {T0: 50})
 
     result = pair.commit(100)
 
     assert result.outcomes[T0].status is EditStatus.WRITTEN
-    assert pair.held == ({0: 100}, {0: 100})
+    assert pair.offsets == ({0: 100}, {0: 100})
 
 
 def test_a_commit_below_the_larger_of_both_is_refused(pair: Pair) -> None:
-    pair.hold({T0: 5}, {T0: 9})
+    pair.put({T0: 5}, {T0: 9})
 
     with pytest.raises(PartialFailure) as caught:
         pair.commit(7)
 
     assert isinstance(caught.value.failures[T0], RewindRefused)
-    assert pair.held == ({0: 5}, {0: 9})
+    assert pair.offsets == ({0: 5}, {0: 9})
 
 
 def test_a_deliberate_rewind_and_a_deletion_write_both(pair: Pair) -> None:
-    pair.hold({T0: 9, T1: 1}, {T0: 5, T2: 2})
+    pair.put({T0: 9, T1: 1}, {T0: 5, T2: 2})
 
     pair.commit(3, allow_rewind=True)
     assert pair.dual.fetch("g")[T0] == Committed(3)
@@ -220,29 +220,29 @@ def test_a_deliberate_rewind_and_a_deletion_write_both(pair: Pair) -> None:
         T1: Committed(1),
         T2: Committed(2),
     }
-    assert pair.held == ({}, {})
+    assert pair.offsets == ({}, {})
 
 
-def test_expected_is_what_fetch_gave(pair: Pair) -> None:
-    pair.hold({T0: 5}, {T0: 9})
-    held = pair.dual.fetch("g")[T0]
+def test_the_expected_value_of_a_change_is_compared_with_the_result_of_fetch(pair: Pair) -> None:
+    pair.put({T0: 5}, {T0: 9})
+    current = pair.dual.fetch("g")[T0]
 
     (wrong,) = pair.dual.edit([GroupEdit("g", {T0: Change(OffsetAndMetadata(12), expected=Committed(5))})])
-    (right,) = pair.dual.edit([GroupEdit("g", {T0: Change(OffsetAndMetadata(12), expected=held)})])
+    (right,) = pair.dual.edit([GroupEdit("g", {T0: Change(OffsetAndMetadata(12), expected=current)})])
 
     error = wrong.outcomes[T0].error
     assert isinstance(error, Conflict)
     assert error.actual == Committed(9)
     assert right.outcomes[T0].status is EditStatus.WRITTEN
     assert not right.atomic
-    assert pair.held == ({0: 12}, {0: 12})
+    assert pair.offsets == ({0: 12}, {0: 12})
 
 
 # --- a secondary that fails -------------------------------------------------------------------------
 
 
 def test_a_secondary_failure_is_reported_retried_kept_and_never_a_lost_commit(pair: Pair) -> None:
-    pair.hold({T0: 5}, {T0: 5})
+    pair.put({T0: 5}, {T0: 5})
     pair.secondary.fail("write")
 
     result = pair.commit(8)
@@ -251,7 +251,7 @@ def test_a_secondary_failure_is_reported_retried_kept_and_never_a_lost_commit(pa
     assert isinstance(result.secondary[T0], Unreachable)
     assert pair.clock.slept == [0.1, 0.1]  # three attempts
     assert pair.dual.pending["g"][T0].after == OffsetAndMetadata(8)
-    assert pair.held == ({0: 8}, {0: 5})
+    assert pair.offsets == ({0: 8}, {0: 5})
     assert pair.dual.fetch("g")[T0] == Committed(8)
 
 
@@ -262,10 +262,10 @@ def test_a_short_failure_of_the_secondary_is_gone_by_the_second_attempt(pair: Pa
 
     assert dict(result.secondary) == {}
     assert pair.dual.pending == {}
-    assert pair.held == ({0: 8}, {0: 8})
+    assert pair.offsets == ({0: 8}, {0: 8})
 
 
-def test_an_error_that_time_does_not_repair_is_not_tried_again_at_once(pair: Pair) -> None:
+def test_a_permanent_error_of_the_secondary_is_not_retried_at_once(pair: Pair) -> None:
     pair.secondary.fail("write", NotAuthorized("t-0", "no"), partition=T0)
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(8), T1: OffsetAndMetadata(9)})
@@ -273,11 +273,11 @@ def test_an_error_that_time_does_not_repair_is_not_tried_again_at_once(pair: Pai
     assert set(result.secondary) == {T0}
     assert pair.clock.slept == []
     assert set(pair.dual.pending["g"]) == {T0}
-    assert pair.held == ({0: 8, 1: 9}, {1: 9})
+    assert pair.offsets == ({0: 8, 1: 9}, {1: 9})
 
 
 def test_a_second_attempt_for_one_partition_does_not_forget_the_error_of_another(pair: Pair) -> None:
-    pair.hold({}, {T1: 7})
+    pair.put({}, {T1: 7})
     pair.secondary.fail("read", times=1).fail("write", partition=T0)
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)})
@@ -286,7 +286,7 @@ def test_a_second_attempt_for_one_partition_does_not_forget_the_error_of_another
 
 
 @pytest.mark.parametrize("how", ["flush", "commit of another partition", "close"])
-def test_what_is_pending_is_tried_again(pair: Pair, how: str) -> None:
+def test_pending_writes_are_retried(pair: Pair, how: str) -> None:
     pair.secondary.fail("write")
     pair.commit(8)
     pair.secondary.heal()
@@ -299,17 +299,17 @@ def test_what_is_pending_is_tried_again(pair: Pair, how: str) -> None:
         pair.commit(1, T1)
 
     assert pair.dual.pending == {}
-    assert pair.held[1][0] == 8
+    assert pair.offsets[1][0] == 8
 
 
 def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pair: Pair) -> None:
-    pair.hold({T0: 5, T1: 5}, {T0: 7})
+    pair.put({T0: 5, T1: 5}, {T0: 7})
     pair.secondary.fail("read").fail("write")
 
     result = pair.commit(6)
 
     assert result.outcomes[T0].status is EditStatus.WRITTEN
-    assert result.outcomes[T0].before is None  # the larger of both is not known
+    assert result.outcomes[T0].before is None  # the larger of both offsets is unknown
     assert isinstance(result.secondary[T0], Unreachable)
     with pytest.raises(PartialFailure) as lower:
         pair.commit(4, T1)
@@ -319,13 +319,13 @@ def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pa
 
     pair.secondary.heal()
     assert isinstance(pair.dual.flush()["g"][T0], RewindRefused)  # it was ahead, and stays ahead
-    assert pair.held == ({0: 6, 1: 5}, {0: 7})
+    assert pair.offsets == ({0: 6, 1: 5}, {0: 7})
     assert pair.dual.pending == {}
     assert set(pair.dual.dropped["g"]) == {T0}
 
 
 def test_nothing_is_written_while_the_primary_fails(pair: Pair) -> None:
-    pair.hold({T0: 5}, {T0: 5})
+    pair.put({T0: 5}, {T0: 5})
     for call in ("read", "write"):
         pair.primary.fail(call)
         with pytest.raises(PartialFailure) as caught:
@@ -333,29 +333,28 @@ def test_nothing_is_written_while_the_primary_fails(pair: Pair) -> None:
         assert isinstance(caught.value.failures[T0], Unreachable)
         pair.primary.heal()
 
-    assert pair.held == ({0: 5}, {0: 5})
+    assert pair.offsets == ({0: 5}, {0: 5})
     assert pair.dual.pending == {}
 
 
-def test_a_rewind_that_the_secondary_did_not_take_does_not_hold_up_the_consumer_and_is_made_up_for(pair: Pair) -> None:
-    pair.hold({T0: 100}, {T0: 100})
+def test_a_rewind_that_failed_in_the_secondary_does_not_block_the_consumer_and_is_repaired(pair: Pair) -> None:
+    pair.put({T0: 100}, {T0: 100})
     pair.secondary.fail("write")
     rewound = pair.commit(50, allow_rewind=True)
     assert isinstance(rewound.secondary[T0], Unreachable)
-    assert pair.dual.fetch("g")[T0] == Committed(
-        100
-    )  # data rule "dual commit": the maximum hides it until it is in both
+    # Data rule "dual commit": the larger offset hides the rewind until both stores have it.
+    assert pair.dual.fetch("g")[T0] == Committed(100)
 
     onward = pair.commit(60)
     assert onward.outcomes[T0].status is EditStatus.WRITTEN
     pair.secondary.heal()
 
     assert pair.dual.flush() == {}
-    assert pair.held == ({0: 60}, {0: 60})
+    assert pair.offsets == ({0: 60}, {0: 60})
 
 
-def test_a_pending_rewind_never_undoes_what_others_committed_since(pair: Pair) -> None:
-    pair.hold({T0: 100, T1: 100}, {T0: 100, T1: 100})
+def test_a_pending_rewind_never_undoes_later_commits_of_other_clients(pair: Pair) -> None:
+    pair.put({T0: 100, T1: 100}, {T0: 100, T1: 100})
     pair.secondary.fail("write")
     pair.dual.commit("g", {T0: OffsetAndMetadata(50), T1: OffsetAndMetadata(50)}, allow_rewind=True)
     pair.secondary.heal()
@@ -365,19 +364,19 @@ def test_a_pending_rewind_never_undoes_what_others_committed_since(pair: Pair) -
     failed = pair.dual.flush()
 
     assert {tp: type(error) for tp, error in failed["g"].items()} == {T0: Conflict, T1: Conflict}
-    assert pair.held == ({0: 50, 1: 70}, {0: 120, 1: 100})
+    assert pair.offsets == ({0: 50, 1: 70}, {0: 120, 1: 100})
     assert pair.dual.pending == {}
 
 
-def test_an_answer_that_is_lost_is_no_conflict_with_ourselves(pair: Pair) -> None:
-    pair.hold({T0: 100}, {T0: 100})
+def test_a_lost_response_is_no_conflict_with_the_stores_own_write(pair: Pair) -> None:
+    pair.put({T0: 100}, {T0: 100})
     pair.secondary.fail("write", after=True, times=1)
 
     result = pair.commit(50, allow_rewind=True)
 
     assert dict(result.secondary) == {}
     assert pair.dual.pending == {}
-    assert pair.held == ({0: 50}, {0: 50})
+    assert pair.offsets == ({0: 50}, {0: 50})
 
 
 def test_an_error_of_closing_one_store_leaves_the_other_closed(pair: Pair) -> None:
@@ -400,12 +399,12 @@ def test_an_error_of_closing_one_store_leaves_the_other_closed(pair: Pair) -> No
 
 def test_a_group_that_comes_twice_in_a_stream_sees_its_first_edit(pair: Pair) -> None:
     edits = [GroupEdit("g", {T0: Change(OffsetAndMetadata(n), expected=Committed(n - 1))}) for n in range(6, 9)]
-    pair.hold({T0: 5}, {T0: 5})
+    pair.put({T0: 5}, {T0: 5})
 
     results = list(pair.dual.edit(edits))
 
     assert [r.outcomes[T0].status for r in results] == [EditStatus.WRITTEN] * 3
-    assert pair.held == ({0: 8}, {0: 8})
+    assert pair.offsets == ({0: 8}, {0: 8})
 
 
 def test_the_parts_that_fail_are_reported_group_by_group(pair: Pair) -> None:
@@ -437,7 +436,7 @@ def test_the_uri_opens_the_same_two_stores(tmp_path: Path) -> None:
     again.close()
 
 
-# --- whose logs ---------------------------------------------------------------------------------------
+# --- two clusters ------------------------------------------------------------------------------------
 
 
 def _foreign(translate: OffsetTranslation | None = None) -> tuple[MemoryStore, MemoryStore, DualStore]:

@@ -1,4 +1,4 @@
-"""Calls of a program to its own manager: what may not become a request, over a log in memory."""
+"""Requests of a program to its embedded manager: rejected offsets and rewinds, over an in-memory log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_negative_offset_is_an_error_and_neither_a_commit_nor_a_deletion(allow
     scenario(work)
 
 
-def test_a_commit_that_would_go_back_is_refused_unless_it_is_allowed() -> None:
+def test_a_commit_that_would_rewind_is_rejected_unless_allowed() -> None:
     async def work() -> None:
         async with manager(MemoryLog(PARTITIONS)) as runtime:
             requests = RequestAdapter(runtime, lambda group: None, 20.0)

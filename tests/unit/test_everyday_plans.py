@@ -1,4 +1,4 @@
-"""Selection, reset arithmetic, proposals, before-images and their undoing: on values and on snapshot files."""
+"""Selections, resets, edit plans, before-images and undo, on values and on snapshot files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
-from offsetmgr.groups import edit_plan as proposals
+from offsetmgr.groups import edit_plan as edit_plans
 from offsetmgr.groups.before_images import BeforeImageFile, header_for, holds_images, load_images, new_path
 from offsetmgr.groups.copy import plan_copy, verify_copy
 from offsetmgr.groups.diff import diff
@@ -71,10 +71,10 @@ def store(tmp_path: Path) -> Iterator[SnapshotStore]:
         yield opened
 
 
-def carry(store: SnapshotStore, groups: Iterable[GroupEditPlan], image: Path) -> int:
-    """Carries proposals out, and gives the number of failures."""
-    with EditPlan.of(groups) as proposal:
-        results = list(execute(store, [proposal], BeforeImageFile(image, header_for(store))))
+def execute_plans(store: SnapshotStore, groups: Iterable[GroupEditPlan], image: Path) -> int:
+    """Executes the plans, and returns the number of failures."""
+    with EditPlan.of(groups) as plan:
+        results = list(execute(store, [plan], BeforeImageFile(image, header_for(store))))
     return sum(len(r.failures) for r in results)
 
 
@@ -90,7 +90,7 @@ def test_topics_are_chosen_by_name_glob_and_number() -> None:
     assert chosen.numbered() == [TopicPartition("orders", n) for n in (0, 2, 3)]
 
 
-def test_what_was_asked_for_and_is_not_there_is_named_as_it_was_asked_for() -> None:
+def test_unmatched_topics_are_named_as_they_were_given() -> None:
     chosen = TopicSelection.parse(["t", "t:2,1", "t:3-4", "p*", "none"])
     assert [str(pattern) for pattern in chosen.unmatched([T0, T1])] == ["t:3,4", "p*", "none"]
     assert chosen.unmatched([T0, T1, TopicPartition("t", 4), TopicPartition("p", 0), TopicPartition("none", 9)]) == []
@@ -111,7 +111,7 @@ def test_topics_and_partitions_that_do_not_exist_are_errors() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:0,,1", "t:0-9999999"])
-def test_a_topic_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_topic_argument_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         TopicSelection.parse([text])
 
@@ -126,7 +126,7 @@ def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
     assert chosen.numbered(PartitionKinds.NUMBERED) == [TopicPartition("t", 1), TopicPartition("t", 2)]
 
 
-def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:
+def test_a_partition_of_kafka_0_7_is_rejected_for_stores_of_numbered_partitions() -> None:
     with pytest.raises(UsageError, match=r"topic t:3-1: 3-1 is not a range"):
         TopicSelection.parse(["t:3-1"]).numbered()
 
@@ -149,7 +149,7 @@ def test_groups_are_chosen_by_name_and_glob(store: SnapshotStore) -> None:
         require_known(store, ["zz", "a", "zzz"])
 
 
-def test_an_existing_group_of_that_very_name_wins_over_the_glob(store: SnapshotStore) -> None:
+def test_an_existing_group_with_exactly_this_name_has_precedence_over_the_glob(store: SnapshotStore) -> None:
     store.commit("a*", {T0: OffsetAndMetadata(1)})
     store.commit("a[*]", {T0: OffsetAndMetadata(1)})
     assert choose_groups(store, ["a*"]) == ["a*"]
@@ -161,26 +161,26 @@ def test_an_existing_group_of_that_very_name_wins_over_the_glob(store: SnapshotS
 
 
 @pytest.mark.parametrize(
-    ("lag", "note", "kept"),
+    ("lag", "note", "needed"),
     [(0, "", False), (1, "", True), (None, "", True), (None, "beyond", True), (0, "below", True)],
 )
-def test_what_needs_a_look_is_more_than_a_lag(lag: int | None, note: str, kept: bool) -> None:
-    assert needs_log_range(LagRow("g", T0, Committed(1), 0, 1, lag, note)) is kept
+def test_a_row_with_a_lag_an_unknown_lag_or_a_note_needs_attention(lag: int | None, note: str, needed: bool) -> None:
+    assert needs_log_range(LagRow("g", T0, Committed(1), 0, 1, lag, note)) is needed
 
 
-def test_groups_come_in_the_order_asked_whatever_the_store_does() -> None:
-    class Backwards(SnapshotStore):
+def test_groups_are_scanned_in_the_requested_order() -> None:
+    class ReversedStore(SnapshotStore):
         def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
             return (GroupOffsets(name, {}) for name in reversed(list(groups)))
 
-    assert [g.group for g in scan_in_order(Backwards("x.avro"), ["c", "a", "b"])] == ["c", "a", "b"]
+    assert [g.group for g in scan_in_order(ReversedStore("x.avro"), ["c", "a", "b"])] == ["c", "a", "b"]
 
 
 # --- reset -----------------------------------------------------------------------------------------
 
 
 def slow_oracle(scenario: Scenario, given: int | None, current: int | None, log: LogRange, for_time: int | None) -> int:
-    """Kafka's rules, by walking over the offsets one by one."""
+    """The rules of Kafka's tool, applied by a search over all offsets."""
     allowed = list(range(log.start, log.end + 1))
     if isinstance(scenario, ToEarliest):
         return allowed[0]
@@ -192,10 +192,10 @@ def slow_oracle(scenario: Scenario, given: int | None, current: int | None, log:
         return allowed[-1] if for_time is None else for_time
     if isinstance(scenario, ShiftBy):
         assert current is not None
-        wanted = current + scenario.by
+        requested = current + scenario.by
     else:
-        wanted = scenario.offset if isinstance(scenario, ToOffset) else given or 0
-    return min(allowed, key=lambda offset: abs(offset - wanted))
+        requested = scenario.offset if isinstance(scenario, ToOffset) else given or 0
+    return min(allowed, key=lambda offset: abs(offset - requested))
 
 
 @given(
@@ -206,7 +206,7 @@ def slow_oracle(scenario: Scenario, given: int | None, current: int | None, log:
     for_time=st.none() | st.integers(0, 100),
     kind=st.sampled_from(["earliest", "latest", "current", "offset", "shift", "time", "given"]),
 )
-def test_reset_lands_where_kafkas_tool_would(
+def test_a_reset_gives_the_offset_that_kafkas_tool_would_give(
     start: int, length: int, current: int | None, number: int, for_time: int | None, kind: str
 ) -> None:
     log = LogRange(start, start + length)
@@ -260,7 +260,7 @@ def test_durations_are_read_as_java_reads_them(text: str, expected: int) -> None
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1H", "P1Y", "PT1", "P1D T1H"])
-def test_other_durations_are_refused(text: str) -> None:
+def test_other_durations_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="PnDTnHnMnS"):
         parse_duration(text)
 
@@ -301,11 +301,11 @@ def test_lag_counts_from_the_logs_start_and_is_unknown_beyond_its_end(
     assert lag_of(committed, log) == expected
 
 
-# --- proposals -------------------------------------------------------------------------------------
+# --- edit plans ------------------------------------------------------------------------------------
 
 
-def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "MAX_CHANGES_IN_MEMORY", 3)
+def test_a_large_plan_moves_to_disk_and_is_read_back_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_plans, "MAX_CHANGES_IN_MEMORY", 3)
     refused = RewindRefused("what", "why", "hint")
     given = [
         GroupEditPlan(
@@ -314,18 +314,18 @@ def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest
         for n in range(10)
     ]
     given.append(GroupEditPlan("refused", (PlannedChange(T0, ABSENT, None, problem=refused, writes=False),)))
-    with EditPlan.of(given) as proposal:
+    with EditPlan.of(given) as plan:
         for _ in range(2):
-            found = list(proposal)
+            found = list(plan)
             assert [g.group for g in found] == [g.group for g in given]
             assert found[:10] == given[:10]
             problem = found[10].changes[0].problem
             assert problem is not None
             assert (str(problem), problem.hint) == ("what: why", "hint")
-        assert (proposal.counts.groups, proposal.counts.writes, proposal.counts.problems) == (10, 20, 1)
+        assert (plan.counts.groups, plan.counts.writes, plan.counts.problems) == (10, 20, 1)
 
 
-def test_an_edit_holds_only_what_is_to_be_written_each_on_its_before_image() -> None:
+def test_an_edit_contains_only_writes_each_conditional_on_its_before_image() -> None:
     changes = (
         PlannedChange(T0, Committed(1, version=7), OffsetAndMetadata(2)),
         PlannedChange(T1, Committed(5), OffsetAndMetadata(5), writes=False),
@@ -339,50 +339,50 @@ def test_an_edit_holds_only_what_is_to_be_written_each_on_its_before_image() -> 
     assert GroupEditPlan("g", changes, problem=UsageError("no")).edit() is None
 
 
-# --- edits of a snapshot file, and taking them back ------------------------------------------------
+# --- edits of a snapshot file, and their undo ------------------------------------------------------
 
 
-def test_an_edit_can_be_taken_back_also_where_it_created_and_deleted(store: SnapshotStore, tmp_path: Path) -> None:
+def test_an_edit_that_creates_and_deletes_offsets_can_be_undone(store: SnapshotStore, tmp_path: Path) -> None:
     before = {g: dict(store.fetch(g)) for g in ("a", "b", "new")}
     image = tmp_path / "images" / "i.avro"
 
-    def wanted(_: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def new_offsets(_: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {T0: OffsetAndMetadata(3, "x"), T2: OffsetAndMetadata(0)}
 
     edits = [
-        plan_set(store, "a", wanted),
-        plan_set(store, "new", wanted, create=True),
+        plan_set(store, "a", new_offsets),
+        plan_set(store, "new", new_offsets, create=True),
         *plan_delete(store, ["b"], ALL_TOPICS),
     ]
-    assert carry(store, edits, image) == 0
+    assert execute_plans(store, edits, image) == 0
     assert {tp: c.offset for tp, c in store.fetch("a").items() if isinstance(c, Committed)} == {T0: 3, T1: 20, T2: 0}
     assert store.fetch("b") == {}
     assert holds_images(image)
 
-    assert carry(store, plan_undo(store, load_images(image)), tmp_path / "undo.avro") == 0
+    assert execute_plans(store, plan_undo(store, load_images(image)), tmp_path / "undo.avro") == 0
 
     assert {g: dict(store.fetch(g)) for g in ("a", "b", "new")} == before
-    # and the undo can be undone
-    assert carry(store, plan_undo(store, load_images(tmp_path / "undo.avro")), tmp_path / "redo.avro") == 0
+    # The undo can be undone.
+    assert execute_plans(store, plan_undo(store, load_images(tmp_path / "undo.avro")), tmp_path / "redo.avro") == 0
     assert store.fetch("new", [T0])[T0] == Committed(3, "x")
 
 
 def test_before_images_are_a_snapshot_that_any_reader_can_read(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
+    execute_plans(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     with SnapshotStore(image) as snapshot:
         assert snapshot.fetch("a") == {T0: Committed(10), T1: Committed(20, "m", 3, 99)}
 
 
-def test_what_has_moved_on_since_an_edit_is_not_taken_back_unless_forced(store: SnapshotStore, tmp_path: Path) -> None:
+def test_an_offset_that_changed_since_is_not_undone_unless_forced(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, [plan_set(store, "a", lambda _: {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(4)})], image)
+    execute_plans(store, [plan_set(store, "a", lambda _: {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(4)})], image)
     store.commit("a", {T0: OffsetAndMetadata(8)})
 
-    (proposal,) = plan_undo(store, load_images(image))
+    (plan,) = plan_undo(store, load_images(image))
 
-    assert [type(c.problem) for c in proposal.changes] == [Conflict, type(None)]
-    assert "has changed since: 8 now, the edit wrote 3" in str(proposal.changes[0].problem)
+    assert [type(c.problem) for c in plan.changes] == [Conflict, type(None)]
+    assert "has changed since: 8 now, the edit wrote 3" in str(plan.changes[0].problem)
     (forced,) = plan_undo(store, load_images(image), force=True)
     assert [(c.problem, c.after and c.after.offset) for c in forced.changes] == [(None, 10), (None, 20)]
 
@@ -391,14 +391,14 @@ def test_before_images_never_replace_a_file(store: SnapshotStore, tmp_path: Path
     image = tmp_path / "i.avro"
     image.write_text("precious")
     with pytest.raises(UsageError, match="exists already"):
-        carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
+        execute_plans(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     assert image.read_text() == "precious"
     assert store.fetch("a", [T0])[T0] == Committed(10)
 
 
-def test_damaged_before_images_are_an_error_before_anything_is_proposed(store: SnapshotStore, tmp_path: Path) -> None:
+def test_damaged_before_images_are_an_error_before_anything_is_planned(store: SnapshotStore, tmp_path: Path) -> None:
     image = tmp_path / "i.avro"
-    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
+    execute_plans(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     image.write_bytes(image.read_bytes()[:-20])
     with pytest.raises(MalformedData):
         list(plan_undo(store, load_images(image)))
@@ -409,7 +409,7 @@ def test_before_images_of_an_unknown_version_are_rejected_with_it(
 ) -> None:
     monkeypatch.setattr(group_images, "VERSION", 9)
     image = tmp_path / "i.avro"
-    carry(store, plan_delete(store, ["a"], ALL_TOPICS), image)
+    execute_plans(store, plan_delete(store, ["a"], ALL_TOPICS), image)
     monkeypatch.undo()
 
     assert holds_images(image)
@@ -433,20 +433,20 @@ def test_names_of_before_images_sort_by_time(tmp_path: Path) -> None:
     assert late.name.startswith("20330518T033320.123Z-")
 
 
-def test_an_import_refuses_to_rewind_unless_told(store: SnapshotStore) -> None:
-    wanted = [GroupOffsets("a", {T0: Committed(9), T1: Committed(20, "m", 3), T2: Committed(1)})]
-    (refused,) = plan_import(store, wanted)
+def test_an_import_rejects_a_rewind_unless_allowed(store: SnapshotStore) -> None:
+    imported = [GroupOffsets("a", {T0: Committed(9), T1: Committed(20, "m", 3), T2: Committed(1)})]
+    (refused,) = plan_import(store, imported)
     assert [(type(c.problem), c.writes) for c in refused.changes] == [
         (RewindRefused, False),
         (type(None), False),
         (type(None), True),
     ]
-    (allowed,) = plan_import(store, wanted, allow_rewind=True)
+    (allowed,) = plan_import(store, imported, allow_rewind=True)
     assert [(c.writes, c.note) for c in allowed.changes] == [(True, "rewinds"), (False, "unchanged"), (True, "")]
 
 
 def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotStore, tmp_path: Path) -> None:
-    assert carry(store, plan_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
+    assert execute_plans(store, plan_copy(store, "a", store, "copy"), tmp_path / "i.avro") == 0
     assert verify_copy(store, "a", store, "copy") == 2
     store.commit("a", {T0: OffsetAndMetadata(11)})
     with pytest.raises(Conflict, match="t-0 is 10 in the copy and 11 in the original"):
@@ -455,19 +455,19 @@ def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotS
         list(plan_copy(store, "zz", store, "copy"))
 
 
-def test_setting_an_unknown_group_is_an_error_unless_it_may_be_made(store: SnapshotStore) -> None:
+def test_setting_an_unknown_group_is_an_error_unless_it_may_be_created(store: SnapshotStore) -> None:
     with pytest.raises(GroupNotFound):
         plan_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
-    made = plan_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
-    assert made.changes == (PlannedChange(T0, ABSENT, OffsetAndMetadata(1)),)
+    created = plan_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
+    assert created.changes == (PlannedChange(T0, ABSENT, OffsetAndMetadata(1)),)
 
 
-def test_groups_that_are_known_and_hold_nothing_are_empty() -> None:
+def test_existing_groups_without_offsets_are_empty() -> None:
     store = MemoryStore(data={"empty": {}, "full": {T0: Committed(5)}, "dark": {}}, broken={"dark": Unreachable("it")})
     assert groups_left_without_offsets(store, ["empty", "full", "dark", "gone"]) == ["empty"]
 
 
-def test_diff_walks_over_the_union(store: SnapshotStore, tmp_path: Path) -> None:
+def test_diff_compares_the_union_of_both_sides(store: SnapshotStore, tmp_path: Path) -> None:
     with SnapshotStore(tmp_path / "other.avro") as other:
         other.commit("a", {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(20, "other", 3), T2: OffsetAndMetadata(1)})
         other.commit("c", {T0: OffsetAndMetadata(1)})

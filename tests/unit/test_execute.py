@@ -1,4 +1,4 @@
-"""The executor of planned edits: what is durable before what is written, with the sinks of edits and of migrations."""
+"""The executor of planned edits: the order of durable records and writes, with the sinks of edits and migrations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rejected(group: str) -> GroupEditPlan:
 
 @dataclass
 class Log:
-    """A sink that lists the calls, and fails at one batch."""
+    """A sink that records its calls, and fails at one batch."""
 
     calls: list[str] = field(default_factory=list)
     fails_at: int | None = None
@@ -114,7 +114,7 @@ def test_without_any_write_the_store_is_not_called(batches: list[list[GroupEditP
 
 
 @pytest.mark.parametrize(("fails_at", "edits"), [(1, []), (2, ["edit a"])])
-def test_what_is_not_durable_is_not_written(fails_at: int, edits: list[str]) -> None:
+def test_an_edit_is_not_written_before_its_batch_is_durable(fails_at: int, edits: list[str]) -> None:
     log = Log(fails_at=fails_at)
     store = LoggingStore(log)
     with pytest.raises(OffsetMgrError, match="full"):
@@ -148,7 +148,7 @@ def test_a_file_of_before_images_is_complete_before_the_first_edit(tmp_path: Pat
     assert log.calls == ["durable", "edit a", "edit c"]
 
 
-# --- which failures leave it open whether the store wrote ---------------------------------------------------
+# --- failures after which the store may have written -------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [TimedOut, Unreachable, SessionExpired, CoordinatorNotAvailable, OffsetMgrError])
@@ -159,5 +159,5 @@ def test_after_these_errors_the_store_may_have_written(error: type[OffsetMgrErro
 @pytest.mark.parametrize(
     "error", [Conflict, RunEnded, GroupActive, RewindRefused, UsageError, NotAuthorized, TopicNotAuthorized]
 )
-def test_after_a_refusal_nothing_was_written(error: type[OffsetMgrError]) -> None:
+def test_after_a_rejection_nothing_was_written(error: type[OffsetMgrError]) -> None:
     assert not may_have_written(error.__name__)

@@ -9,17 +9,17 @@ from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batch
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 60))
-def test_pieces_hold_every_group_once_and_no_longer_than_asked(sizes: list[int], most: int) -> None:
+def test_batches_contain_every_group_once_and_stay_within_the_limit(sizes: list[int], limit: int) -> None:
     groups = [f"g{index}" for index in range(len(sizes))]
-    pieces = list(batches(groups, lambda group: sizes[int(group[1:])], most))
+    pieces = list(batches(groups, lambda group: sizes[int(group[1:])], limit))
 
     assert [group for piece in pieces for group in piece] == groups
     assert all(piece for piece in pieces)
     for piece in pieces:
-        assert len(piece) == 1 or sum(1 + sizes[int(group[1:])] for group in piece) <= most
+        assert len(piece) == 1 or sum(1 + sizes[int(group[1:])] for group in piece) <= limit
 
 
-def test_a_pass_is_walked_while_groups_come_and_go() -> None:
+def test_a_pass_continues_if_groups_lose_their_offsets() -> None:
     sizes = {"a": 5, "b": 5}
     pieces = batches(["a", "b", "c"], lambda group: sizes.get(group, 0), 8)
 
@@ -41,7 +41,7 @@ def test_passes_are_spread_over_the_interval() -> None:
     assert schedule.take_due(5000.0) == [2, 3, 0, 1]
 
 
-def test_what_is_not_served_has_no_pass() -> None:
+def test_a_partition_that_is_not_served_has_no_pass() -> None:
     schedule = ExpirationSchedule(partitions=2, interval_s=600.0)
     schedule.start(0, now=0.0)
     schedule.stop(0)
@@ -50,7 +50,7 @@ def test_what_is_not_served_has_no_pass() -> None:
     assert schedule.take_due(10_000.0) == []
 
 
-def test_reports_of_pieces_add_up() -> None:
+def test_reports_of_batches_add_up() -> None:
     assert ExpiryReport(1, 2, 3, 4, 5, 6).plus(ExpiryReport(1, 1, 1, 1, 1, 1, limit_reached=True)) == ExpiryReport(
         2, 3, 4, 5, 6, 7, limit_reached=True
     )

@@ -1,7 +1,8 @@
-"""A plan, a journal or a snapshot that cannot be written: one line, nothing done, and where else to put it."""
+"""Plans, journals and snapshots that cannot be written: an error of one line, no change, and a hint."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -17,7 +18,7 @@ from offsetmgr.migration.journal import Journal
 from offsetmgr.stores.snapshot import SnapshotStore
 
 
-def test_a_plan_that_cannot_be_written_shall_go_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_plan_gets_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("here.avro", "there.avro"):
         with SnapshotStore(tmp_path / name) as store:
             store.commit(name, {TopicPartition("orders", 0): OffsetAndMetadata(5)})
@@ -27,23 +28,21 @@ def test_a_plan_that_cannot_be_written_shall_go_elsewhere(tmp_path: Path, capsys
     assert run(["migrate", "plan", *stores, "--all-groups", "-o", str(plan)]) == 1
 
     assert capsys.readouterr().err.splitlines()[-2:] == [
-        f"error: plan {plan}: Not a directory",
+        f"error: plan {plan}: {os.strerror(errno.ENOTDIR)}",
         "hint: name another file, in a directory that can be written",
     ]
 
 
-def test_a_journal_that_cannot_be_written_shall_go_elsewhere_with_its_plan(tmp_path: Path) -> None:
+def test_an_unwritable_journal_gets_a_hint_to_copy_its_plan(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "no directory" / "plan.journal", plan_sha256="0" * 64, clock=SystemClock())
 
     with pytest.raises(JournalError, match="No such file or directory") as refused, journal:
-        raise AssertionError("it is not open")
+        raise AssertionError("the journal is open")
 
     assert refused.value.hint.startswith("the journal is in its plan's directory: copy the plan ")
 
 
-def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_snapshot_gets_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = tmp_path / "here.csv", tmp_path / "here.csv" / "x.avro"
     here.write_text("g,t,0,5\n")
 
@@ -52,7 +51,7 @@ def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(
     assert capsys.readouterr().err.splitlines()[-1] == "hint: name another file, in a directory that can be written"
 
 
-def test_a_directory_that_cannot_be_synced_is_reported_as_a_written_file(
+def test_a_failed_sync_of_the_directory_is_reported_with_the_written_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = os.fsync

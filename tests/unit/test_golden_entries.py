@@ -1,4 +1,4 @@
-"""Entries as real brokers wrote them, kept in schemas/golden: read field by field, and written byte by byte."""
+"""Entries of real brokers, from schemas/golden: read field by field, and written byte by byte."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_an_entry_of_a_broker_is_read(golden: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("golden", ENTRIES, ids=lambda golden: golden["name"])
 def test_an_entry_is_written_as_the_broker_wrote_it(golden: dict[str, Any]) -> None:
-    """Byte by byte where nothing is compressed; else to the same records under the same header, since every library
-    compresses in its own way."""
+    """Uncompressed entries are equal byte by byte. Compressed entries are equal in records and header, because each
+    library compresses in its own way."""
     header, records = entry_of(golden).header(), records_of(golden)
     producer = None
     if header.producer_id is not None and header.producer_epoch is not None:
@@ -80,7 +80,7 @@ def test_an_entry_is_written_as_the_broker_wrote_it(golden: dict[str, Any]) -> N
         assert entry.header()._replace(crc=0, base_timestamp=None) == header._replace(crc=0, base_timestamp=None)
 
 
-def test_every_format_and_codec_is_kept() -> None:
-    kept = {(entry_of(golden).magic, entry_of(golden).header().codec) for golden in ENTRIES}
+def test_the_golden_entries_cover_every_format_and_codec() -> None:
+    covered = {(entry_of(golden).magic, entry_of(golden).header().codec) for golden in ENTRIES}
 
-    assert kept == {(magic, codec) for magic in range(3) for codec in range(5 if magic == 2 else 4)}
+    assert covered == {(magic, codec) for magic in range(3) for codec in range(5 if magic == 2 else 4)}

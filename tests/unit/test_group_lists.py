@@ -17,7 +17,7 @@ def test_the_hash_is_javas(text: str, hashed: int) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 9, 50, 200])
-def test_every_partition_of_the_offsets_topic_has_its_group(partitions: int) -> None:
+def test_every_partition_of_the_offsets_topic_has_a_probe_group(partitions: int) -> None:
     names = probe_groups(partitions)
 
     assert [java_hash(name) % partitions for name in names] == list(range(partitions))

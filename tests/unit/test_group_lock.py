@@ -73,7 +73,7 @@ class Cluster:
         monkeypatch.setattr(lock_membership, "leave", leave)
         return self
 
-    # What a lock uses of `Client`.
+    # The methods of `Client` that a lock calls.
 
     async def coordinator(self, group: str, deadline: float) -> Address:
         return cast(Address, self.outcome("coordinator", NEW))
@@ -147,11 +147,11 @@ def test_a_lost_lock_writes_nothing_and_is_remembered(install: Install, lock: Lo
     cluster = install(commit=[ENDED])
 
     async def commit_twice(deadline: float) -> list[str]:
-        held = lock(cluster)
+        group_lock = lock(cluster)
         messages = []
         for _ in range(2):
             with pytest.raises(LockLost) as caught:
-                await held.commit(OFFSETS, deadline)
+                await group_lock.commit(OFFSETS, deadline)
             messages.append(str(caught.value))
         return messages
 
@@ -246,10 +246,10 @@ def after_heartbeats(
     monkeypatch.setattr(static_membership, "_HEARTBEAT_INTERVAL_S", 0.001)
 
     async def hold(_: float) -> OffsetMgrError | None:
-        held = static(cluster)
-        while held.lost is None and sum(name == "heartbeat" for name, _ in cluster.sent) < count:
+        group_lock = static(cluster)
+        while group_lock.lost is None and sum(name == "heartbeat" for name, _ in cluster.sent) < count:
             await asyncio.sleep(0.001)
-        return held.lost
+        return group_lock.lost
 
     return run(hold), [name for name, _ in cluster.sent]
 

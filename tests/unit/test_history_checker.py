@@ -1,4 +1,4 @@
-"""The checker of histories finds each kind of lie in a bad history, and nothing in a good one."""
+"""The checker of histories finds each kind of violation in a bad history, and none in a good one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_a_good_history_has_no_violations() -> None:
         [
             fetch(0, 1, None),
             commit(2, 10, 1),
-            fetch(3, 4, None),  # beside the commit: either answer is right
+            fetch(3, 4, None),  # concurrent with the commit: both results are valid
             fetch(3, 9, 1),
             fetch(11, 12, 1),
-            commit(13, 20, 2, done=False),  # it failed, or it did not
+            commit(13, 20, 2, done=False),  # its outcome is unknown
             fetch(21, 22, 1),
             fetch(23, 24, 2),
             commit(25, 26, 3),
@@ -43,7 +43,7 @@ def one(history: list[Operation]) -> str:
     return found
 
 
-def test_less_than_was_acknowledged_is_found() -> None:
+def test_a_fetch_below_an_acknowledged_commit_is_found() -> None:
     assert one([commit(0, 1, 1), commit(2, 3, 2), fetch(4, 5, 1)]).startswith("stale: 2 was known before")
 
 
@@ -51,19 +51,19 @@ def test_no_offset_for_a_group_that_has_one_is_found() -> None:
     assert one([commit(0, 1, 1), fetch(2, 3, None)]).startswith("no offset, though 1")
 
 
-def test_a_value_that_was_seen_and_is_gone_again_is_found_though_it_was_never_acknowledged() -> None:
+def test_a_fetched_value_that_disappears_is_found_even_if_it_was_never_acknowledged() -> None:
     assert one([commit(0, 9, 1), commit(10, 20, 2, done=False), fetch(11, 12, 2), fetch(13, 14, 1)]).startswith("stale")
 
 
-def test_a_value_out_of_nowhere_is_found() -> None:
+def test_a_value_that_was_never_committed_is_found() -> None:
     assert one([commit(0, 1, 1), fetch(2, 3, 7)]).startswith("never committed")
 
 
-def test_a_value_from_the_future_is_found() -> None:
+def test_a_value_that_is_fetched_before_its_commit_is_found() -> None:
     assert one([fetch(0, 1, 1), commit(5, 6, 1)]).startswith("never committed")
 
 
-def test_partitions_do_not_excuse_each_other() -> None:
+def test_a_commit_of_another_partition_does_not_explain_a_fetch() -> None:
     assert one([commit(0, 1, 5, partition=0), commit(0, 1, 6, partition=1), fetch(2, 3, 5, partition=1)])
 
 

@@ -13,7 +13,7 @@ from offsetmgr.kafka.client.log_ranges import log_ranges, partition_counts
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 IMPOSSIBLE = ["", ".", "..", "a b", "a/b", "ü", "a\n", "a\udc80", "x" * 250]
 PARTITIONS = [TopicPartition(name, 0) for name in IMPOSSIBLE]
 
@@ -29,7 +29,7 @@ def test_valid_topic_names(name: str) -> None:
 
 
 def test_an_invalid_topic_name_is_an_error_without_a_request() -> None:
-    with KafkaCluster(NOBODY) as cluster:
+    with KafkaCluster(UNUSED_ADDRESS) as cluster:
         found = cluster.log_ranges(PARTITIONS)
         at_times = cluster.offsets_for_time(PARTITIONS, 0)
         assert cluster.topics(IMPOSSIBLE) == {}
@@ -39,9 +39,9 @@ def test_an_invalid_topic_name_is_an_error_without_a_request() -> None:
     assert str(found[TopicPartition("a b", 0)]) == "a b-0: no topic of Kafka can have this name"
 
 
-def test_the_own_client_sends_no_request_about_invalid_names_either() -> None:
+def test_offsetmgrs_own_client_sends_no_request_about_invalid_names() -> None:
     async def run() -> None:
-        client = Client(NOBODY, Security.of({}))
+        client = Client(UNUSED_ADDRESS, Security.of({}))
         deadline = asyncio.get_running_loop().time() + 10
         try:
             assert await partition_counts(client, IMPOSSIBLE, deadline) == {}

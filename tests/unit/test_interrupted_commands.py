@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli import migrate_output, plan_execution
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.app import run
 from offsetmgr.cli.stop_signals import ignore_first_signal, preserved_signal_handlers, stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.migration import plan_run
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import BATCH_GROUPS, GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, PlanStep
@@ -37,17 +38,17 @@ def signals() -> Iterator[None]:
         yield
 
 
-# --- before it has begun ------------------------------------------------------------------------------
+# --- during the imports -------------------------------------------------------------------------------
 
-WHEN_IMPORTED = """
+SIGNAL_AT_IMPORT = """
 import os, signal, sys
 
-class Meanwhile:
+class Interrupter:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), {number})
 
-sys.meta_path.insert(0, Meanwhile())
+sys.meta_path.insert(0, Interrupter())
 from offsetmgr.cli.entry import main
 main()
 """
@@ -55,7 +56,7 @@ main()
 
 def interrupted_at_import(module: str, directory: Path) -> subprocess.CompletedProcess[str]:
     (directory / "x.csv").write_text("g,t,0,5\n")
-    command = [sys.executable, "-c", WHEN_IMPORTED.format(module=module, number=signal.SIGINT.value)]
+    command = [sys.executable, "-c", SIGNAL_AT_IMPORT.format(module=module, number=signal.SIGINT.value)]
     arguments = ["offsets", "get", "--all-groups", "--store", f"file:{directory}/x.csv"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
@@ -77,7 +78,7 @@ def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(module: str, tmp
 @pytest.mark.parametrize("module", ["offsetmgr.server.network.limits", "offsetmgr.server.process.manager_process"])
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -> None:
-    code = WHEN_IMPORTED.format(module=module, number=signal.SIGHUP.value)
+    code = SIGNAL_AT_IMPORT.format(module=module, number=signal.SIGHUP.value)
     if nohup:
         code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}"
     arguments = ["manager", "serve", "--bootstrap-server", "127.0.0.1:1", "--listen", "0.0.0.0:0"]
@@ -89,7 +90,7 @@ def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -
 
 
 def test_without_ctrl_c_the_console_script_runs_the_command(tmp_path: Path) -> None:
-    done = interrupted_at_import("nobody imports this", tmp_path)
+    done = interrupted_at_import("a.module.without.importers", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split() == ["g", "t", "0", "committed", "5"]
 
@@ -99,11 +100,11 @@ def test_importing_the_command_line_keeps_the_signal_handlers() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# --- in the middle ------------------------------------------------------------------------------------
+# --- during the work ----------------------------------------------------------------------------------
 
 
 def run_apply(directory: Path, groups: int, stop_after: int) -> Report:
-    """A run over so many groups, with a stop request once so many are written."""
+    """Runs an apply over this number of groups, with a stop request after ``stop_after`` written groups."""
     written: list[object] = []
     step = PlanStep(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
     tasks = [GroupWrite(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
@@ -113,7 +114,7 @@ def run_apply(directory: Path, groups: int, stop_after: int) -> Report:
         ).run(tasks)
 
 
-def test_a_stop_that_left_groups_out_is_an_interruption(tmp_path: Path) -> None:
+def test_a_stop_before_the_last_group_is_an_interruption(tmp_path: Path) -> None:
     report = run_apply(tmp_path, groups=BATCH_GROUPS + 1, stop_after=1)
     assert (report.written, report.interrupted, report.ok) == (BATCH_GROUPS, True, False)
     assert not MigrationState.read(tmp_path / "journal", "0" * 64).apply.complete
@@ -139,7 +140,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def interrupted_before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Ctrl-C comes just before this function is called."""
+    """Sends Ctrl-C just before this function is called."""
     original = getattr(owner, name)
 
     def call(*arguments: object, **named: object) -> object:
@@ -156,10 +157,12 @@ def test_a_command_that_was_stopped_before_its_end_exits_with_130(
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, plan_execution, "JournaledWriter")
+        interrupted_before(patch, plan_run, "JournaledWriter")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")
+    output = capsys.readouterr().err.splitlines()
+    assert output[-1] == (
+        "interrupted: started writes are finished and recorded; run the same command again to continue"
+    )
 
     assert run(["migrate", command, str(plan), "--yes"]) == 0
 
@@ -171,10 +174,10 @@ def test_ctrl_c_during_the_report_does_not_interrupt_completed_work(
 
     assert run(["migrate", "apply", str(plan), "--yes"]) == 0
 
-    said = capsys.readouterr().err
-    assert "\nending (again to interrupt at once)\n" in said
-    assert f"\nnext: offsetmgr migrate verify {plan}\n" in said
-    assert "interrupted" not in said
+    output = capsys.readouterr().err
+    assert "\nending (again to interrupt at once)\n" in output
+    assert f"\nnext: offsetmgr migrate verify {plan}\n" in output
+    assert "interrupted" not in output
 
 
 def test_a_mirror_with_once_that_is_stopped_early_is_interrupted(
@@ -192,7 +195,7 @@ def test_a_mirror_with_once_that_is_stopped_early_is_interrupted(
     assert run(mirror) == 0
 
 
-# --- the parts ----------------------------------------------------------------------------------------
+# --- signal handlers ----------------------------------------------------------------------------------
 
 
 def test_after_stopped_work_ctrl_c_interrupts_again() -> None:

@@ -1,4 +1,4 @@
-"""A manager process that is told to stop while it starts."""
+"""A manager process that receives a stop signal while it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.server.process.manager_process import _cancel_start
 
 
-def test_what_a_start_opens_while_it_ends_is_there_before_anything_is_closed() -> None:
+def test_a_cancelled_start_has_ended_before_anything_is_closed() -> None:
     opened: list[str] = []
 
     async def start() -> None:
@@ -29,7 +29,7 @@ def test_what_a_start_opens_while_it_ends_is_there_before_anything_is_closed() -
     asyncio.run(work())
 
 
-def test_a_start_that_fails_while_it_is_interrupted_says_why() -> None:
+def test_a_start_that_fails_while_it_is_interrupted_raises_its_error() -> None:
     async def start() -> None:
         try:
             await asyncio.Event().wait()

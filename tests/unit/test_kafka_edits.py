@@ -1,4 +1,4 @@
-"""The decisions of an edit of a Kafka group, and the batches and order of streams of edits, without servers."""
+"""The decisions for an edit of a Kafka group, and the batches and order of streams of edits. No servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from offsetmgr.stores.conditional_edit import decide, execute
 A, B, C = (TopicPartition("t", p) for p in range(3))
 
 
-def held(offsets: dict[TopicPartition, Committed]) -> FetchedGroup:
+def fetched(offsets: dict[TopicPartition, Committed]) -> FetchedGroup:
     return FetchedGroup(offsets, {})
 
 
@@ -34,7 +34,7 @@ def test_valid_changes_are_written() -> None:
     outcomes, todo = decide(
         "g",
         {A: Change(OffsetAndMetadata(5)), B: Change(OffsetAndMetadata(5)), C: Change(None)},
-        held({B: Committed(4), C: Committed(9)}),
+        fetched({B: Committed(4), C: Committed(9)}),
     )
 
     assert (outcomes, todo) == ({}, [A, B, C])
@@ -44,7 +44,7 @@ def test_a_change_to_the_present_value_is_unchanged() -> None:
     outcomes, todo = decide(
         "g",
         {A: Change(OffsetAndMetadata(5, "m")), B: Change(None), C: Change(OffsetAndMetadata(5))},
-        held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
+        fetched({A: Committed(5, "m", 7), C: Committed(5, "m")}),
     )
 
     assert {tp: o.status for tp, o in outcomes.items()} == {A: EditStatus.UNCHANGED, B: EditStatus.UNCHANGED}
@@ -63,7 +63,7 @@ def test_a_change_to_the_present_value_is_unchanged() -> None:
     ],
 )
 def test_rejected_changes(change: Change, found: Committed | None, error: type[Exception]) -> None:
-    outcomes, todo = decide("g", {A: change}, held({} if found is None else {A: found}))
+    outcomes, todo = decide("g", {A: change}, fetched({} if found is None else {A: found}))
 
     assert todo == []
     assert (outcomes[A].status, type(outcomes[A].error)) == (EditStatus.FAILED, error)
@@ -73,7 +73,9 @@ def test_rejected_changes(change: Change, found: Committed | None, error: type[E
 def test_an_impossible_partition_fails_alone() -> None:
     impossible = TopicPartition("t", -1)
 
-    outcomes, todo = decide("g", {impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, held({}))
+    outcomes, todo = decide(
+        "g", {impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, fetched({})
+    )
 
     assert isinstance(outcomes[impossible].error, UnknownTopicOrPartition)
     assert todo == [A]
@@ -86,27 +88,30 @@ def test_a_partition_that_could_not_be_read_is_never_written() -> None:
     assert (outcomes[A].status, outcomes[A].before) == (EditStatus.FAILED, None)
 
 
-def carried_out(
-    changes: Mapping[TopicPartition, Change], found: FetchedGroup, write: object, erase: object
+def executed(
+    changes: Mapping[TopicPartition, Change], found: FetchedGroup, write: object, delete: object
 ) -> dict[TopicPartition, ChangeOutcome]:
-    async def answer(with_: object, partitions: Sequence[TopicPartition]) -> CommitErrors:
-        if isinstance(with_, Exception):
-            raise with_
+    async def answer(outcome: object, partitions: Sequence[TopicPartition]) -> CommitErrors:
+        if isinstance(outcome, Exception):
+            raise outcome
         return dict.fromkeys(partitions)
 
     return asyncio.run(
         execute(
-            GroupEdit("g", changes), found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone)
+            GroupEdit("g", changes),
+            found,
+            lambda written: answer(write, list(written)),
+            lambda deleted: answer(delete, deleted),
         )
     )
 
 
-def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_erases_nothing() -> None:
+def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_deletes_nothing() -> None:
     failure = TimedOut("broker", "no answer")
 
-    outcomes = carried_out(
+    outcomes = executed(
         {A: Change(OffsetAndMetadata(5)), B: Change(None), C: Change(OffsetAndMetadata(1))},
-        held({B: Committed(1), C: Committed(1)}),
+        fetched({B: Committed(1), C: Committed(1)}),
         failure,
         None,
     )
@@ -120,12 +125,12 @@ def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_erases_
 
 def test_a_lock_lost_before_anything_was_written_is_the_whole_groups_error() -> None:
     with pytest.raises(LockLost):
-        carried_out({A: Change(OffsetAndMetadata(5))}, held({}), LockLost("lock", "lost"), None)
+        executed({A: Change(OffsetAndMetadata(5))}, fetched({}), LockLost("lock", "lost"), None)
 
 
 def test_a_lock_lost_between_commit_and_deletion_fails_the_deletions_only() -> None:
-    outcomes = carried_out(
-        {A: Change(OffsetAndMetadata(5)), B: Change(None)}, held({B: Committed(1)}), None, LockLost("lock", "lost")
+    outcomes = executed(
+        {A: Change(OffsetAndMetadata(5)), B: Change(None)}, fetched({B: Committed(1)}), None, LockLost("lock", "lost")
     )
 
     assert outcomes[A].status is EditStatus.WRITTEN
@@ -151,11 +156,11 @@ def test_batches_grow_and_take_their_items_lazily() -> None:
     assert len(taken) == 22
 
 
-def test_a_batch_never_holds_a_key_twice() -> None:
+def test_a_batch_never_contains_a_key_twice() -> None:
     assert list(batches(["a", "b", "a", "a", "c"], first=9, max_size=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
 
 
-def test_no_items_make_no_batches() -> None:
+def test_no_items_give_no_batches() -> None:
     assert list(batches([], first=2, max_size=4, key=str)) == []
 
 

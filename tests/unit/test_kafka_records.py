@@ -1,5 +1,4 @@
-"""`KafkaRecordFormat` and group metadata: every version that brokers ever wrote, written here field by field for the
-test."""
+"""`KafkaRecordFormat` and group metadata: every version that brokers have written, encoded here field by field."""
 
 from __future__ import annotations
 
@@ -175,7 +174,7 @@ def test_no_topic_id_is_none_and_a_short_one_is_unreadable() -> None:
         (lambda: form.encode_commit("g", "t", [(0, 0, -1, "m" * 32768)], 0, None), "metadata: 32768 bytes"),
     ],
 )
-def test_names_longer_than_kafkas_records_can_hold_are_refused(call: Callable[[], object], what: str) -> None:
+def test_names_that_are_too_long_for_kafkas_records_are_rejected(call: Callable[[], object], what: str) -> None:
     with pytest.raises(UnsupportedOperation, match=what):
         call()
 

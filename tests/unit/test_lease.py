@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.manager.lease import OwnershipLease, boottime
 
-SESSION, REBALANCE = 10.0, 30.0  # so the lease lasts 8 s from what was heard and 24 s from when nothing was owed
+SESSION, REBALANCE = 10.0, 30.0
+"""The lease lasts 8 s from the last confirmed request, and 24 s from the last one outside a rebalance."""
 
 
 @dataclass
@@ -26,7 +27,7 @@ def begun(now: Now) -> OwnershipLease:
     return lease
 
 
-def test_it_is_not_valid_before_the_first_generation() -> None:
+def test_a_lease_is_not_valid_before_the_first_generation() -> None:
     now = Now()
     lease = OwnershipLease(SESSION, REBALANCE, now)
     assert not lease.valid()
@@ -35,7 +36,7 @@ def test_it_is_not_valid_before_the_first_generation() -> None:
     assert lease.remaining() == 0.0
 
 
-def test_it_lasts_four_fifths_of_a_session_from_the_sending() -> None:
+def test_a_lease_lasts_four_fifths_of_the_session_timeout_from_the_request() -> None:
     now = Now()
     lease = begun(now)
     now.seconds += 7.9
@@ -44,7 +45,7 @@ def test_it_lasts_four_fifths_of_a_session_from_the_sending() -> None:
     assert not lease.valid()
 
 
-def test_a_heartbeat_counts_from_its_sending_not_from_its_answer() -> None:
+def test_a_heartbeat_counts_from_its_request_not_from_its_response() -> None:
     now = Now()
     lease = begun(now)
     sent = now.seconds + 1
@@ -53,7 +54,7 @@ def test_a_heartbeat_counts_from_its_sending_not_from_its_answer() -> None:
     assert lease.remaining() == 4.0
 
 
-def test_answers_that_come_out_of_order_shorten_nothing() -> None:
+def test_responses_out_of_order_do_not_shorten_the_lease() -> None:
     now = Now()
     lease = begun(now)
     now.seconds += 3
@@ -62,13 +63,13 @@ def test_answers_that_come_out_of_order_shorten_nothing() -> None:
     assert lease.remaining() == 8.0
 
 
-def test_heartbeats_during_a_rebalance_extend_it_only_within_the_rebalance_timeout() -> None:
+def test_heartbeats_during_a_rebalance_extend_the_lease_only_within_the_rebalance_timeout() -> None:
     now = Now()
     lease = begun(now)
     for _ in range(22):
         now.seconds += 1
         assert lease.extend(now.seconds, stable=False)
-    assert lease.remaining() == 2.0  # 24 s from the last moment at which we owed the coordinator nothing
+    assert lease.remaining() == 2.0  # 24 s from the last request outside a rebalance
     now.seconds += 1.5
     assert lease.extend(now.seconds, stable=True)
     assert lease.remaining() == 8.0
@@ -84,7 +85,7 @@ def test_only_a_new_generation_renews_an_expired_lease_and_no_heartbeat() -> Non
     assert lease.remaining() == 8.0
 
 
-def test_a_generation_whose_sync_was_sent_before_a_freeze_begins_no_lease() -> None:
+def test_a_generation_whose_sync_request_was_sent_before_a_freeze_starts_no_lease() -> None:
     now = Now()
     lease = OwnershipLease(SESSION, REBALANCE, now)
     sent = now.seconds
@@ -93,7 +94,7 @@ def test_a_generation_whose_sync_was_sent_before_a_freeze_begins_no_lease() -> N
     assert not lease.valid()
 
 
-def test_a_slow_sync_does_not_shorten_what_heartbeats_have_proved() -> None:
+def test_a_slow_sync_does_not_shorten_a_lease_that_heartbeats_extended() -> None:
     now = Now()
     lease = begun(now)
     sent = now.seconds
@@ -103,7 +104,7 @@ def test_a_slow_sync_does_not_shorten_what_heartbeats_have_proved() -> None:
     assert lease.remaining() == 8.0
 
 
-def test_ended_is_ended() -> None:
+def test_an_ended_lease_cannot_be_extended() -> None:
     now = Now()
     lease = begun(now)
     lease.end()
@@ -113,18 +114,18 @@ def test_ended_is_ended() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 12), st.floats(0, 12), st.booleans())))
-def test_it_never_lasts_longer_than_what_was_heard_allows(steps: list[tuple[float, float, bool]]) -> None:
+def test_a_lease_never_lasts_longer_than_the_confirmed_requests_allow(steps: list[tuple[float, float, bool]]) -> None:
     now = Now()
     lease = begun(now)
-    heard = settled = now.seconds
-    for pause, age, owes_nothing in steps:
+    confirmed = stable_at = now.seconds
+    for pause, age, stable in steps:
         now.seconds += pause
         sent = now.seconds - age
-        if lease.extend(sent, stable=owes_nothing):
-            heard = max(heard, sent)
-            settled = max(settled, sent) if owes_nothing else settled
-        assert lease.remaining() <= max(min(heard + 8, settled + 24) - now.seconds, 0) + 1e-6
+        if lease.extend(sent, stable=stable):
+            confirmed = max(confirmed, sent)
+            stable_at = max(stable_at, sent) if stable else stable_at
+        assert lease.remaining() <= max(min(confirmed + 8, stable_at + 24) - now.seconds, 0) + 1e-6
 
 
-def test_the_clock_of_processes_goes_forward() -> None:
+def test_boottime_never_goes_back() -> None:
     assert boottime() <= boottime()

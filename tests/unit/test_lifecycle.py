@@ -22,17 +22,17 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("before", "after"), [*product(ShardState, ShardState)], ids=lambda state: state.value)
-def test_every_pair(before: ShardState, after: ShardState) -> None:
+def test_only_the_allowed_transitions_succeed(before: ShardState, after: ShardState) -> None:
     life = Lifecycle(before)
     if (before, after) in ALLOWED:
-        assert life.transition_to(after, "asked to") == Lifecycle(after, "asked to")
+        assert life.transition_to(after, "reason") == Lifecycle(after, "reason")
     else:
         with pytest.raises(IllegalTransition, match=f"{before.value} cannot become {after.value}"):
             life.transition_to(after)
     assert life.state is before
 
 
-def test_the_table_in_the_docs_is_the_one_that_holds() -> None:
+def test_the_documented_transitions_are_the_allowed_ones() -> None:
     documented = set()
     for line in (lifecycle.__doc__ or "").splitlines():
         if line.startswith("`"):
@@ -51,5 +51,5 @@ def test_the_table_in_the_docs_is_the_one_that_holds() -> None:
         (ShardState.FAILED, 15),
     ],
 )
-def test_what_requests_are_reported(state: ShardState, code: int) -> None:
+def test_requests_get_the_error_code_of_the_state(state: ShardState, code: int) -> None:
     assert Lifecycle(state).error_code == code

@@ -1,4 +1,4 @@
-"""log dump: what is shown of log files, in which form, and what becomes of what is damaged."""
+"""``log dump``: the selection and the format of messages, and the treatment of damaged entries."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FIRST = "00000000000000000000.log"
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Messages of all formats: 0-1 of format 0, 2-3 of format 1, 4-5 aborted, 6 its end, 7 plain, 8 of an open
-    transaction, 9 behind it."""
+    """Messages of all formats: 0-1 of format 0, 2-3 of format 1, 4-5 aborted, 6 the abort marker, 7 without a
+    transaction, 8 of an open transaction, 9 after it."""
     directory = tmp_path / "kafka" / "orders-0"
     first, second = Producer(7, 1, 20, transactional=True), Producer(8, 0, 0, transactional=True)
     with LogAppender(directory) as log:
@@ -65,7 +65,7 @@ def test_a_table_for_people(log_dir: Path, capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_json_has_every_field_and_null_for_what_there_is_not(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_field_and_null_for_missing_values(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, log_dir / "orders-0" / FIRST)
 
     assert found[0] == {
@@ -107,7 +107,7 @@ def test_json_has_every_field_and_null_for_what_there_is_not(log_dir: Path, caps
     assert found[6]["leader_epoch"] == 2
 
 
-def test_csv_has_the_same(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_has_the_same_fields(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(log_dir), "--format", "csv", "--offset", "4", "--max-messages", "2"]) == 0
 
     assert capsys.readouterr().out.splitlines() == [
@@ -118,13 +118,13 @@ def test_csv_has_the_same(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_readers_of_committed_messages_stop_where_a_transaction_is_open(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_read_committed_stops_at_an_open_transaction(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert offsets(capsys, log_dir, "--isolation-level", "read_committed") == [0, 1, 2, 3, 7]
 
 
-def test_messages_are_chosen_by_offset_time_topic_and_number(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_selected_by_offset_time_topic_and_number(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with LogAppender(log_dir / "other-1") as log:
         log.append([Record(0, T, b"k", b"v")])
 
@@ -141,7 +141,7 @@ def test_messages_are_chosen_by_offset_time_topic_and_number(log_dir: Path, caps
     assert capsys.readouterr().err == "no message matches\n"
 
 
-def test_entries_are_shown_as_they_lie(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_are_shown_in_the_order_of_the_file(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, log_dir, "--entries")
 
     assert [(row["magic"], row["base_offset"], row["last_offset"], row["records"]) for row in found] == [
@@ -214,7 +214,7 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
-def test_an_offset_managers_topic_is_known_by_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_offset_managers_topic_is_recognized_by_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ((key, value),) = AvroRecordFormat().encode_commit("g", "orders", [(3, 42, -1, "")], T, None)
     directory = tmp_path / "offsetmgr-offsets-0"
     with LogAppender(directory) as log:
@@ -230,7 +230,7 @@ def test_an_offset_managers_topic_is_known_by_its_keys(tmp_path: Path, capsys: p
     assert undecoded["key"] in (key.decode("utf-8", "replace"), {"hex": key.hex()})
 
 
-def test_a_copied_file_is_decoded_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copied_file_is_decoded_with_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ((key, value),) = KafkaRecordFormat().encode_commit("g", "orders", [(3, 42, 5, "")], T, None)
     (tmp_path / FIRST).write_bytes(batch([Record(0, T, key, value)]))
 
@@ -239,7 +239,7 @@ def test_a_copied_file_is_decoded_when_told_to(tmp_path: Path, capsys: pytest.Ca
     assert (row["topic"], row["partition"], row["key"]["group"], row["value"]["offset"]) == (None, None, "g", 42)
 
 
-# --- what is damaged ------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def test_a_damaged_entry_hides_no_other(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,16 +251,16 @@ def test_a_damaged_entry_hides_no_other(log_dir: Path, capsys: pytest.CaptureFix
 
     assert run(["log", "dump", str(log_dir), "--format", "json"]) == 1
 
-    told = capsys.readouterr()
-    assert [row["offset"] for row in json.loads(told.out)] == [0, 1, 2, 3, 4, 5, 8, 9]
-    assert told.err.splitlines() == [
+    captured = capsys.readouterr()
+    assert [row["offset"] for row in json.loads(captured.out)] == [0, 1, 2, 3, 4, 5, 8, 9]
+    assert captured.err.splitlines() == [
         f"error: {file}, position {place - 69}: entry at offset 7: its checksum does not match its content"
         " (CORRUPT_MESSAGE)",
         f"error: {file}, position {len(data)}: the last 3 bytes are not a complete entry",
     ]
 
 
-def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_read_after_an_entry_with_an_invalid_size(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with LogAppender(log_dir / "sound-0", RollPolicy()) as log:
         log.append([Record(0, T, b"k", b"v")])
     file = log_dir / "orders-0" / FIRST
@@ -269,12 +269,12 @@ def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: p
 
     assert run(["log", "dump", str(log_dir), "--format", "json"]) == 1
 
-    told = capsys.readouterr()
-    assert [row["topic"] for row in json.loads(told.out)] == [*["orders"] * 9, "sound"]
-    assert told.err == f"error: {file}, position {end}: the entry at offset 0 has an invalid size: 0 bytes\n"
+    captured = capsys.readouterr()
+    assert [row["topic"] for row in json.loads(captured.out)] == [*["orders"] * 9, "sound"]
+    assert captured.err == f"error: {file}, position {end}: the entry at offset 0 has an invalid size: 0 bytes\n"
 
 
-def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_over_the_limit_is_left_out_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "orders-0"
     with LogAppender(directory) as log:
         log.append([Record(0, T, b"k", bytes(50_000))], GZIP)
@@ -288,7 +288,7 @@ def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pyt
     )
 
 
-def test_a_control_record_that_is_none_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_control_record_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "orders-0"
     with LogAppender(directory) as log:
         log.append_entries(batch([Record(0, T, b"\0", None)], control=True))
@@ -298,7 +298,9 @@ def test_a_control_record_that_is_none_is_reported(tmp_path: Path, capsys: pytes
     assert [row["offset"] for row in rows(capsys, directory)] == [1]
 
 
-def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_are_no_logs_are_named_and_the_others_are_shown(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old = log_dir.parent / "old" / "orders_0"
     old.mkdir(parents=True)
     (old / "00000000000.kafka").write_bytes(struct.pack(">ib", 9, 0) + bytes(8))
@@ -307,9 +309,9 @@ def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys:
 
     assert run(["log", "dump", *map(str, paths), "--format", "json"]) == 1
 
-    told = capsys.readouterr()
-    assert len(json.loads(told.out)) == 9
-    assert [line for line in told.err.splitlines() if line.startswith("error")] == [
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == 9
+    assert [line for line in captured.err.splitlines() if line.startswith("error")] == [
         f"error: {old}: it holds 00000000000.kafka: a log of Kafka 0.7, whose entries have a length of 4 bytes and no"
         " offset",
         f"error: {old}/00000000000.kafka: it is a log of Kafka 0.7, whose entries have no offset: a position in"
@@ -322,7 +324,7 @@ def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys:
 
 
 def test_a_large_file_is_streamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twenty megabytes of messages, of which the first is shown without the others being read into memory."""
+    """A dump of 20 MB of messages needs less than 12 MB of memory."""
     import tracemalloc
 
     directory = tmp_path / "orders-0"

@@ -24,7 +24,9 @@ def test_a_rejection_increases_the_wait_at_once_and_each_other_transaction_decre
     longer = linger.wait_s
     linger.on_confirmed(0.003)
     assert first < linger.wait_s < longer
-    assert longer - first > 100 * (longer - linger.wait_s), "many in a row must go well before it is as short as it was"
+    assert longer - first > 100 * (longer - linger.wait_s), (
+        "only many transactions without a rejection undo the increase"
+    )
 
 
 def test_the_wait_has_a_maximum_and_drops_to_zero_if_the_broker_needs_none() -> None:
@@ -40,17 +42,17 @@ def test_the_wait_has_a_maximum_and_drops_to_zero_if_the_broker_needs_none() -> 
 @pytest.mark.parametrize("needed", [0.0005, 0.002, 0.004])
 def test_few_transactions_are_rejected_whatever_time_the_broker_needs(needed: float) -> None:
     linger = AdaptiveLinger()
-    refused = 0
+    rejected = 0
     for _ in range(10_000):
         late = linger.wait_s < needed
-        refused += late
+        rejected += late
         linger.on_confirmed(0.022 if late else 0.002)
-    assert refused <= 50
+    assert rejected <= 50
     assert linger.wait_s <= needed + 0.001
 
 
-class RestingLog(MemoryLog):
-    """Its writers rest after every append until ``awake`` is set, and tell the sizes of their appends."""
+class PausingLog(MemoryLog):
+    """A log whose writers pause after every append until ``awake`` is set. It records the sizes of the appends."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -60,12 +62,12 @@ class RestingLog(MemoryLog):
     def writer(self, shard_group: int) -> Any:
         inner, log = super().writer(shard_group), self
 
-        class Resting:
+        class PausingWriter:
             claim, close = inner.claim, inner.close
 
             @property
             def ready_at(self) -> float:
-                """Asked for before every append, and in the past: the rest is the time until the answer."""
+                """The runtime reads this time before every append. The read waits for ``awake``."""
                 assert not log.appends or log.awake.wait(60)
                 return 0.0
 
@@ -73,17 +75,17 @@ class RestingLog(MemoryLog):
                 log.appends.append(sum(map(len, batches.values())))
                 return inner.append(batches, timeout)
 
-        return Resting()
+        return PausingWriter()
 
 
 def test_commits_that_arrive_during_the_wait_are_in_one_append() -> None:
-    log = RestingLog()
+    log = PausingLog()
 
     def commit(group: str) -> CommitRequest:
         return CommitRequest(group, [("t", [(0, 1, -1, "")])])
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig())
+        runtime = ManagerRuntime(log, AvroRecordFormat(), PermanentOwnership(), ManagerConfig())
         await runtime.start()
         try:
             for shard_group in range(runtime.shard_groups):
@@ -93,7 +95,7 @@ def test_commits_that_arrive_during_the_wait_are_in_one_append() -> None:
                     await asyncio.sleep(0.001)
             await runtime.commit(commit("a"))
             answers = [runtime.commit(commit("b"))]
-            await asyncio.sleep(0)  # it is on its way to the shard group's thread, which rests
+            await asyncio.sleep(0)  # it is queued for the shard group's thread, which pauses
             answers += [runtime.commit(commit(group)) for group in ("c", "d")]
             await asyncio.sleep(0)
             log.awake.set()
@@ -105,7 +107,7 @@ def test_commits_that_arrive_during_the_wait_are_in_one_append() -> None:
     assert log.appends == [1, 3]
 
 
-class Always:
+class PermanentOwnership:
     """An `Ownership` that is never lost."""
 
     def valid(self) -> bool:

@@ -1,4 +1,4 @@
-"""``log offsets``: what it shows, where the offsets go, and what it refuses."""
+"""``log offsets``: the printed rows, the target files, and the rejected options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["nowhere"], "directory nowhere: does not exist"),
+        (["missing"], "directory missing: does not exist"),
         (["{tmp}/empty"], "holds no directory of topic __consumer_offsets"),
         (["{tmp}", "--offsets-topic", "others"], "holds no directory of topic others"),
         (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
@@ -79,7 +79,7 @@ def test_options_without_effect_are_rejected(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["__consumer_offsets-0", "empty"]
 
 
-def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_without_offsets_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write(tmp_path / "orders-0", (0, batch([Record(0, NOON, b"\x77key", b"value")])))
 
     assert run(["log", "offsets", str(directory)]) == 1
@@ -98,9 +98,9 @@ def test_a_snapshot_file_of_any_format_is_written_without_execute(
     target = tmp_path / name
 
     assert run(["log", "offsets", str(disk), "--to", f"file:{target}"]) == 1, "one value was of an unknown version"
-    said = capsys.readouterr().err
-    assert "error: group a, orders-1: " in said
-    assert f"saved 2 offsets of 2 groups to {target}" in said
+    stderr = capsys.readouterr().err
+    assert "error: group a, orders-1: " in stderr
+    assert f"saved 2 offsets of 2 groups to {target}" in stderr
     with SnapshotStore(target) as store:
         found = {one.group: one for one in store.scan(["a", "b"])}
         assert {name: one.offsets[ORDERS].offset for name, one in found.items()} == {"a": 4, "b": 7}
@@ -115,7 +115,7 @@ def test_a_snapshot_file_of_any_format_is_written_without_execute(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--group", "n*"], ["--topic", "other"]], ids=["all", "group", "topic"])
-def test_to_save_nothing_is_a_failure_that_leaves_no_file(
+def test_saving_nothing_fails_and_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     disk = tmp_path / "disk"
@@ -136,16 +136,16 @@ def test_no_file_is_written_into_a_running_brokers_log_dir(tmp_path: Path, capsy
     directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)))
     (tmp_path / "meta.properties").touch()
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    program = "import sys; held = open(sys.argv[1], 'ab'); print('ready', flush=True); sys.stdin.read()"
-    holder = [sys.executable, "-c", program, str(directory / f"{0:020}.log")]
-    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    program = "import sys; file = open(sys.argv[1], 'ab'); print('ready', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(directory / f"{0:020}.log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         code = run(["log", "offsets", str(tmp_path), "--to", f"file:{tmp_path / 'saved.avro'}"])
         process.communicate()
 
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert code == 1
-    assert f"error: directory {tmp_path}: a running broker uses it (seen: " in said
-    assert "hint: stop the broker, or name another file with --to" in said
+    assert f"error: directory {tmp_path}: a running broker uses it (seen: " in stderr
+    assert "hint: stop the broker, or name another file with --to" in stderr
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

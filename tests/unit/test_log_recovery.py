@@ -1,4 +1,4 @@
-"""log verify and log recover: what they say, what they cut, what they leave, and where they may not write."""
+"""``log verify`` and ``log recover``: their reports, their cuts and copies, and the directories that they protect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEWEST = "00000000000000000040"
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """A broker's, with one partition of two segments; nonsense was added to the newer one."""
+    """A broker's log directory: one partition with two segments, of which the newer one ends with invalid bytes."""
     directory = tmp_path / "kafka" / "orders-0"
     directory.mkdir(parents=True)
     (directory / "00000000000000000000.log").write_bytes(
@@ -47,17 +47,17 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(log_dir: Path) -> Path:
-    """The file with the nonsense."""
+    """The segment with the invalid bytes."""
     return log_dir / "orders-0" / f"{NEWEST}.log"
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Every file below a directory."""
+    """Returns the content of every file below a directory, by path."""
     return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
-class Ran:
-    """What a command gave back."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
@@ -70,9 +70,9 @@ class Ran:
 
 @pytest.fixture
 def offsetmgr(capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> Ran:
+    def call(*arguments: object) -> CommandResult:
         code = run([str(argument) for argument in arguments])
-        return Ran(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return call
 
@@ -80,7 +80,7 @@ def offsetmgr(capsys: pytest.CaptureFixture[str]):
 # --- verify ---------------------------------------------------------------------------------------
 
 
-def test_verify_tells_what_is_sound_and_what_a_broker_would_do(log_dir, offsetmgr) -> None:
+def test_verify_reports_the_sound_part_and_the_recovery_of_a_broker(log_dir, offsetmgr) -> None:
     before = tree(log_dir)
 
     done = offsetmgr("log", "verify", log_dir, "--format", "json")
@@ -112,7 +112,7 @@ def test_verify_tells_what_is_sound_and_what_a_broker_would_do(log_dir, offsetmg
     assert tree(log_dir) == before
 
 
-def test_verify_ends_with_0_where_all_is_sound_and_can_leave_that_out(log_dir, log, offsetmgr) -> None:
+def test_verify_exits_with_0_if_all_is_sound_and_can_omit_sound_segments(log_dir, log, offsetmgr) -> None:
     log.write_bytes(SOUND)
 
     done = offsetmgr("log", "verify", log_dir / "orders-0", "--only-damaged", "--format", "json")
@@ -120,7 +120,7 @@ def test_verify_ends_with_0_where_all_is_sound_and_can_leave_that_out(log_dir, l
     assert (done.code, done.rows, done.err) == (0, [], "2 segments, 0 not sound\n")
 
 
-def test_one_file_and_a_missing_tail(log, offsetmgr) -> None:
+def test_verify_of_one_file_finds_a_missing_tail(log, offsetmgr) -> None:
     log.write_bytes(SOUND[:-1])
 
     done = offsetmgr("log", "verify", log, "--format", "json")
@@ -145,7 +145,7 @@ def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:
     assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries was altered"
 
 
-def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None:
+def test_a_path_that_is_no_log_is_rejected_by_name(tmp_path, log_dir, offsetmgr) -> None:
     (tmp_path / "empty").mkdir()
     old = tmp_path / "orders_0"
     old.mkdir()
@@ -175,7 +175,7 @@ def test_without_execute_nothing_is_written(log_dir, tmp_path, offsetmgr, how) -
     assert "would be" in done.out
 
 
-def test_a_copy_is_cut_and_the_log_is_left_alone(log_dir, tmp_path, offsetmgr) -> None:
+def test_a_copy_is_cut_and_the_log_is_unchanged(log_dir, tmp_path, offsetmgr) -> None:
     before = tree(log_dir)
     out = tmp_path / "out"
 
@@ -199,9 +199,7 @@ def test_a_copy_is_cut_and_the_log_is_left_alone(log_dir, tmp_path, offsetmgr) -
     }
 
 
-def test_segments_before_the_recovery_point_were_on_the_disk_and_are_not_looked_at(
-    log_dir, tmp_path, offsetmgr
-) -> None:
+def test_segments_before_the_recovery_point_are_not_checked(log_dir, tmp_path, offsetmgr) -> None:
     (log_dir / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 40\n")
 
     done = offsetmgr("log", "recover", log_dir, "--to", tmp_path / "out", "--execute")
@@ -223,7 +221,7 @@ def test_a_directory_is_copied_under_its_own_name_from_within(log_dir, tmp_path,
     assert (tmp_path / "out" / "orders-0" / f"{NEWEST}.log").read_bytes() == SOUND
 
 
-def test_two_copies_of_one_name_are_refused_before_anything_is_written(log_dir, log, tmp_path, offsetmgr) -> None:
+def test_two_copies_of_one_name_are_rejected_before_anything_is_written(log_dir, log, tmp_path, offsetmgr) -> None:
     other = tmp_path / "other" / "orders-0" / log.name
     other.parent.mkdir(parents=True)
     other.write_bytes(SOUND)
@@ -245,7 +243,7 @@ def test_a_copy_never_replaces_anything(log, tmp_path, offsetmgr) -> None:
     assert "exists already" in done.err
 
 
-def test_in_place_keeps_what_it_cuts_and_puts_the_indexes_aside(log_dir, offsetmgr) -> None:
+def test_in_place_keeps_the_removed_bytes_and_renames_the_indexes(log_dir, offsetmgr) -> None:
     before = tree(log_dir)
 
     done = offsetmgr("log", "recover", log_dir / "orders-0", "--in-place", "--execute", "--yes", "--format", "json")
@@ -268,7 +266,7 @@ def test_in_place_keeps_what_it_cuts_and_puts_the_indexes_aside(log_dir, offsetm
 
 @pytest.fixture
 def older(log_dir: Path) -> Path:
-    """Nonsense in the older segment: the log ends there, in the middle of it."""
+    """The older segment, damaged in the middle. The valid part of the log ends there."""
     file = log_dir / "orders-0" / f"{0:020}.log"
     data = bytearray(file.read_bytes())
     data[10 * len(data) // 40 + 30] ^= 1  # in the eleventh entry
@@ -276,9 +274,7 @@ def older(log_dir: Path) -> Path:
     return file
 
 
-def test_where_an_older_segment_is_damaged_the_newer_ones_go_as_in_a_broker(
-    log_dir, older, tmp_path, offsetmgr
-) -> None:
+def test_segments_after_a_damaged_one_are_removed_as_by_a_broker(log_dir, older, tmp_path, offsetmgr) -> None:
     before = tree(log_dir)
     old, new = older.read_bytes(), SOUND + JUNK
     at = len(old) // 4
@@ -314,7 +310,7 @@ def test_where_an_older_segment_is_damaged_the_newer_ones_go_as_in_a_broker(
     }
 
 
-def test_all_that_goes_is_kept_elsewhere(log_dir, older, tmp_path, offsetmgr) -> None:
+def test_the_removed_bytes_of_all_segments_are_kept_in_the_given_directory(log_dir, older, tmp_path, offsetmgr) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()
     old = older.read_bytes()
@@ -336,7 +332,7 @@ def test_a_single_file_is_cut_by_itself(older, log, offsetmgr) -> None:
     assert log.read_bytes() == SOUND + JUNK
 
 
-def test_what_is_cut_can_be_kept_elsewhere(log_dir, log, tmp_path, offsetmgr) -> None:
+def test_the_removed_bytes_of_one_file_are_kept_in_the_given_directory(log_dir, log, tmp_path, offsetmgr) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()
 
@@ -346,7 +342,7 @@ def test_what_is_cut_can_be_kept_elsewhere(log_dir, log, tmp_path, offsetmgr) ->
     assert tree(keep) == {f"orders-0.{NEWEST}.log.cut-from-{len(SOUND)}": JUNK}
 
 
-def test_in_place_asks_first(log, offsetmgr, monkeypatch) -> None:
+def test_in_place_prompts_first(log, offsetmgr, monkeypatch) -> None:
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         done = offsetmgr("log", "recover", log, "--in-place", "--execute")
@@ -359,7 +355,7 @@ def test_in_place_asks_first(log, offsetmgr, monkeypatch) -> None:
     )
 
 
-def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, offsetmgr) -> None:
+def test_another_file_with_the_name_of_the_copy_is_never_overwritten(log_dir, log, offsetmgr) -> None:
     other = log.with_name(f"{log.name}.cut-from-{len(SOUND)}")
     other.write_bytes(b"of another day")
     before = tree(log_dir)
@@ -370,7 +366,7 @@ def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, o
     assert f"error: file {other}: already exists, and its content is not a copy of the bytes to remove\n" in done.err
 
 
-def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log, offsetmgr) -> None:
+def test_a_cut_where_a_broker_would_discard_the_segment_needs_strict(log, offsetmgr) -> None:
     block = b"".join(batch([Record(40 + n, None, None, b"x" * 1000)]) for n in range(20))
     log.write_bytes(block + block)
 
@@ -384,7 +380,7 @@ def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log,
     assert log.read_bytes() == block
 
 
-def test_one_of_the_two_ways_has_to_be_chosen(log, tmp_path, offsetmgr) -> None:
+def test_exactly_one_of_in_place_and_to_is_required(log, tmp_path, offsetmgr) -> None:
     for how in ([], ["--in-place", "--to", tmp_path / "out"], ["--to", tmp_path / "out", "--keep", tmp_path]):
         assert offsetmgr("log", "recover", log, *how).code == 2
 
@@ -393,16 +389,16 @@ def test_one_of_the_two_ways_has_to_be_chosen(log, tmp_path, offsetmgr) -> None:
 
 HOLDER = """
 import fcntl, sys
-held = open(sys.argv[1], "rb" if sys.argv[2] == "read" else "r+b")
+file = open(sys.argv[1], "rb" if sys.argv[2] == "read" else "r+b")
 if sys.argv[2] == "lock":
-    fcntl.lockf(held, fcntl.LOCK_EX)
+    fcntl.lockf(file, fcntl.LOCK_EX)
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
-def holding(file: Path, how: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds a file open, or its lock, as Java's FileChannel.tryLock takes it."""
+def process_holding(file: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has a file open, or holds its lock as Java's FileChannel.tryLock does."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(file), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -414,7 +410,7 @@ def holding(file: Path, how: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def broker(log_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    yield from holding(log_dir / ".lock", "lock")
+    yield from process_holding(log_dir / ".lock", "lock")
 
 
 def test_a_running_brokers_logs_are_never_cut(log_dir, log, broker, offsetmgr) -> None:
@@ -427,7 +423,9 @@ def test_a_running_brokers_logs_are_never_cut(log_dir, log, broker, offsetmgr) -
     assert f"error: directory {log_dir}/orders-0: {how}\n" in done.err
 
 
-def test_they_are_verified_and_copied_and_a_broker_that_runs_is_reported(log_dir, tmp_path, broker, offsetmgr) -> None:
+def test_a_running_brokers_logs_are_verified_and_copied_and_the_broker_is_reported(
+    log_dir, tmp_path, broker, offsetmgr
+) -> None:
     seen = offsetmgr("log", "verify", log_dir)
     assert f"process {broker.pid} holds the lock" in seen.err
 
@@ -445,7 +443,7 @@ def test_no_copy_is_written_into_a_running_brokers_log_directory(log_dir, log, b
 
 
 @pytest.mark.parametrize("more", [[], ["--execute", "--yes"]], ids=["dry", "executed"])
-def test_what_is_cut_is_not_kept_in_a_running_brokers_log_directory(log, tmp_path, broker, offsetmgr, more) -> None:
+def test_removed_bytes_are_not_kept_in_a_running_brokers_log_directory(log, tmp_path, broker, offsetmgr, more) -> None:
     mine = tmp_path / "orders-0" / log.name
     mine.parent.mkdir()
     mine.write_bytes(SOUND + JUNK)
@@ -458,35 +456,37 @@ def test_what_is_cut_is_not_kept_in_a_running_brokers_log_directory(log, tmp_pat
     assert "hint: stop the broker, or name another directory with --keep" in done.err
 
 
-def test_a_dry_run_refuses_as_the_run_would(log_dir, log, broker, offsetmgr) -> None:
+def test_a_dry_run_is_rejected_like_the_run(log_dir, log, broker, offsetmgr) -> None:
     done = offsetmgr("log", "recover", log, "--to", log_dir / "copies", "--format", "json")
 
     assert (done.code, [row["action"] for row in done.rows]) == (1, ["refused"])
     assert "a running broker uses it" in done.err
 
 
-def test_a_new_partition_is_not_begun_in_a_running_brokers_log_directory(log_dir, broker) -> None:
+def test_a_new_partition_is_not_created_in_a_running_brokers_log_directory(log_dir, broker) -> None:
     with pytest.raises(Conflict, match="a running broker uses it"), LogAppender(log_dir / "new-0"):
-        raise AssertionError("nothing is to be appended there")
+        raise AssertionError("the appender has opened a log")
 
     assert not (log_dir / "new-0").exists(), "a broker would find a partition"
 
 
-def test_a_process_that_has_a_log_open_for_writing_is_a_running_broker_where_no_lock_tells(log_dir, log) -> None:
+def test_without_a_lock_file_a_process_that_has_a_log_open_for_writing_is_a_running_broker(log_dir, log) -> None:
     (log_dir / ".lock").unlink()
-    for process in holding(log, "open"):
+    for process in process_holding(log, "open"):
         found = detect_broker(log)
         assert (found.use, found.known) == (Use.RUNNING, "seen")
         assert found.how == f"no .lock in {log_dir}, but process {process.pid} has {log} open for writing"
 
 
-def test_a_process_that_only_reads_is_none(log_dir, log) -> None:
+def test_a_process_that_only_reads_a_log_is_no_broker(log_dir, log) -> None:
     (log_dir / ".lock").unlink()
-    for process in holding(log, "read"):
+    for process in process_holding(log, "read"):
         assert f"process {process.pid} " not in detect_broker(log).how
 
 
-def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offsetmgr, monkeypatch) -> None:
+def test_nothing_is_cut_if_the_existence_of_a_running_broker_is_unknown(
+    log_dir, log, tmp_path, offsetmgr, monkeypatch
+) -> None:
     (log_dir / ".lock").unlink()
     monkeypatch.setattr(broker_lock, "_PROC", tmp_path / "no-proc")
 
@@ -497,7 +497,7 @@ def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offset
     assert offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute").code == 0
 
 
-def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
+def test_processes_that_cannot_be_read_make_the_result_unknown(log_dir, log, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
     monkeypatch.setattr(broker_lock, "_writes_to", lambda process, files: None)
 
@@ -507,7 +507,7 @@ def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
     assert "processes cannot be read" in found.how
 
 
-def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
+def test_no_broker_can_start_during_a_repair(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
     with broker_lock.require_unused(log_dir / "orders-0"):
@@ -516,7 +516,7 @@ def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
     subprocess.run(command, timeout=60, check=True)
 
 
-def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log_dir) -> None:
+def test_a_second_check_does_not_release_the_lock_of_the_first(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
     with broker_lock.require_unused(log_dir / "orders-0"):
@@ -527,11 +527,11 @@ def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log
     subprocess.run(command, timeout=60, check=True)
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
-def little_room() -> None:
-    """Stands for a full disk: a write beyond it fails, having written what still fitted."""
+def limit_file_size() -> None:
+    """Simulates a full disk: a write beyond the limit writes the bytes that fit, and fails."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
 
@@ -547,7 +547,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=little_room,
+        preexec_fn=limit_file_size,
     )
 
     assert (done.returncode, tree(log_dir)) == (1, before)
@@ -556,8 +556,8 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
     assert tree(tmp_path / "out") == {}
 
 
-def dying(command: str, log: Path, directory: Path, moment: str) -> int:
-    script = Path(__file__).with_name("dying_recovery.py")
+def run_killed_at_each_step(command: str, log: Path, directory: Path, moment: str) -> int:
+    script = Path(__file__).with_name("killed_recovery.py")
     arguments = [sys.executable, str(script), command, str(log), str(directory), moment]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -568,23 +568,23 @@ def dying(command: str, log: Path, directory: Path, moment: str) -> int:
 def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy(
     log, tmp_path, offsetmgr, moment
 ) -> None:
-    steps = dying("cut", log, tmp_path / "dead", moment)
+    steps = run_killed_at_each_step("cut", log, tmp_path / "dead", moment)
 
     outcomes = []
     for step in range(steps + 1):
-        own = tmp_path / "dead" / str(step) / "orders-0"
-        mine, copy = own / log.name, own / f"{log.name}.cut-from-{len(SOUND)}"
+        directory = tmp_path / "dead" / str(step) / "orders-0"
+        mine, copy = directory / log.name, directory / f"{log.name}.cut-from-{len(SOUND)}"
         was_cut = mine.read_bytes() == SOUND
         if was_cut:
             assert copy.read_bytes() == JUNK
         else:
             assert mine.read_bytes() == SOUND + JUNK
         outcomes.append(was_cut)
-        for name in ("meta.properties", ".lock"):  # quicker than a look at every process
-            (own.parent / name).touch()
-        assert offsetmgr("log", "recover", own, "--in-place", "--execute", "--yes").code == 0
+        for name in ("meta.properties", ".lock"):  # faster than a scan of all processes
+            (directory.parent / name).touch()
+        assert offsetmgr("log", "recover", directory, "--in-place", "--execute", "--yes").code == 0
         assert (mine.read_bytes(), copy.read_bytes()) == (SOUND, JUNK)
-        assert not (own / f"{NEWEST}.index").exists()
+        assert not (directory / f"{NEWEST}.index").exists()
     assert steps >= 8
     assert outcomes == sorted(outcomes)
     assert outcomes.count(True) >= 1
@@ -596,21 +596,21 @@ def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_n
 ) -> None:
     old, new = older.read_bytes(), log.read_bytes()
     at = len(old) // 4
-    steps = dying("cut", older, tmp_path / "dead", moment)
+    steps = run_killed_at_each_step("cut", older, tmp_path / "dead", moment)
 
     for step in range(steps + 1):
-        own = tmp_path / "dead" / str(step) / "orders-0"
+        directory = tmp_path / "dead" / str(step) / "orders-0"
         for name in ("meta.properties", ".lock"):
-            (own.parent / name).touch()
-        found = tree(own)
-        newer_there = f"{NEWEST}.log" in found
-        assert found[f"{NEWEST}.log" if newer_there else f"{NEWEST}.log.cut-from-0"] == new
+            (directory.parent / name).touch()
+        found = tree(directory)
+        newer_exists = f"{NEWEST}.log" in found
+        assert found[f"{NEWEST}.log" if newer_exists else f"{NEWEST}.log.cut-from-0"] == new
         if found[older.name] == old[:at]:
-            assert (found[f"{older.name}.cut-from-{at}"], newer_there) == (old[at:], False)
+            assert (found[f"{older.name}.cut-from-{at}"], newer_exists) == (old[at:], False)
         else:
             assert found[older.name] == old
-        assert offsetmgr("log", "recover", own, "--in-place", "--execute", "--yes").code == 0
-        after = tree(own)
+        assert offsetmgr("log", "recover", directory, "--in-place", "--execute", "--yes").code == 0
+        after = tree(directory)
         logs = {name: data for name, data in after.items() if ".log" in name}
         assert logs == {
             older.name: old[:at],
@@ -621,17 +621,19 @@ def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_n
 
 
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
-def test_a_copy_killed_at_any_step_is_whole_or_not_there(log, tmp_path, offsetmgr, moment) -> None:
+def test_a_copy_killed_at_any_step_is_complete_or_absent(log, tmp_path, offsetmgr, moment) -> None:
     before = tree(log.parent)
-    steps = dying("copy", log, tmp_path / "dead", moment)
+    steps = run_killed_at_each_step("copy", log, tmp_path / "dead", moment)
 
     for step in range(steps + 1):
-        own = tmp_path / "dead" / str(step)
-        assert tree(own / "orders-0") == before
-        repaired = own / "repaired"
+        directory = tmp_path / "dead" / str(step)
+        assert tree(directory / "orders-0") == before
+        repaired = directory / "repaired"
         if not repaired.exists():
-            assert offsetmgr("log", "recover", own / "orders-0", "--to", own / "again", "--execute").code == 0
-            repaired = own / "again" / "orders-0"
+            assert (
+                offsetmgr("log", "recover", directory / "orders-0", "--to", directory / "again", "--execute").code == 0
+            )
+            repaired = directory / "again" / "orders-0"
         assert tree(repaired)[log.name] == SOUND
         assert set(tree(repaired)) == set(before) - {f"{NEWEST}.index", f"{NEWEST}.timeindex"}
     assert steps >= 12

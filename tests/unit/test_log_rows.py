@@ -1,4 +1,4 @@
-"""Raw records as columns, and how a log is shared among tasks: no Spark and no server."""
+"""Raw records as columns, and the division of a log among tasks. No Spark and no server."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def rows(records: list[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any
     return batch.to_pylist()
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
-    """What is known in a row beside where it lies."""
+def known_values(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of a row that are not null, without its position in the log."""
     return {name: value for name, value in row.items() if value is not None and not name.startswith("log_")}
 
 
@@ -44,7 +44,7 @@ def test_both_formats_in_one_batch() -> None:
     kafka = {"format": "kafka", "kind": "offset", "key_version": 1, "group": "g", "topic": "orders", "tombstone": False}
     avro = {"format": "avro", "kind": "offset", "key_version": 0x4F00, "group": "ü", "topic": "orders"}
     when = {"commit_timestamp": NOW}
-    assert [told(row) for row in found] == [
+    assert [known_values(row) for row in found] == [
         kafka | when | {"partition": 0, "offset": 42, "leader_epoch": 3, "metadata": "by hand"},
         kafka | when | {"partition": 1, "offset": 43, "metadata": ""},
         kafka | when | {"partition": 2, "offset": 44, "metadata": "", "expire_timestamp": NOW + 1},
@@ -68,7 +68,7 @@ def test_a_tombstone_keeps_its_key_and_has_no_offset() -> None:
     assert row["error"] is None
 
 
-def test_what_cannot_be_read_is_a_row_with_its_error_and_the_rest_is_read() -> None:
+def test_an_unreadable_record_is_a_row_with_its_error_and_the_others_are_read() -> None:
     ((key, value),) = KAFKA.encode_commit("g", "orders", [(5, 42, -1, "")], NOW, None)
     assert value is not None
     later = (99).to_bytes(2, "big") + value[2:]

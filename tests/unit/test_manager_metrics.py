@@ -36,7 +36,7 @@ def test_a_metric_with_an_invalid_name_is_a_defect() -> None:
         metrics.text()
 
 
-async def _ask(request: bytes, pages: dict[str, Page]) -> bytes:
+async def _response_to(request: bytes, pages: dict[str, Page]) -> bytes:
     endpoint = HttpEndpoint("127.0.0.1", 0, {path: lambda page=page: page for path, page in pages.items()})
     port = await endpoint.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -61,14 +61,14 @@ PAGES = {"/health": text(200, "alive"), "/ready": text(503, "3 of 50 shards are 
         (b"\x00\x00\x00\x10junk\n", b"400 Bad Request", b"not an HTTP request\n"),
     ],
 )
-def test_http_answers(request_line: bytes, status: bytes, body: bytes) -> None:
-    answer = asyncio.run(_ask(request_line, PAGES))
+def test_http_responses(request_line: bytes, status: bytes, body: bytes) -> None:
+    answer = asyncio.run(_response_to(request_line, PAGES))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.endswith(b"\r\n\r\n" + body)
 
 
 def test_a_line_without_end_is_cut_off() -> None:
-    assert asyncio.run(_ask(b"G" * 100_000, PAGES)) == b""
+    assert asyncio.run(_response_to(b"G" * 100_000, PAGES)) == b""
 
 
 def test_a_taken_port_is_one_clear_error() -> None:
@@ -85,7 +85,7 @@ def test_a_taken_port_is_one_clear_error() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_an_event_is_one_line_with_its_particulars(form: str) -> None:
+def test_an_event_is_one_line_with_its_fields(form: str) -> None:
     stream = io.StringIO()
     logger = logging.getLogger("offsetmgr")
     before = (logger.handlers[:], logger.level, logger.propagate)
@@ -121,17 +121,17 @@ def test_managers_without_shards_are_an_alarm_unless_a_store_is_behind_them(stor
 
 def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() -> None:
     shard = {"partition": 0, "shard_group": 0, "role": "owner", "state": "ACTIVE", "since": 0, "position": 1}
-    figures = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1, "unreadable": 0}
-    status = {**STATUS, "store": "topic t", "shards": [shard | figures]}
+    counters = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1, "unreadable": 0}
+    status = {**STATUS, "store": "topic t", "shards": [shard | counters]}
     assert not list(alarms([ManagerReport(1, Address("h", 1), status)]))
     assert "cannot reach" in " ".join(alarms([ManagerReport(1, Address("h", 1), {**status, "lease": False})]))
 
 
 def test_records_that_an_owner_cannot_read_are_an_alarm_and_a_column() -> None:
     shard = {"partition": 2, "shard_group": 2, "role": "owner", "state": "ACTIVE", "since": 0, "position": 9}
-    figures = {"offsets": 2, "groups": 1, "lag": 0, "last_error": "", "load_read": 9, "load_total": 9}
+    counters = {"offsets": 2, "groups": 1, "lag": 0, "last_error": "", "load_read": 9, "load_total": 9}
     unread = {"unreadable": 1, "unknown_keys": 3}
-    report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": [shard | figures | unread]})
+    report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": [shard | counters | unread]})
     assert list(alarms([report])) == [
         "shard 2: its owner cannot read 4 records, so groups may look as if they had committed nothing;"
         " its log names them"

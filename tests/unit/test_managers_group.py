@@ -1,4 +1,4 @@
-"""Managers of one topic are always in one group: in two, each would answer for ever with what it knew first."""
+"""All managers of a topic are in one group. In two groups, two managers would own the same shard."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from offsetmgr.manager.ownership import managers_group
 from offsetmgr.server.process.config import ServeOptions
 
 
-def test_the_group_follows_from_the_topic() -> None:
+def test_the_group_name_is_derived_from_the_topic() -> None:
     assert managers_group("__offsetmgr_offsets") == "__offsetmgr_offsets.managers"
     assert managers_group("a") != managers_group("b")
 
 
-def test_no_client_can_name_another_group() -> None:
+def test_no_option_names_another_group() -> None:
     named = {
         *inspect.signature(OffsetManager).parameters,
         *inspect.signature(serve).parameters,

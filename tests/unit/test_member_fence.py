@@ -1,15 +1,15 @@
-"""What `finalize` says of a group that may not pass: the phase, the member or the partitions, and the way on."""
+"""The report of `finalize` about a group that does not pass: the phase, the member or the partitions, and a hint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, cast
 
-from test_runbook_evidence import NEW, look
+from test_runbook_evidence import NEW, observation
 
-from offsetmgr.cli.members_source import merged_directory
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
+from offsetmgr.groups.members_source import merged_directory
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, closed_gate
@@ -24,14 +24,14 @@ RULES = EvidenceThresholds(quiet_ms=2000)
 
 
 def gate_of(
-    zookeeper: dict[int, list[int]], kafka: dict[int, list[int]], *phases: CommitMode, asked_by: str = ""
+    zookeeper: dict[int, list[int]], kafka: dict[int, list[int]], *phases: CommitMode, required_by: str = ""
 ) -> GroupGate:
-    """The gate after one look a second; every partition's log ends where Kafka's last offset stands."""
+    """Returns the gate after one observation a second. Each partition's log ends at the last offset in Kafka."""
     seconds = range(len(next(iter(kafka.values()))))
     ends = {number: moves[-1] for number, moves in kafka.items()}
     watch = GroupHistory(
         [
-            look(
+            observation(
                 second,
                 zookeeper={number: (moves[second], moves[second]) for number, moves in zookeeper.items()},
                 kafka={number: moves[second] for number, moves in kafka.items()},
@@ -42,7 +42,7 @@ def gate_of(
     )
     reports = [assess_phase(watch, phase, rules=RULES) for phase in phases]
     assert not any(report.passed for report in reports)
-    return closed_gate("shop", watch, reports, RULES, asked_by)
+    return closed_gate("shop", watch, reports, RULES, required_by)
 
 
 BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
@@ -56,20 +56,20 @@ def test_idle_partitions_of_a_dual_group_are_named_with_the_option_that_lets_the
     assert "--accept-idle" in gate.hint
 
 
-def test_a_member_that_commits_to_zookeeper_alone_is_named_and_must_be_bounced() -> None:
+def test_a_member_that_commits_only_to_zookeeper_is_named() -> None:
     gate = gate_of({0: [10, 20, 30, 40]}, {0: [5, 5, 5, 5]}, CommitMode.KAFKA, CommitMode.DUAL)
     assert gate.detail.startswith(f"not seen in phase kafka or dual: member {NEW.id}: t-0: commits to ZooKeeper alone")
     assert gate.hint == ""
 
 
-def test_the_phase_that_a_removal_asks_for_is_named_with_the_option() -> None:
-    gate = gate_of({0: BUSY}, {0: BUSY}, CommitMode.KAFKA, asked_by="--delete-source")
+def test_the_phase_that_a_removal_requires_is_named_with_the_option() -> None:
+    gate = gate_of({0: BUSY}, {0: BUSY}, CommitMode.KAFKA, required_by="--delete-source")
     assert gate.detail.startswith("not seen in phase kafka (required by --delete-source): member ")
     assert "t-0: commits to both" in gate.detail
     assert gate.hint == ""
 
 
-def test_a_member_without_any_traffic_is_not_said_to_pass_with_idle_partitions_accepted() -> None:
+def test_accept_idle_is_not_offered_for_a_member_without_any_traffic() -> None:
     gate = gate_of({0: IDLE}, {0: IDLE}, CommitMode.KAFKA, CommitMode.DUAL)
     assert "none of its partitions has traffic" in gate.detail
     assert "--accept-idle" not in gate.detail + gate.hint
@@ -80,7 +80,7 @@ WITHOUT_MEMBERSHIP = GroupDescription("shop", "UNKNOWN", membership=False)
 
 
 class Brokers082:
-    """A cluster of Kafka 0.8.2, and a clock: ``meanwhile`` is the offset that is committed while the gate waits."""
+    """A Kafka 0.8.2 cluster and a clock. ``meanwhile`` is the offset that is committed while the gate waits."""
 
     def __init__(self, meanwhile: int) -> None:
         self.store = MemoryStore(data={"shop": {TopicPartition("t", 0): Committed(5)}})
@@ -98,13 +98,13 @@ class Brokers082:
         return found
 
 
-def test_brokers_without_group_members_pass_where_nothing_moves() -> None:
+def test_brokers_without_group_members_pass_if_no_offset_changes() -> None:
     gate = Brokers082(meanwhile=5).gate()
     assert (gate.passed, gate.evidence) == (True, VerifyEvidence.INFERRED)
     assert gate.detail == "the source's brokers (Kafka 0.8.2) have no group members, and no offset changed in 2 s"
 
 
-def test_brokers_without_group_members_do_not_pass_where_an_offset_moves() -> None:
+def test_brokers_without_group_members_do_not_pass_if_an_offset_changes() -> None:
     gate = Brokers082(meanwhile=6).gate()
     assert (gate.passed, gate.evidence) == (False, VerifyEvidence.SEEN)
 

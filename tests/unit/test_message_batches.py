@@ -1,4 +1,4 @@
-"""Messages out of the bytes of a log: the three formats byte by byte, every codec, and what is damaged."""
+"""Messages decoded from the bytes of a log: the three formats byte by byte, every codec, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def batch(
     compress: Callable[[bytes], bytes] = bytes,
     count: int | None = None,
 ) -> bytes:
-    """Format 2: what follows the CRC-32C is under it."""
+    """Format 2. The CRC-32C covers the bytes after it."""
     delta = len(records) - 1 if last_delta is None else last_delta
     number = len(records) if count is None else count
     tail = struct.pack(">hiqqqhii", attributes, delta, TIME, TIME + 999, -1, -1, -1, number)
@@ -76,13 +76,13 @@ def batch(
 
 
 def lz4(data: bytes) -> bytes:
-    """One frame of independent blocks, as Kafka writes it; the checksum of its header is wrong, as in format 0."""
+    """One frame of independent blocks, as Kafka writes it. The header's checksum is wrong, as in format 0."""
     blocks = [data[at : at + 65536] for at in range(0, len(data), 65536)]
     out = struct.pack("<I", 0x184D2204) + bytes((0x60, 0x40, 0xEE))
     for block in blocks[:-1]:
         packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
         out += struct.pack("<I", len(packed)) + packed
-    out += struct.pack("<I", len(blocks[-1]) | 0x80000000) + blocks[-1]  # the last one as it is
+    out += struct.pack("<I", len(blocks[-1]) | 0x80000000) + blocks[-1]  # the last block is not compressed
     return out + struct.pack("<I", 0)
 
 
@@ -107,7 +107,7 @@ def records_of(data: bytes) -> list[Record]:
     return [record for found in batches(data) for record in found.records]
 
 
-# --- one test a rule ------------------------------------------------------------------------------
+# --- one test per rule ----------------------------------------------------------------------------
 
 
 def test_format_0_has_no_time() -> None:
@@ -121,7 +121,7 @@ def test_format_0_has_no_time() -> None:
     assert [(b.base_offset, b.last_offset, b.magic) for b in batches(data)] == [(7, 7, 0), (8, 8, 0), (9, 9, 0)]
 
 
-def test_format_1_has_a_time_and_says_whose_it_is() -> None:
+def test_format_1_has_a_time_and_its_type() -> None:
     data = message(1, 7, b"k", b"v") + message(1, 8, None, b"w", attributes=0x08)
 
     assert records_of(data) == [
@@ -142,14 +142,14 @@ def test_compressed_messages_of_format_0_carry_their_own_offsets(codec: str) -> 
 
 
 def test_compressed_messages_of_format_1_are_counted_back_from_the_outer_offset() -> None:
-    inner = message(1, 0, b"a", b"1") + message(1, 2, b"b", b"2")  # compaction took the one between
+    inner = message(1, 0, b"a", b"1") + message(1, 2, b"b", b"2")  # compaction removed the message between
 
     (found,) = batches(message(1, 12, None, gzip.compress(inner), attributes=1))
 
     assert found.records == [Record(10, TIME, b"a", b"1"), Record(12, TIME + 2, b"b", b"2")]
 
 
-def test_where_the_broker_set_the_time_the_outer_one_holds_for_all() -> None:
+def test_the_append_time_of_the_outer_message_applies_to_all_inner_ones() -> None:
     inner = message(1, 0, b"a", b"1") + message(1, 1, b"b", b"2")
 
     (found,) = batches(message(1, 12, None, gzip.compress(inner), attributes=1 | 0x08))
@@ -189,13 +189,13 @@ def test_the_end_of_a_transaction_is_no_message() -> None:
     assert (found.control, found.transactional, found.records, found.last_offset) == (True, True, [], 4)
 
 
-def test_the_broker_set_the_time_of_a_batch() -> None:
+def test_a_batch_with_append_time_has_the_brokers_time() -> None:
     (found,) = batches(batch(4, [record(0, b"a", b"1", []), record(1, b"b", b"2", [])], attributes=0x08))
 
     assert [(r.timestamp, r.log_append_time) for r in found.records] == [(TIME + 999, True)] * 2
 
 
-def test_a_batch_that_compaction_emptied_still_says_where_to_go_on() -> None:
+def test_a_batch_emptied_by_compaction_keeps_its_last_offset() -> None:
     (found,) = batches(batch(4, [], last_delta=9))
 
     assert (found.records, found.base_offset, found.last_offset) == ([], 4, 13)
@@ -217,7 +217,7 @@ def test_records_from_an_offset_on() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 16, 17, 40, 60])
-def test_what_is_not_whole_at_the_end_is_left_out(cut: int) -> None:
+def test_an_incomplete_batch_at_the_end_is_left_out(cut: int) -> None:
     first, second = message(1, 0, b"k", b"v"), batch(1, [record(0, b"k", b"v", [])])
 
     assert records_of(first + second[:cut]) == [Record(0, TIME, b"k", b"v")]
@@ -240,7 +240,7 @@ def test_a_flipped_bit_anywhere_under_the_checksum_is_found(codec: int) -> None:
                     records_of(bytes(damaged))
 
 
-def test_what_lies_before_the_damage_is_read() -> None:
+def test_batches_before_the_damage_are_read() -> None:
     good, bad = batch(0, [record(0, b"k", b"v", [])]), bytearray(batch(1, [record(0, b"k", b"v", [])]))
     bad[-1] ^= 1
     found = batches(good + bytes(bad))
@@ -263,7 +263,7 @@ def test_negative_offsets_are_an_error_and_not_left_out() -> None:
     inner = b"".join(message(1, n, b"k", b"v") for n in range(5))
     for data in (
         message(0, -1, b"k", b"v"),
-        message(1, 3, None, gzip.compress(inner), attributes=1),  # the first one's would be -1
+        message(1, 3, None, gzip.compress(inner), attributes=1),  # the first offset would be -1
         batch(-(2**63), [record(0, b"k", b"v", [])]),
     ):
         with pytest.raises(CorruptData, match=r"negative|would have offset -1"):
@@ -278,7 +278,7 @@ def test_a_wrong_number_of_records_is_found(count: int) -> None:
         records_of(batch(3, written, count=count))
 
 
-def test_lz4_blocks_that_depend_on_each_other_are_refused_as_by_kafka() -> None:
+def test_lz4_blocks_that_depend_on_each_other_are_rejected_as_by_kafka() -> None:
     linked = bytes(cramjam.lz4.compress(b"x" * 200_000))
 
     with pytest.raises(CorruptData, match="depend on each other"):
@@ -286,7 +286,7 @@ def test_lz4_blocks_that_depend_on_each_other_are_refused_as_by_kafka() -> None:
 
 
 def test_mutated_bytes_give_records_or_typed_errors() -> None:
-    """The checksums are put right after each mutation, so that what is behind them is tried too."""
+    """The test corrects the checksum after each mutation, so that the decoder reads the mutated fields."""
     chance = random.Random(SEED)
     inner = message(1, 0, b"a", b"1" * 50) + message(1, 1, b"b", b"2")
     seeds = [

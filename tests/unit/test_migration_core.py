@@ -77,7 +77,7 @@ def test_each_step_is_decided_by_both_sides_and_the_log(source, target, log, opt
     assert (step.action, step.after.offset if step.after else None) == (action, after)
 
 
-def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
+def test_an_offset_out_of_range_is_refused_with_the_clamped_offset():
     step = decide(ORDERS[0], OffsetAndMetadata(4), ABSENT, LogRange(5, 100), PlanOptions())
     assert step.note == "log holds 5 to 100; clamping would give 5 (the log start)"
 
@@ -90,7 +90,9 @@ def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
     st.booleans(),
     st.sampled_from(AheadPolicy),
 )
-def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_said_so(source, target, start, size, clamp, mode):
+def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_allows_it(
+    source, target, start, size, clamp, mode
+):
     log = LogRange(start, start + size)
     there = None if source is None else OffsetAndMetadata(source)
     here = ABSENT if target is None else Committed(target)
@@ -144,15 +146,15 @@ def test_two_groups_never_become_one_by_a_rename(migration):
 
 
 def test_an_unknown_group_is_an_error_and_not_an_empty_plan(migration):
-    migration.options = PlanOptions(groups=("nobody",))
-    with pytest.raises(GroupNotFound, match="nobody: not found"):
+    migration.options = PlanOptions(groups=("missing",))
+    with pytest.raises(GroupNotFound, match="missing: not found"):
         migration.plan()
 
 
 # --- apply, verify, roll back --------------------------------------------------------------------
 
 
-def test_apply_writes_what_is_behind_and_leaves_what_is_ahead(migration):
+def test_apply_writes_offsets_that_are_behind_and_keeps_those_that_are_ahead(migration):
     commit(migration.source, "g", 10, 20, 30)
     commit(migration.target, "g", 5, 25, None, 7)
     plan = migration.plan()
@@ -161,7 +163,7 @@ def test_apply_writes_what_is_behind_and_leaves_what_is_ahead(migration):
     )
     report = migration.apply()
     assert (report.ok, report.written) == (True, 2)
-    assert migration.held() == {"g": dict(zip(ORDERS, [10, 25, 30, 7], strict=True))}
+    assert migration.target_offsets() == {"g": dict(zip(ORDERS, [10, 25, 30, 7], strict=True))}
 
 
 def test_a_group_arrives_under_its_new_name_and_rolls_back_to_nothing(migration):
@@ -169,10 +171,10 @@ def test_a_group_arrives_under_its_new_name_and_rolls_back_to_nothing(migration)
     migration.options = PlanOptions(rename={"old": "new"})
     migration.plan()
     migration.apply()
-    assert migration.held() == {"new": {ORDERS[0]: 10, ORDERS[1]: 20}}
+    assert migration.target_offsets() == {"new": {ORDERS[0]: 10, ORDERS[1]: 20}}
     assert set(migration.verify().values()) == {Status.EQUAL}
     assert migration.rollback().written == 2
-    assert migration.held() == {}
+    assert migration.target_offsets() == {}
 
 
 def test_one_bad_group_does_not_stop_the_others(migration):
@@ -183,20 +185,20 @@ def test_one_bad_group_does_not_stop_the_others(migration):
     report = migration.apply()
     assert list(report.failed) == ["g2"]
     assert report.failed["g2"].active_members == ("consumer-1 at /host",)
-    assert set(migration.held()) == {"g1", "g3"}
+    assert set(migration.target_offsets()) == {"g1", "g3"}
     migration.target.active.clear()
-    assert migration.apply().ok  # the same command again does only what is left
-    assert set(migration.held()) == {"g1", "g2", "g3"}
+    assert migration.apply().ok  # the same command again writes only the rest
+    assert set(migration.target_offsets()) == {"g1", "g2", "g3"}
 
 
-def test_an_unreadable_source_is_never_taken_for_absent(migration):
+def test_an_unreadable_source_is_never_treated_as_absent(migration):
     commit(migration.source, "g1", 10)
     commit(migration.source, "g2", 10, 20)
     migration.source.broken = {"g1": CorruptData("g1", "no answer"), ("g2", ORDERS[1]): CorruptData("node", "junk")}
     plan = migration.plan()
     assert [g.error for g in plan.groups()] == ["source: g1: no answer", ""]
     migration.apply()
-    assert migration.held() == {"g2": {ORDERS[0]: 10}}
+    assert migration.target_offsets() == {"g2": {ORDERS[0]: 10}}
     migration.source.broken.clear()
     assert migration.verify() == {
         "g1 None": Status.REFUSED,
@@ -206,25 +208,25 @@ def test_an_unreadable_source_is_never_taken_for_absent(migration):
     }
 
 
-def test_a_target_that_changed_since_the_plan_is_not_written_over(migration):
+def test_a_target_that_changed_since_the_plan_is_not_overwritten(migration):
     commit(migration.source, "g", 10, 20, 30)
     commit(migration.target, "g", 5, 5, 5)
     migration.plan()
-    commit(migration.target, "g", 7, 21)  # 0: changed by somebody, still behind; 1: moved beyond what was planned
+    commit(migration.target, "g", 7, 21)  # 0: changed, still behind; 1: beyond the plan
     report = migration.apply()
     assert list(report.failed["g"].failed) == [ORDERS[0]]
-    assert migration.held() == {"g": {ORDERS[0]: 7, ORDERS[1]: 21, ORDERS[2]: 30}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 7, ORDERS[1]: 21, ORDERS[2]: 30}}
 
 
-def test_a_rewind_happens_only_when_it_was_allowed(migration):
+def test_a_rewind_happens_only_if_allowed(migration):
     commit(migration.source, "g", 10)
     commit(migration.target, "g", 15)
     migration.options = PlanOptions(AheadPolicy.REWIND)
     migration.plan()
     migration.apply()
-    assert migration.held() == {"g": {ORDERS[0]: 10}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 10}}
     migration.rollback()
-    assert migration.held() == {"g": {ORDERS[0]: 15}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 15}}
 
 
 def test_a_plan_for_another_cluster_is_refused(migration):
@@ -235,7 +237,7 @@ def test_a_plan_for_another_cluster_is_refused(migration):
         migration.apply()
 
 
-def test_rollback_refuses_what_was_used_since_unless_forced(migration):
+def test_rollback_refuses_offsets_that_changed_since_unless_forced(migration):
     commit(migration.source, "g", 10, 20)
     commit(migration.target, "g", 1, 2)
     migration.plan()
@@ -243,9 +245,9 @@ def test_rollback_refuses_what_was_used_since_unless_forced(migration):
     commit(migration.target, "g", 11)
     report = migration.rollback()
     assert list(report.failed["g"].failed) == [ORDERS[0]]
-    assert migration.held() == {"g": {ORDERS[0]: 11, ORDERS[1]: 2}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 11, ORDERS[1]: 2}}
     assert migration.rollback(force=True).ok
-    assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
     intents = [r for _, r in read_journal(journal_path(migration.path)) if r["kind"] == "undo-intent"]
     assert [(step["target"], step["after"]) for step in intents[-1]["topics"]["orders"]] == [(11, 1)]
 
@@ -259,12 +261,12 @@ def test_a_forced_rollback_does_not_overwrite_what_it_cannot_read(migration):
     report = migration.rollback(force=True)
     migration.target.broken.clear()
     assert list(report.failed["g"].failed) == [ORDERS[0]]
-    assert migration.held() == {"g": {ORDERS[0]: 10, ORDERS[1]: 2}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 10, ORDERS[1]: 2}}
     assert migration.rollback().ok
-    assert migration.held() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 1, ORDERS[1]: 2}}
 
 
-def test_a_group_that_was_refused_is_not_ours_to_roll_back(migration):
+def test_a_group_that_apply_refused_is_not_rolled_back(migration):
     commit(migration.source, "g", 50, 50)
     commit(migration.target, "g", 10)
     migration.plan()
@@ -274,10 +276,10 @@ def test_a_group_that_was_refused_is_not_ours_to_roll_back(migration):
     commit(migration.target, "g", 95, 95)  # the consumer went on, and left
     with pytest.raises(JournalError, match="apply wrote nothing"):
         migration.rollback(force=True)
-    assert migration.held() == {"g": {ORDERS[0]: 95, ORDERS[1]: 95}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 95, ORDERS[1]: 95}}
 
 
-def test_a_client_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours(migration):
+def test_another_clients_commit_of_the_planned_offset_after_a_conflict_is_not_rolled_back(migration):
     commit(migration.source, "g", 80)
     commit(migration.target, "g", 50)
     migration.plan()
@@ -288,7 +290,7 @@ def test_a_client_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours
     assert (report.written, report.unchanged) == (0, 1)
     with pytest.raises(JournalError, match="apply wrote nothing"):
         migration.rollback()
-    assert migration.held() == {"g": {ORDERS[0]: 80}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 80}}
 
 
 def test_a_rollback_that_was_refused_does_not_close_the_plan(migration):
@@ -300,10 +302,10 @@ def test_a_rollback_that_was_refused_does_not_close_the_plan(migration):
     migration.target.active.clear()
     assert migration.apply().ok
     assert migration.rollback().ok
-    assert migration.held() == {}
+    assert migration.target_offsets() == {}
 
 
-def test_a_planned_rewind_that_moved_on_is_a_conflict_and_never_called_done(migration):
+def test_a_planned_rewind_of_an_offset_that_moved_is_a_conflict_and_never_reported_as_done(migration):
     commit(migration.source, "g", 10)
     commit(migration.target, "g", 50)
     migration.options = PlanOptions(AheadPolicy.REWIND)
@@ -313,7 +315,7 @@ def test_a_planned_rewind_that_moved_on_is_a_conflict_and_never_called_done(migr
     assert migration.verify() == {"g orders-0": Status.NOT_REWOUND}
 
 
-def test_a_name_wins_over_the_pattern_that_it_looks_like(migration):
+def test_a_name_has_precedence_over_the_pattern_that_it_looks_like(migration):
     for group in ("g[1]", "g1"):
         commit(migration.source, group, 10)
     migration.options = PlanOptions(groups=("g[1]",)).literal_first(migration.source.groups())
@@ -324,7 +326,7 @@ def test_a_name_wins_over_the_pattern_that_it_looks_like(migration):
     assert not reverse_options(plan).selects_group("g1")
 
 
-def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
+def test_a_rename_never_merges_into_an_existing_group(migration):
     commit(migration.source, "a", 80)
     commit(migration.target, "b", 50, 90)
     migration.options = PlanOptions(rename={"a": "b"})
@@ -334,28 +336,28 @@ def test_a_rename_never_mixes_with_a_group_that_is_there_already(migration):
     assert next(iter(migration.plan().groups())).error == ""
 
 
-@pytest.mark.parametrize(("partition", "held"), [(0, 10), (1, 9999)])
-def test_verify_holds_equal_and_unplanned_offsets_against_the_log(migration, partition, held):
+@pytest.mark.parametrize(("partition", "offset"), [(0, 10), (1, 9999)])
+def test_verify_compares_equal_and_unplanned_offsets_with_the_log(migration, partition, offset):
     commit(migration.source, "g", 10)
     migration.plan()
     migration.apply()
-    migration.target.data["g"][ORDERS[partition]] = Committed(held)
+    migration.target.data["g"][ORDERS[partition]] = Committed(offset)
     log = OneLog(LogRange(0, 5)) if partition == 0 else OneLog(LogRange(0, 100))
     verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
     assert {v.tp: v.status for v in verifier.results()}[ORDERS[partition]] is Status.BEYOND_LOG_END
 
 
-def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
+def test_another_clients_commit_of_the_planned_offset_before_apply_is_not_rolled_back(migration):
     commit(migration.source, "g", 10, 20)
     migration.plan()
     commit(migration.target, "g", 10)
     report = migration.apply()
     assert (report.written, report.unchanged) == (1, 1)
     assert migration.rollback().ok
-    assert migration.held() == {"g": {ORDERS[0]: 10}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 10}}
 
 
-def test_what_was_refused_for_the_topic_is_no_write_of_ours_even_if_another_client_writes_the_same(migration):
+def test_another_clients_commit_of_the_planned_offset_after_a_topic_error_is_not_rolled_back(migration):
     commit(migration.source, "g", 10, 20)
     migration.plan()
     migration.target.broken = {("g", ORDERS[0]): TopicNotAuthorized("t", "no")}
@@ -364,7 +366,7 @@ def test_what_was_refused_for_the_topic_is_no_write_of_ours_even_if_another_clie
     commit(migration.target, "g", 10)
     assert migration.apply().ok
     assert migration.rollback().ok
-    assert migration.held() == {"g": {ORDERS[0]: 10}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 10}}
 
 
 def test_a_plan_that_was_rolled_back_is_not_applied_again(migration):
@@ -376,7 +378,7 @@ def test_a_plan_that_was_rolled_back_is_not_applied_again(migration):
         migration.apply()
 
 
-def test_nothing_applied_means_nothing_to_roll_back(migration):
+def test_a_rollback_before_any_apply_is_an_error(migration):
     commit(migration.source, "g", 10)
     migration.plan()
     with pytest.raises(JournalError, match="nothing was applied"):
@@ -400,7 +402,7 @@ def test_nothing_applied_means_nothing_to_roll_back(migration):
         ((10,), (10, 3), Status.NEW_IN_TARGET),
     ],
 )
-def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, status):
+def test_verify_checks_a_fresh_read_of_both_sides(migration, source, target, status):
     commit(migration.source, "g", 10)
     migration.plan()
     migration.apply()
@@ -412,8 +414,8 @@ def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, sta
         PlanFile(migration.path), migration.source, migration.target, lambda: OneLog(LogRange(0, 100))
     )
     results = {v.tp: v for v in verifier.results()}
-    judged = results[ORDERS[1]] if len(source) + len(target) == 3 else results[ORDERS[0]]
-    assert judged.status is status
+    result = results[ORDERS[1]] if len(source) + len(target) == 3 else results[ORDERS[0]]
+    assert result.status is status
     assert verifier.summary.ok is status.ok
 
 
@@ -425,11 +427,11 @@ def test_progress_without_a_known_log_end_is_unknown_and_does_not_pass(migration
     assert migration.verify() == {"g orders-0": Status.UNKNOWN}
 
 
-# --- killed anywhere -----------------------------------------------------------------------------
+# --- killed at any step --------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL at a journal step; the real signal is sent in tests/chaos."""
+    """Simulates SIGKILL at a journal step. The tests in tests/chaos send the real signal."""
 
 
 def killing_journal(at: int, when: str) -> type[Journal]:
@@ -457,7 +459,8 @@ def scenario(directory: Path) -> Migration:
 
 
 def run_with_kill(migration: Migration, command: str, at: int, when: str, monkeypatch) -> bool:
-    """Runs a command that is killed at one journal step, then again undisturbed; False once there is no such step."""
+    """Runs a command that is killed at one journal step, and then again to its end. Returns False if the journal has
+    fewer steps."""
     monkeypatch.setattr("offsetmgr.migration.journaled_writer.BATCH_GROUPS", 1)
     killed = True
     try:
@@ -472,13 +475,13 @@ def run_with_kill(migration: Migration, command: str, at: int, when: str, monkey
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("command", ["apply", "rollback"])
-def test_killed_at_any_journal_step_and_resumed_the_end_is_the_same(tmp_path, command, when, monkeypatch):
+def test_a_command_killed_at_any_journal_step_resumes_to_the_same_end(tmp_path, command, when, monkeypatch):
     undisturbed = scenario(tmp_path / "undisturbed")
     undisturbed.directory.mkdir()
-    untouched = undisturbed.held()
+    untouched = undisturbed.target_offsets()
     undisturbed.plan()
     assert undisturbed.apply().ok
-    applied = undisturbed.held()
+    applied = undisturbed.target_offsets()
     for at in itertools.count():
         migration = scenario(tmp_path / f"{at}")
         migration.directory.mkdir()
@@ -487,10 +490,10 @@ def test_killed_at_any_journal_step_and_resumed_the_end_is_the_same(tmp_path, co
             migration.apply()
         if not run_with_kill(migration, command, at, when, monkeypatch):
             break
-        assert migration.held() == (applied if command == "apply" else untouched)
+        assert migration.target_offsets() == (applied if command == "apply" else untouched)
         if command == "apply":
             assert migration.rollback().ok
-            assert migration.held() == untouched
+            assert migration.target_offsets() == untouched
     assert at >= 8
 
 
@@ -531,7 +534,7 @@ def test_a_journal_of_another_plan_is_refused(migration):
         migration.apply()
 
 
-def test_a_finalized_plan_is_not_rolled_back_but_planned_back(migration):
+def test_a_finalized_plan_is_not_rolled_back(migration):
     commit(migration.source, "g", 10)
     plan = migration.plan()
     migration.apply()
@@ -541,7 +544,7 @@ def test_a_finalized_plan_is_not_rolled_back_but_planned_back(migration):
         migration.rollback()
 
 
-# --- logs that moved on ---------------------------------------------------------------------------
+# --- logs that have changed -----------------------------------------------------------------------
 
 
 def test_an_offset_that_left_its_log_since_the_plan_is_refused_and_the_others_are_written(migration):
@@ -549,7 +552,7 @@ def test_an_offset_that_left_its_log_since_the_plan_is_refused_and_the_others_ar
     commit(migration.source, "h", 300)
     migration.plan(OneLog(LogRange(0, 1000)))
     report = migration.apply(logs=OneLog(LogRange(800, 1000)))
-    assert migration.held() == {"g": {ORDERS[1]: 900}}
+    assert migration.target_offsets() == {"g": {ORDERS[1]: 900}}
     assert (report.written, sorted(report.failed)) == (1, ["g", "h"])
     refused = report.failed["g"].failed[ORDERS[0]]
     assert isinstance(refused, OffsetOutOfRange)
@@ -560,38 +563,38 @@ def test_a_topic_recreated_since_the_plan_gets_no_offset_of_the_old_one(migratio
     commit(migration.source, "g", 900)
     migration.plan(OneLog(LogRange(0, 1000)))
     report = migration.apply(logs=OneLog(LogRange(0, 10)))
-    assert migration.held() == {}
+    assert migration.target_offsets() == {}
     assert "clamping would give 10 (the log end)" in str(report.failed["g"].failed[ORDERS[0]])
 
 
-def test_what_was_refused_for_its_log_is_no_write_of_ours_and_is_written_once_it_may(migration):
+def test_an_offset_refused_for_its_log_is_written_once_the_log_allows_it(migration):
     commit(migration.source, "g", 900, 5)
     commit(migration.target, "g", 3)
     migration.plan(OneLog(LogRange(0, 1000)))
     assert not migration.apply(logs=OneLog(LogRange(0, 10))).ok
-    assert migration.held() == {"g": {ORDERS[0]: 3, ORDERS[1]: 5}}
-    assert migration.apply(logs=OneLog(LogRange(0, 1000))).ok  # the broker knew only a part of its log for a moment
-    assert migration.held() == {"g": {ORDERS[0]: 900, ORDERS[1]: 5}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 3, ORDERS[1]: 5}}
+    assert migration.apply(logs=OneLog(LogRange(0, 1000))).ok  # the broker had reported only a part of its log
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 900, ORDERS[1]: 5}}
     assert migration.rollback().ok
-    assert migration.held() == {"g": {ORDERS[0]: 3}}
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 3}}
 
 
-def test_a_log_that_cannot_be_asked_is_no_reason_to_write(migration):
+def test_nothing_is_written_if_the_log_range_cannot_be_read(migration):
     commit(migration.source, "g", 900)
     migration.plan(OneLog(LogRange(0, 1000)))
     report = migration.apply(logs=OneLog(CorruptData("log", "no answer")))
     assert "its log range could not be read: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
-    assert migration.held() == {}
+    assert migration.target_offsets() == {}
     assert not migration.state().apply.may_have_written
 
 
-def test_each_partition_is_asked_for_once_however_many_groups_hold_it(migration):
+def test_the_log_range_of_each_partition_is_requested_once_for_all_groups(migration):
     for number in range(300):
         commit(migration.source, f"g{number}", 5, 6)
     migration.plan(OneLog(LogRange(0, 1000)))
     logs = OneLog(LogRange(0, 1000))
     assert migration.apply(logs=logs).written == 600
-    assert sorted(logs.asked) == ORDERS[:2]
+    assert sorted(logs.requested) == ORDERS[:2]
 
 
 def test_a_log_that_grows_while_the_plan_is_made_holds_the_newer_offsets(migration):
@@ -607,16 +610,16 @@ def test_a_log_that_grows_while_the_plan_is_made_holds_the_newer_offsets(migrati
     assert {step.action for group in plan.groups() for step in group.steps} == {Action.COPY}
 
 
-def test_a_plan_is_not_applied_by_the_logs_of_another_cluster(migration):
+def test_a_plan_is_not_applied_with_the_logs_of_another_cluster(migration):
     commit(migration.source, "g", 5)
     migration.plan(OneLog(LogRange(0, 1000)))
     with pytest.raises(PlanError, match="checked against the logs of one-log, this is another"):
         migration.apply(logs=OneLog(LogRange(0, 1000), id="another"))
 
 
-@pytest.mark.parametrize("held", [300, 799])
-def test_verify_does_not_pass_an_offset_below_the_log_start(migration, held):
-    commit(migration.source, "g", held, 900)
+@pytest.mark.parametrize("offset", [300, 799])
+def test_verify_does_not_pass_an_offset_below_the_log_start(migration, offset):
+    commit(migration.source, "g", offset, 900)
     migration.plan(OneLog(LogRange(0, 1000)))
     migration.apply(logs=OneLog(LogRange(0, 1000)))
     logs = OneLog(LogRange(800, 1000))
@@ -626,14 +629,14 @@ def test_verify_does_not_pass_an_offset_below_the_log_start(migration, held):
         ORDERS[0]: Status.BELOW_LOG_START,
         ORDERS[1]: Status.EQUAL,
     }
-    below = 800 - held
+    below = 800 - offset
     assert found[ORDERS[0]].detail == (
         f"below the log start by {below}; log holds 800 to 1000; clamping would give 800 (the log start)"
     )
     assert not verifier.summary.ok
 
 
-def test_verify_does_not_call_equal_what_is_ahead_as_planned(migration):
+def test_verify_distinguishes_equal_offsets_from_those_kept_ahead(migration):
     commit(migration.source, "g", 100, 100)
     commit(migration.target, "g", 500, 500)
     migration.plan()
@@ -643,7 +646,7 @@ def test_verify_does_not_call_equal_what_is_ahead_as_planned(migration):
     assert migration.verify() == {"g orders-0": Status.EQUAL, "g orders-1": Status.KEPT_AHEAD}
 
 
-def test_what_is_missing_is_reported_by_what_the_journal_knows(migration):
+def test_missing_offsets_are_explained_from_the_journal(migration):
     commit(migration.source, "g", 10, 20)
     migration.plan()
 
@@ -672,24 +675,24 @@ def test_only_groups_in_which_something_was_written_are_counted_as_changed(migra
     assert (report.written, report.changed, list(report.failed)) == (1, 1, ["busy"])
 
 
-# --- the end -------------------------------------------------------------------------------------
+# --- finalize ------------------------------------------------------------------------------------
 
 
-class NobodyThere:
+class NoMembers:
     def __call__(self, groups):
-        return iter(GroupGate(plan.group, True, VerifyEvidence.SEEN, "nobody") for plan in groups)
+        return iter(GroupGate(plan.group, True, VerifyEvidence.SEEN, "no members") for plan in groups)
 
 
-def test_finalize_counts_as_verified_only_what_passed(migration):
+def test_finalize_counts_only_partitions_that_passed_as_verified(migration):
     commit(migration.source, "g", 10, 2000)
     migration.plan(OneLog(LogRange(0, 1000)))
     migration.apply()
     verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target)
-    done = check_gates(verifier, NobodyThere(), (Status.REFUSED,))
+    done = check_gates(verifier, NoMembers(), (Status.REFUSED,))
     assert (done.verified, done.left_out) == (1, 1)
 
 
-def test_what_cannot_be_read_stands_in_the_way_with_a_hint_of_what_can_be_done(migration):
+def test_unreadable_offsets_block_finalize_with_a_hint(migration):
     commit(migration.source, "g", 10, 20)
     commit(migration.source, "h", 2000)
     migration.source.broken = {("g", ORDERS[1]): CorruptData("node", "junk")}
@@ -698,7 +701,7 @@ def test_what_cannot_be_read_stands_in_the_way_with_a_hint_of_what_can_be_done(m
     for accept, wrong in (((), 2), ((Status.REFUSED,), 1)):
         verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target)
         with pytest.raises(GateRefused, match=f"{wrong} of 3 partitions do not verify") as refused:
-            check_gates(verifier, NobodyThere(), accept)
+            check_gates(verifier, NoMembers(), accept)
         assert refused.value.hint == (
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
             "(--group, --topic)"

@@ -1,4 +1,4 @@
-"""The mirror's rounds over stores in memory: what fails, what is retried, and what the lag says."""
+"""The mirror's rounds over in-memory stores: failures, retries, and the reported lag."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.testing.memory import MemoryStore
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-AWAY = Unreachable("ZooKeeper", "no server answered")
+UNREACHABLE = Unreachable("ZooKeeper", "no server answered")
 
 
 @dataclass
 class StepClock:
-    """Time that passes only when somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     now: float = 1000.0
 
@@ -40,12 +40,12 @@ class StepClock:
         self.now += seconds
 
 
-def at(store: MemoryStore, group: str, **offsets: int) -> None:
+def set_offsets(store: MemoryStore, group: str, **offsets: int) -> None:
     tps = {"p0": P0, "p1": P1}
     store.commit(group, {tps[name]: OffsetAndMetadata(offset) for name, offset in offsets.items()})
 
 
-def held(store: MemoryStore, group: str) -> dict[int, int]:
+def offsets_in(store: MemoryStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
@@ -54,40 +54,40 @@ def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mi
     return Mirror(source, target, PlanOptions(**options), PollingNotifier(clock, 0.5), clock)
 
 
-def test_a_group_that_comes_into_another_state_is_reported_at_once_and_the_same_state_now_and_then(
+def test_a_new_state_of_a_group_is_reported_at_once_and_an_unchanged_one_periodically(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def status(at_s: float, **states: int) -> MirrorStatus:
+    def status(time_s: float, **states: int) -> MirrorStatus:
         found = {MirrorState[name.upper()]: count for name, count in states.items()}
-        return MirrorStatus(1, 0, 0, 0, found, int(at_s * 1000))
+        return MirrorStatus(1, 0, 0, 0, found, int(time_s * 1000))
 
     line = MirrorLine()
-    for at_s, states in [
+    for time_s, states in [
         (100, {"following": 2}), (101, {"following": 2}), (102, {"following": 1, "taken": 1}),
         (102.3, {"failing": 1, "taken": 1}), (103, {"failing": 1, "taken": 1}), (112.3, {"failing": 1, "taken": 1}),
     ]:  # fmt: skip
-        line.show(status(at_s, **states))
+        line.show(status(time_s, **states))
 
-    said = [one.split("  ")[1].split(";")[0] for one in capsys.readouterr().err.splitlines()]
-    assert said == ["2 following", "1 following, 1 taken", "1 failing, 1 taken", "1 failing, 1 taken"]
+    shown = [one.split("  ")[1].split(";")[0] for one in capsys.readouterr().err.splitlines()]
+    assert shown == ["2 following", "1 following, 1 taken", "1 failing, 1 taken", "1 failing, 1 taken"]
 
 
-def test_once_ends_where_a_partition_can_never_be_written_and_the_others_are():
+def test_once_ends_if_the_only_partition_left_can_never_be_written():
     source, target = MemoryStore("a"), MemoryStore("b")
-    at(source, "g", p0=5, p1=7)
+    set_offsets(source, "g", p0=5, p1=7)
     target.broken["g", P1] = UnknownTopicOrPartition("orders-1", "the topic or partition does not exist on the broker")
     mirror = mirror_of(source, target)
     mirror.run(once=True)
     group = mirror.groups["g"]
-    assert held(target, "g") == {0: 5}
+    assert offsets_in(target, "g") == {0: 5}
     assert (group.state, group.succeeded, group.lag) == (MirrorState.FAILING, False, None)
     assert "does not exist on the broker" in group.detail
 
 
-def test_a_retriable_failure_of_one_partition_is_tried_again_until_it_is_written():
+def test_a_retriable_failure_of_one_partition_is_retried_until_it_is_written():
     source, target = MemoryStore("a"), MemoryStore("b")
-    at(source, "g", p0=5)
-    target.broken["g", P0] = AWAY
+    set_offsets(source, "g", p0=5)
+    target.broken["g", P0] = UNREACHABLE
     mirror = mirror_of(source, target)
     seen: list[tuple[dict[MirrorState, int], int]] = []
 
@@ -99,42 +99,42 @@ def test_a_retriable_failure_of_one_partition_is_tried_again_until_it_is_written
     mirror.report = heal
     mirror.run(once=True)
     assert seen == [*[({MirrorState.FAILING: 1}, 1)] * 3, ({MirrorState.FOLLOWING: 1}, 0)]
-    assert held(target, "g") == {0: 5}
+    assert offsets_in(target, "g") == {0: 5}
 
 
 @dataclass
-class LeavingStore(MemoryStore):
-    """A source that can be away as a whole."""
+class UnreliableStore(MemoryStore):
+    """A source that can become unreachable."""
 
-    away: bool = False
+    unreachable: bool = False
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        if self.away:
-            raise AWAY
+        if self.unreachable:
+            raise UNREACHABLE
         yield from super().scan(groups)
 
 
 @dataclass
-class LeavingFeed:
-    """A feed whose source is away for some calls."""
+class UnreliableNotifier:
+    """A notifier whose source is unreachable for some calls."""
 
     clock: StepClock
-    away: Callable[[], bool]
+    unreachable: Callable[[], bool]
     calls: int = 0
 
     def wait(self, timeout_s: float) -> set[str] | None:
         self.calls += 1
-        if self.away():
-            raise AWAY
+        if self.unreachable():
+            raise UNREACHABLE
         self.clock.sleep(timeout_s)
         return set()
 
 
-def test_a_source_that_is_away_for_a_while_ends_nothing_and_is_named():
-    source, target = LeavingStore("a"), MemoryStore("b")
-    at(source, "g", p0=5)
+def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirror():
+    source, target = UnreliableStore("a"), MemoryStore("b")
+    set_offsets(source, "g", p0=5)
     mirror = mirror_of(source, target)
-    mirror.notifier = LeavingFeed(mirror.clock, lambda: source.away)
+    mirror.notifier = UnreliableNotifier(mirror.clock, lambda: source.unreachable)
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 
@@ -143,55 +143,55 @@ def test_a_source_that_is_away_for_a_while_ends_nothing_and_is_named():
         if group.state is MirrorState.FAILING:
             failing.append((mirror.clock.monotonic(), group.detail, group.lag))
         if status.rounds == 1:
-            source.away = True
-        elif failing and held(target, "g") == {0: 9}:
+            source.unreachable = True
+        elif failing and offsets_in(target, "g") == {0: 9}:
             stop.set()
         elif len(failing) == 8:
-            source.away = False
-            at(source, "g", p0=9)
+            source.unreachable = False
+            set_offsets(source, "g", p0=9)
 
     mirror.report, mirror.stop = steps, stop.is_set
     mirror.run()
-    assert held(target, "g") == {0: 9}
-    assert {(detail, lag) for _, detail, lag in failing} == {(str(AWAY), None)}
+    assert offsets_in(target, "g") == {0: 9}
+    assert {(detail, lag) for _, detail, lag in failing} == {(str(UNREACHABLE), None)}
     pauses = [later - sooner for (sooner, *_), (later, *_) in pairwise(failing)]
     assert pauses == pytest.approx([0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
     assert mirror.groups["g"].lag == 0
 
 
-def test_the_very_first_comparison_raises():
+def test_a_failure_of_the_first_comparison_is_raised():
     with pytest.raises(Unreachable):
-        mirror_of(LeavingStore("a", data={"g": {P0: Committed(1)}}, away=True), MemoryStore("b")).run()
+        mirror_of(UnreliableStore("a", data={"g": {P0: Committed(1)}}, unreachable=True), MemoryStore("b")).run()
 
 
-def test_a_group_found_later_never_gets_the_name_of_another_ones_target():
+def test_a_group_found_later_is_never_mirrored_to_the_target_of_another_group():
     source, target = MemoryStore("a"), MemoryStore("b")
-    at(source, "old", p0=5)
+    set_offsets(source, "old", p0=5)
     mirror = mirror_of(source, target, rename={"old": "new"})
     stop = threading.Event()
 
     def steps(status) -> None:
         if status.rounds == 1:
-            at(source, "new", p0=90)
+            set_offsets(source, "new", p0=90)
         elif status.rounds == 3:
             stop.set()
 
     mirror.report, mirror.stop = steps, stop.is_set
     mirror.run()
-    assert held(target, "new") == {0: 5}
+    assert offsets_in(target, "new") == {0: 5}
     assert mirror.groups["new"].state is MirrorState.REJECTED
     assert "group old is mirrored to new already" in mirror.groups["new"].detail
 
 
-def test_lag_counts_what_the_target_lacks_and_is_unknown_where_the_source_cannot_be_read():
+def test_lag_counts_only_offsets_behind_the_source_and_is_unknown_if_the_source_is_unreadable():
     source, target = MemoryStore("a"), MemoryStore("b")
-    at(source, "g", p0=5, p1=7)
-    at(target, "g", p0=50)
+    set_offsets(source, "g", p0=5, p1=7)
+    set_offsets(target, "g", p0=50)
     mirror = mirror_of(source, target)
     assert mirror.run(once=True).lag == 0
     assert mirror.groups["g"].state is MirrorState.TARGET_AHEAD
     source.broken["g", P1] = OffsetMgrError("node", "not an offset")
-    at(source, "g", p0=6)
+    set_offsets(source, "g", p0=6)
     status = mirror.run(once=True)
     assert (mirror.groups["g"].state, mirror.groups["g"].lag, status.unknown) == (MirrorState.FAILING, None, 1)
 
@@ -206,7 +206,7 @@ def test_a_group_that_was_taken_while_its_target_was_behind_is_no_success():
     assert group.detail == "a consumer took it; the target was 10 offsets behind the source then"
 
 
-# --- what proves that a member commits to ZooKeeper alone --------------------------------------------
+# --- evidence that a member commits only to ZooKeeper ------------------------------------------------
 
 
 def of(**offsets: int) -> dict[TopicPartition, Committed]:
@@ -225,7 +225,7 @@ def test_a_partition_that_moved_beyond_the_target_proves_its_owner():
     assert watch.allows_lock(ONE)
 
 
-def test_a_partition_that_stands_beyond_the_target_proves_nothing():
+def test_a_partition_that_stays_beyond_the_target_proves_nothing():
     """A member bounced to dual commit a moment ago has not committed yet."""
     watch = LegacyMemberEvidence()
     for second in range(100):
@@ -241,7 +241,7 @@ def test_a_partition_whose_target_moved_along_proves_nothing():
     assert watch.unproven(ONE, 2) == ["a"]
 
 
-def test_a_move_while_the_owner_changed_proves_no_client():
+def test_a_move_during_a_change_of_owner_proves_nothing():
     watch = LegacyMemberEvidence()
     both = {"a": 1, "b": 2}
     watch.observe(LegacyGroup(both, {P0: LegacyOwner("a", 10)}), of(p0=5), {}, 0)
@@ -260,7 +260,7 @@ def test_a_member_that_comes_back_under_its_name_is_new():
     assert watch.unproven(again, 2) == ["a"]
 
 
-def test_a_member_without_partitions_counts_until_it_can_get_none_any_more():
+def test_a_member_without_partitions_is_unproven_until_it_can_no_longer_get_one():
     watch = LegacyMemberEvidence()
     two = LegacyGroup({"a": 1, "spare": 2}, {P0: LegacyOwner("a", 10)})
     watch.observe(ONE, of(p0=5), {}, 0)

@@ -1,4 +1,4 @@
-"""Mutated nodes: whatever their bytes are, there is a value or a typed error that names the node, and a line to show.
+"""Mutated znodes: each gives a value or a typed error that names the node, and can be printed.
 
 100,000 mutations with OFFSETMGR_SOAK, 10,000 without; OFFSETMGR_SEED repeats a run.
 """
@@ -46,7 +46,7 @@ JUNK: list[Any] = [
 
 
 def mutated(chance: random.Random, data: bytes) -> bytes:
-    """Other bytes; where the node is JSON, often other JSON of a similar shape."""
+    """Returns other bytes. For a JSON node, they are often other JSON of a similar shape."""
     if chance.random() < 0.5:
         try:
             value = json.loads(data)
@@ -72,7 +72,7 @@ def mutated(chance: random.Random, data: bytes) -> bytes:
 
 
 def reshaped(chance: random.Random, value: dict[str, Any]) -> dict[str, Any]:
-    """The object with a field changed, dropped, renamed or added, somewhere in it."""
+    """Changes, drops, renames or adds a field somewhere in the object."""
     found = dict(value)
     name = chance.choice(list(found))
     inner = found[name]
@@ -96,7 +96,7 @@ def reshaped(chance: random.Random, value: dict[str, Any]) -> dict[str, Any]:
 
 def test_mutated_nodes_are_values_or_typed_errors_with_their_path() -> None:
     chance = random.Random(SEED)
-    understood = refused = 0
+    valid = rejected = 0
 
     for n in range(MUTATIONS):
         path, data = NODES[n % len(NODES)]
@@ -105,20 +105,20 @@ def test_mutated_nodes_are_values_or_typed_errors_with_their_path() -> None:
             found = describe(path, junk)
         except Exception as error:
             raise AssertionError(f"seed {SEED}, mutation {n}: {path} {junk!r:.300}") from error
-        " ".join([found.value or "", *found.notes]).encode()  # every output must be able to carry it
+        " ".join([found.value or "", *found.notes]).encode()  # every output format must be able to encode it
         if found.error is None:
-            understood += 1
+            valid += 1
             continue
-        refused += 1
+        rejected += 1
         assert isinstance(found.error, CorruptData | UnknownVersion), junk
         assert found.error.what == f"ZooKeeper node {path}", junk
         assert found.error.why and found.value is None, junk
 
-    assert understood > MUTATIONS // 20, f"seed {SEED}: the mutations leave nothing whole"
-    assert refused > MUTATIONS // 4, f"seed {SEED}: the mutations break too little"
+    assert valid > MUTATIONS // 20, f"seed {SEED}: too few mutated nodes are valid"
+    assert rejected > MUTATIONS // 4, f"seed {SEED}: too few mutated nodes are invalid"
 
 
-def test_what_is_strict_is_typed_too() -> None:
+def test_strict_parsers_raise_typed_errors_too() -> None:
     chance = random.Random(SEED)
 
     for n in range(MUTATIONS // 10):

@@ -1,4 +1,4 @@
-"""scripts/names.py finds names that stand for two things, participles and gerunds, and durations without a unit."""
+"""scripts/names.py finds names with two meanings, participles and gerunds, and durations without a unit."""
 
 import ast
 import sys
@@ -43,7 +43,7 @@ def test_private_aliases_type_variables_and_constants_may_have_one_name(line: st
     assert found(one=line, two=line) == []
 
 
-def test_an_alias_inside_a_function_is_none():
+def test_an_alias_inside_a_function_does_not_count():
     source = "def work():\n    Batch = tuple[int, str]\n    return Batch"
     assert found(one=source, two=source) == []
 

@@ -17,17 +17,17 @@ from offsetmgr.manager.log.topic import (
     settings_for,
 )
 
-FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
+SUITABLE = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
 
 
 def found(
     settings: dict[str, str] | None = None, *, partitions: int = 50, replicas: int = 3, topic_id: str = "a"
 ) -> ExistingTopic:
-    return ExistingTopic(topic_id, partitions, replicas, frozenset(), {**FIT, **(settings or {})})
+    return ExistingTopic(topic_id, partitions, replicas, frozenset(), {**SUITABLE, **(settings or {})})
 
 
 @pytest.mark.parametrize(
-    ("brokers", "own", "told", "replicas"),
+    ("brokers", "own", "requested", "replicas"),
     [
         (1, 1, None, 1),
         (3, 3, None, 3),
@@ -38,24 +38,24 @@ def found(
         (1, 3, 1, 1),
     ],
 )
-def test_as_many_replicas_as_the_brokers_give_their_own_offsets_unless_told(
-    brokers: int, own: int | None, told: int | None, replicas: int
+def test_the_replication_factor_is_that_of_the_brokers_offsets_topic_unless_requested(
+    brokers: int, own: int | None, requested: int | None, replicas: int
 ) -> None:
-    assert replicas_for("t", brokers, own, told) == replicas
+    assert replicas_for("t", brokers, own, requested) == replicas
 
 
-@pytest.mark.parametrize(("brokers", "own", "told"), [(1, 3, None), (2, None, None), (1, 1, 2), (0, 1, None)])
+@pytest.mark.parametrize(("brokers", "own", "requested"), [(1, 3, None), (2, None, None), (1, 1, 2), (0, 1, None)])
 def test_brokers_that_are_down_never_lower_the_replication_factor(
-    brokers: int, own: int | None, told: int | None
+    brokers: int, own: int | None, requested: int | None
 ) -> None:
     with pytest.raises(TooFewBrokers, match=f"replicas, but only {brokers} ") as refused:
-        replicas_for("t", brokers, own, told)
+        replicas_for("t", brokers, own, requested)
 
     assert refused.value.hint.startswith("start the other brokers, or use --replication-factor")
 
 
 @pytest.mark.parametrize(("replicas", "in_sync"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
-def test_two_of_three_confirm(replicas: int, in_sync: str) -> None:
+def test_the_default_of_min_insync_replicas(replicas: int, in_sync: str) -> None:
     assert settings_for(replicas)["min.insync.replicas"] == in_sync
 
 
@@ -70,11 +70,11 @@ def test_a_new_topic_is_compacted_in_small_segments_and_keeps_what_was_acknowled
     }
 
 
-def test_what_was_asked_for_wins() -> None:
+def test_requested_in_sync_replicas_have_precedence() -> None:
     assert settings_for(5, 3)["min.insync.replicas"] == "3"
 
 
-def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
+def test_a_topic_created_by_offsetmgr_is_suitable_without_a_warning() -> None:
     state = examine("t", ExistingTopic("a", 50, 3, frozenset(), settings_for(3)), 50, "a")
 
     assert (state.partitions, state.replication_factor, state.min_insync_replicas) == (50, 3, 2)
@@ -82,31 +82,31 @@ def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact", ""])
-def test_a_topic_with_retention_is_refused(policy: str) -> None:
+def test_a_topic_with_retention_is_rejected(policy: str) -> None:
     with pytest.raises(UnsuitableTopic, match="retention would delete") as refused:
         examine("t", found({"cleanup.policy": policy}), 50)
-    # Compaction would delete most of what somebody else keeps there.
+    # Compaction would delete most records of another application.
     assert refused.value.hint.startswith("choose another topic; or, if this topic contains only committed offsets")
 
 
-def test_a_topic_whose_policy_is_not_told_is_refused() -> None:
+def test_a_topic_whose_policy_is_unknown_is_rejected() -> None:
     with pytest.raises(UnsuitableTopic):
         examine("t", ExistingTopic("a", 50, 3, frozenset(), {}), 50)
 
 
 @pytest.mark.parametrize("partitions", [49, 51, 100])
-def test_another_number_of_partitions_is_refused(partitions: int) -> None:
+def test_another_number_of_partitions_is_rejected(partitions: int) -> None:
     with pytest.raises(PartitionCountChanged, match=f"{partitions} partitions, but this manager expects 50"):
         examine("t", found(partitions=partitions), 50)
 
 
-def test_a_topic_that_was_recreated_is_refused_and_its_id_is_reported() -> None:
+def test_a_recreated_topic_is_rejected_and_its_id_is_reported() -> None:
     with pytest.raises(TopicRecreated, match="recreated") as caught:
         examine("t", found(topic_id="b"), 50, "a")
     assert caught.value.topic_id == "b"
 
 
-def test_more_replicas_required_than_there_are_is_refused() -> None:
+def test_more_required_replicas_than_the_topic_has_are_rejected() -> None:
     with pytest.raises(UnsuitableTopic, match="no commit can ever succeed"):
         examine("t", found({"min.insync.replicas": "4"}), 50)
 
@@ -121,7 +121,7 @@ def test_more_replicas_required_than_there_are_is_refused() -> None:
         ({"min.insync.replicas": "1"}, 1, "one replica"),
     ],
 )
-def test_what_may_hurt_is_reported(settings: dict[str, str], replicas: int, warning: str) -> None:
+def test_risky_settings_give_a_warning(settings: dict[str, str], replicas: int, warning: str) -> None:
     state = examine("t", found(settings, replicas=replicas), 50)
 
     assert [warning in text for text in state.warnings] == [True]
@@ -141,9 +141,9 @@ def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_reported(
 ) -> None:
     transactions = ExistingTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})
 
-    said = durability_warnings(transactions, examine("t", found(), 50))
+    warned = durability_warnings(transactions, examine("t", found(), 50))
 
-    assert [text.removeprefix("__transaction_state has ").split(":")[0] for text in said] == warnings
+    assert [text.removeprefix("__transaction_state has ").split(":")[0] for text in warned] == warnings
 
 
 @pytest.mark.parametrize(("limit", "batch"), [(1048588, 1_000_000), (20_000, 19_872), (10**9, 1_000_000), (0, 1_000)])
@@ -152,6 +152,6 @@ def test_batches_stay_below_the_topics_limit(limit: int, batch: int) -> None:
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_a_topic_of_the_brokers_is_refused_before_anybody_is_asked(topic: str) -> None:
+def test_an_internal_topic_of_the_brokers_is_rejected_without_a_request(topic: str) -> None:
     with pytest.raises(UnsuitableTopic, match="internal topic of the brokers"):
         ensure_topic("127.0.0.1:1", {}, topic, timeout_s=1)

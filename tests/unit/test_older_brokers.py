@@ -43,7 +43,7 @@ KAFKA_1_1: Versions = {
 
 
 _ports = itertools.count(1)
-"""What is known of a broker is remembered by its address."""
+"""Each fake broker has its own port, because the client caches facts about a broker by its address."""
 
 
 class Broker:
@@ -130,13 +130,13 @@ def test_a_commit_to_1_1_keeps_the_brokers_retention_and_drops_the_leader_epoch(
     commit = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "group_instance_id": None}
     broker.ask(8, 7, {**commit, "topics": [{"name": "orders", "partitions": [part]}]})
     sent = broker.sent[-1]
-    said = decode_request(8, 3, sent.body, 0)
-    assert (sent.version, said["retention_time"], said["generation_id_or_member_epoch"]) == (3, -1, 1)
+    decoded = decode_request(8, 3, sent.body, 0)
+    assert (sent.version, decoded["retention_time"], decoded["generation_id_or_member_epoch"]) == (3, -1, 1)
 
 
 ALL_OFFSETS: dict[str, Any] = {"groups": [{"group_id": "g", "topics": None}], "require_stable": True}
 COMMITTED = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
-HELD: dict[str, Any] = {"topics": [{"name": "orders", "partitions": [COMMITTED]}]}
+COMMITTED_RESPONSE: dict[str, Any] = {"topics": [{"name": "orders", "partitions": [COMMITTED]}]}
 
 
 class Coordinator:
@@ -156,7 +156,7 @@ class Coordinator:
 def test_all_offsets_of_a_group_are_requested_as_each_release_expects(
     versions: Versions, sent: tuple[int, Any]
 ) -> None:
-    broker = Broker(versions, Coordinator([HELD]))
+    broker = Broker(versions, Coordinator([COMMITTED_RESPONSE]))
     broker.ask(9, 8, ALL_OFFSETS)
     (request,) = broker.sent
     assert (request.version, decode_request(9, request.version, request.body, 0)["topics"]) == sent
@@ -167,12 +167,12 @@ def test_all_offsets_of_a_group_are_requested_as_each_release_expects(
     [
         ([{"topics": []}], [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0),
         ([{"topics": []}, {"topics": []}], [0, ErrorCode.NOT_COORDINATOR], ErrorCode.NOT_COORDINATOR, 0),
-        ([{"topics": []}, HELD], [0], 0, 1),
+        ([{"topics": []}, COMMITTED_RESPONSE], [0], 0, 1),
         ([{"topics": []}, {"topics": []}], [0, 0], 0, 0),
     ],
     ids=["loading", "moved away", "loaded meanwhile", "empty"],
 )
-def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_loaded_the_group(
+def test_before_0_10_2_an_empty_response_counts_only_from_a_coordinator_that_has_loaded_the_group(
     fetched: list[dict[str, Any]], codes: list[int], error: int, topics: int
 ) -> None:
     (found,) = Broker(KAFKA_0_9, Coordinator(fetched, codes)).ask(9, 8, ALL_OFFSETS)["groups"]
@@ -203,8 +203,8 @@ def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partiti
         }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
-    asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
-    (found,) = Broker(KAFKA_0_8_2, answer).ask(9, 8, {"groups": [asked], "require_stable": True})["groups"]
+    group = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
+    (found,) = Broker(KAFKA_0_8_2, answer).ask(9, 8, {"groups": [group], "require_stable": True})["groups"]
     assert found["error_code"] == error
     assert [part["error_code"] for topic in found["topics"] for part in topic["partitions"]] == [0] * (not error)
 
@@ -245,7 +245,7 @@ def test_all_offsets_of_a_group_are_never_requested_from_082() -> None:
     assert broker.sent == []
 
 
-def test_a_group_error_that_an_old_broker_returns_for_partitions_is_the_groups() -> None:
+def test_a_group_error_that_an_old_broker_returns_for_partitions_is_an_error_of_the_group() -> None:
     def answer(request: EncodedRequest) -> bytes:
         part = {
             "partition_index": 0,
@@ -255,28 +255,28 @@ def test_a_group_error_that_an_old_broker_returns_for_partitions_is_the_groups()
         }
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
-    asked = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
-    (found,) = Broker(KAFKA_0_9, answer).ask(9, 8, {"groups": [asked], "require_stable": True})["groups"]
+    group = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
+    (found,) = Broker(KAFKA_0_9, answer).ask(9, 8, {"groups": [group], "require_stable": True})["groups"]
     assert (found["error_code"], found["topics"]) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
 def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
     def answer(request: EncodedRequest) -> bytes:
-        topic = {"error_code": 0, "name": "there", "is_internal": False, "partitions": []}
+        topic = {"error_code": 0, "name": "existing", "is_internal": False, "partitions": []}
         return encode_response(3, request.version, {"brokers": [], "controller_id": 0, "topics": [topic]})
 
     broker = Broker(KAFKA_0_10_2, answer)
-    wanted = {"topics": [{"name": "there"}, {"name": "missing"}], "allow_auto_topic_creation": False}
-    found = broker.ask(3, 8, wanted)
+    request = {"topics": [{"name": "existing"}, {"name": "missing"}], "allow_auto_topic_creation": False}
+    found = broker.ask(3, 8, request)
     assert decode_request(3, 2, broker.sent[0].body, 0)["topics"] is None
     assert [(topic["name"], topic["error_code"]) for topic in found["topics"]] == [
-        ("there", 0),
+        ("existing", 0),
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
 
 
-def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
-    """A Metadata answer of a large cluster with three replicas of each partition, as a broker sends it."""
+def large_metadata(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
+    """Returns the Metadata response of a large cluster with three replicas of each partition."""
     replicas = struct.pack(">iiii", 3, 0, 1, 2)
     parts = b"".join(struct.pack(">hii", 0, number, number % 3) + replicas * 2 for number in range(partitions))
     body = bytearray(INT32.pack(0) if version >= 3 else b"")  # throttle time
@@ -296,35 +296,35 @@ def large(version: int, topics: int = 1_000, partitions: int = 300) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
-    """Its answer holds 2,100,000 items: 1,000 topics of 300 partitions with six replica ids each."""
-    broker = Broker({**KAFKA_0_9, 3: (0, version)}, lambda request: large(version))
+    """The response has 2,100,000 items: 1,000 topics of 300 partitions with six replica ids each."""
+    broker = Broker({**KAFKA_0_9, 3: (0, version)}, lambda request: large_metadata(version))
     everything = broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
     assert {len(topic["partitions"]) for topic in everything["topics"]} == {300}
     assert len(everything["topics"]) == 1_000
-    asked = {"topics": [{"name": "topic-7"}, {"name": "gone"}], "allow_auto_topic_creation": False}
-    named = broker.ask(3, 8, asked)["topics"]
+    request = {"topics": [{"name": "topic-7"}, {"name": "gone"}], "allow_auto_topic_creation": False}
+    named = broker.ask(3, 8, request)["topics"]
     assert [(topic["name"], len(topic["partitions"])) for topic in named] == [("topic-7", 300), ("gone", 0)]
     read = decode_response(3, 8, encode_response(3, 8, {**everything, "topics": named}), 0)
     assert [part["leader_id"] for part in read["topics"][0]["partitions"][:4]] == [0, 1, 2, 0]
 
 
-def test_offsets_of_250_000_partitions_are_read_as_far_as_the_answers_size_allows() -> None:
+def test_a_list_offsets_response_of_250_000_partitions_is_read() -> None:
     part = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 42}
     topics = [{"name": "orders", "partitions": [part] * 250_000}]
     broker = Broker(KAFKA_0_10_2, lambda request: encode_response(2, 1, {"topics": topics}))
-    asked = [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
-    (found,) = broker.ask(2, 4, {"replica_id": -1, "isolation_level": 0, "topics": asked})["topics"]
+    requested = [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    (found,) = broker.ask(2, 4, {"replica_id": -1, "isolation_level": 0, "topics": requested})["topics"]
     assert len(found["partitions"]) == 250_000
 
 
 @pytest.mark.parametrize(
     "count",
     [struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)],
-    ids=["a negative count", "a count beyond the answer"],
+    ids=["a negative count", "a count beyond the response"],
 )
 def test_a_metadata_response_with_an_invalid_number_of_replicas_is_rejected(count: bytes) -> None:
-    body = large(0, topics=1, partitions=1)
-    at = len(body) - 32  # where the number of replicas stands
+    body = large_metadata(0, topics=1, partitions=1)
+    at = len(body) - 32  # the position of the number of replicas
     broker = Broker(KAFKA_0_9, lambda request: body[:at] + count + body[at + 4 :])
     with pytest.raises(ServerError, match="its response is not valid"):
         broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
@@ -337,14 +337,14 @@ def test_list_offsets_version_0_finds_ends_and_rejects_times() -> None:
 
     broker = Broker(KAFKA_0_9, answer)
 
-    def asked(time: int) -> dict[str, Any]:
+    def list_offsets(time: int) -> dict[str, Any]:
         parts = [{"partition_index": 0, "timestamp": time}]
         return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": parts}]}
 
-    (topic,) = broker.ask(2, 4, asked(-1))["topics"]
+    (topic,) = broker.ask(2, 4, list_offsets(-1))["topics"]
     assert topic["partitions"] == [{"partition_index": 0, "error_code": 0, "offset": 42}]
     with pytest.raises(UnsupportedOperation, match='lacks the capability "finds offsets by time"'):
-        broker.ask(2, 4, asked(1_700_000_000_000))
+        broker.ask(2, 4, list_offsets(1_700_000_000_000))
     assert len(broker.sent) == 1
 
 
@@ -378,20 +378,23 @@ def test_metadata_responses_of_versions_0_and_1_are_distinguished() -> None:
 
 
 def test_plans_for_brokers_before_2_1_say_that_each_offset_expires_by_itself() -> None:
-    """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
+    """Brokers from 2.1 on accept OffsetCommit 5, which has no retention."""
     later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
-    for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
-        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.subject == KEEPS_ACTIVE_OFFSETS]
-        assert bool(texts) == told
-        assert not told or "each offset expires by itself" in texts[0]
+    for versions, reported in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
+        texts = [
+            weakness.text for weakness in releases.weaknesses(versions) if weakness.subject == KEEPS_ACTIVE_OFFSETS
+        ]
+        assert bool(texts) == reported
+        assert not reported or "each offset expires by itself" in texts[0]
 
 
 LOGIN = Security(sasl=("PLAIN", "alice", "secret"))
 
 
 class Listener:
-    """A listener with SASL PLAIN as a broker of these versions has it. It closes the first ``lost`` connections in the
-    middle of the login. Brokers before 0.10.0 get no SASL: 0.9 leaves ApiVersions unanswered, 0.8.2 closes."""
+    """A fake listener with SASL PLAIN, like a broker of these versions. It closes the first ``lost`` connections in the
+    middle of the login. Without ApiVersions, it behaves as before 0.10.0: 0.9 does not respond to that request, and
+    0.8.2 closes the connection."""
 
     def __init__(self, versions: Versions, *, password: str = "secret", lost: int = 0) -> None:
         self.versions = versions
@@ -439,7 +442,7 @@ class Listener:
             writer.close()
 
     def _answer(self, key: int, version: int, frame: bytes) -> bytes | None:
-        """None: no answer. Raises `EOFError` where the broker closes the connection."""
+        """Returns None if the broker does not respond. Raises `EOFError` if the broker closes the connection."""
         if key == 18 and 18 not in self.versions:
             if self.versions is KAFKA_0_8_2:
                 raise EOFError
@@ -496,7 +499,7 @@ def test_a_login_to_a_broker_before_0_10_is_an_error_that_names_the_capability(v
 
 
 def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
-    """A tool that copies the metadata of a deleted offset to another one does not hide that one."""
+    """A tool that copies the metadata of a deleted offset to another offset does not hide the other offset."""
     parts = tuple(
         OffsetFetchResponsePartitions(
             partition_index=i32(number),

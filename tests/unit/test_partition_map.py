@@ -1,4 +1,4 @@
-"""Partition maps: what a person may write, what is refused, and what a byte position of Kafka 0.7 becomes by one."""
+"""Partition maps: valid and invalid files, and the translation of byte positions of Kafka 0.7 to offsets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def encoded(entries: Mapping[str, Any], **others: Any) -> bytes:
 
 
 class Logs:
-    """A cluster of one topic ``t`` with two partitions: 5 to 90, and one that does not answer; times as given."""
+    """A cluster whose topic ``t`` has two partitions: 0 has offsets 5 to 90, and 1 does not respond.
+
+    ``at`` maps times to offsets.
+    """
 
     def __init__(self, at: Mapping[int, int | None] | None = None) -> None:
         self.at = at or {}
@@ -89,7 +92,7 @@ ANYTHING = st.recursive(
 )
 
 
-class TestTheFile:
+class TestMapFile:
     def test_each_kind_of_entry(self) -> None:
         data = encoded(
             {
@@ -114,7 +117,7 @@ class TestTheFile:
         }
 
     @pytest.mark.parametrize("confirmed_by", ["", "  ", None, True])
-    def test_a_draft_that_no_client_confirmed_is_refused(self, confirmed_by: object) -> None:
+    def test_a_draft_without_confirmation_is_refused(self, confirmed_by: object) -> None:
         data = encoded({"0-0": {"partition": 0, "start": "earliest"}}, confirmed_by=confirmed_by)
 
         with pytest.raises(PlanError, match=r"partition map m\.json: is a draft: it has not been confirmed"):
@@ -139,7 +142,7 @@ class TestTheFile:
             ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "'noon' is not a time"),
             ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "is before 1970"),
             ({"0-0": {"partition": 0, "start": "latest", "between": "floor"}}, '"between" belongs to a "table"'),
-            ({"0-0": {"partition": 0, "strat": "latest"}}, "unknown key 'strat'"),
+            ({"0-0": {"partition": 0, "begin": "latest"}}, "unknown key 'begin'"),
             ({"0-0": {"partition": 0, "table": []}}, '"table" is not a list'),
             ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 of the table is not [byte position, offset]"),
             ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 of the table is not [byte position, offset]"),
@@ -152,7 +155,7 @@ class TestTheFile:
             ),
         ],
     )
-    def test_what_is_wrong_is_named(self, entries: Mapping[str, Any], why: str) -> None:
+    def test_an_invalid_entry_is_named(self, entries: Mapping[str, Any], why: str) -> None:
         with pytest.raises(MalformedData) as caught:
             parse_map("m.json", encoded(entries))
 
@@ -172,25 +175,25 @@ class TestTheFile:
             (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "unknown key 'x'"),
         ],
     )
-    def test_what_is_no_map_is_reported(self, data: bytes, why: str) -> None:
+    def test_a_file_that_is_no_map_is_reported(self, data: bytes, why: str) -> None:
         with pytest.raises(MalformedData) as caught:
             parse_map("m.json", data)
 
         assert why in caught.value.why
 
     @given(ANYTHING)
-    def test_no_entries_do_worse_than_a_typed_error(self, entries: Any) -> None:
+    def test_arbitrary_entries_raise_only_typed_errors(self, entries: Any) -> None:
         try:
             parse_map("m.json", encoded(entries))
         except OffsetMgrError as error:
             assert error.what == "partition map m.json"
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(FileFailure, match="No such file"):
             read_map(tmp_path / "none.json")
 
 
-class TestTheTable:
+class TestPositionTable:
     TABLE = PositionTable(((100, 7), (250, 9)))
     FLOOR = PositionTable(((100, 7), (250, 9)), floor=True)
 
@@ -198,7 +201,7 @@ class TestTheTable:
         assert self.TABLE.find(100) == ResolvedStart(7, "byte 100 is offset 7 in the table")
         assert self.FLOOR.find(250) == ResolvedStart(9, "byte 250 is offset 9 in the table")
 
-    def test_a_position_between_is_refused_or_the_one_before_as_declared(self) -> None:
+    def test_a_position_between_two_entries_is_refused_unless_the_map_declares_floor(self) -> None:
         assert self.TABLE.find(249) == (
             'byte 249 is not in the table (the entry before it: byte 100), and "between" does not say floor'
         )
@@ -211,11 +214,11 @@ class TestTheTable:
         assert self.FLOOR.find(99) == "byte 99 is before the table's first entry, byte 100"
 
     @given(st.sets(st.integers(0, 1000), min_size=1), st.integers(0, 1100))
-    def test_the_floor_is_what_a_search_from_the_front_finds(self, positions: set[int], wanted: int) -> None:
+    def test_the_floor_is_the_result_of_a_linear_search(self, positions: set[int], requested: int) -> None:
         rows = tuple((position, 3 * n) for n, position in enumerate(sorted(positions)))
-        before = [offset for position, offset in rows if position <= wanted]
+        before = [offset for position, offset in rows if position <= requested]
 
-        found = PositionTable(rows, floor=True).find(wanted)
+        found = PositionTable(rows, floor=True).find(requested)
 
         assert (found.offset if isinstance(found, ResolvedStart) else None) == (before[-1] if before else None)
 
@@ -227,7 +230,7 @@ def plan(
     target: Mapping[TopicPartition, int] | None = None,
     logs: Logs | None = None,
 ) -> tuple[PlanStep, ...]:
-    """The steps of one group's plan, from a snapshot of Kafka 0.7 to one that can hold no byte positions."""
+    """Returns the steps of one group's plan, from a snapshot of Kafka 0.7 to a store without byte positions."""
     to = MemoryStore(data={"g": {tp: Committed(n) for tp, n in (target or {}).items()}})
     (tmp_path / "from.zk").write_text(
         "".join(f"/consumers/g/offsets/t/{tp.partition}:{n}\n" for tp, n in source.items())
@@ -248,7 +251,7 @@ def map_of(entries: Mapping[str, Any]) -> PartitionMap:
     return parse_map("m.json", encoded(entries))
 
 
-class TestThePlan:
+class TestPlanWithMap:
     def test_without_a_map_byte_positions_are_refused_with_the_reason(self, tmp_path: Path) -> None:
         (step,) = plan(tmp_path, {old(1, 0): 1024}, None)
 
@@ -261,7 +264,7 @@ class TestThePlan:
             "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement",
         )
 
-    def test_a_table_makes_it_an_offset_in_another_partition_and_says_so(self, tmp_path: Path) -> None:
+    def test_a_table_translates_a_byte_position_to_an_offset_in_another_partition(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}})
 
         (step,) = plan(tmp_path, {old(1, 0): 1024}, map_)
@@ -279,7 +282,7 @@ class TestThePlan:
         )
         assert step.source_tp == old(1, 0)
 
-    def test_a_position_that_the_table_does_not_hold_is_refused(self, tmp_path: Path) -> None:
+    def test_a_position_that_is_not_in_the_table_is_refused(self, tmp_path: Path) -> None:
         (step,) = plan(tmp_path, {old(1, 0): 1025}, map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}}))
 
         assert (step.tp, step.action, step.after) == (old(1, 0), Action.REFUSE_BYTE_POSITION, None)
@@ -328,7 +331,7 @@ class TestThePlan:
     @pytest.mark.parametrize(
         ("partition", "why"), [(1, "its starting point is unknown: t-1: no answer"), (9, "does not exist")]
     )
-    def test_a_starting_point_that_is_not_known_is_refused(self, tmp_path: Path, partition: int, why: str) -> None:
+    def test_an_unknown_starting_point_is_refused(self, tmp_path: Path, partition: int, why: str) -> None:
         map_ = map_of({"1-0": {"partition": partition, "start": "earliest"}})
 
         (step,) = plan(tmp_path, {old(1, 0): 1024}, map_, logs=Logs())
@@ -349,7 +352,7 @@ class TestThePlan:
 
         assert (step.tp, step.action, step.after) == (new(0), Action.REFUSE_OUT_OF_RANGE, None)
 
-    def test_what_the_target_holds_already_is_compared_in_offsets(self, tmp_path: Path) -> None:
+    def test_offsets_in_the_target_are_compared_with_translated_offsets(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 17]]}, "1-1": {"partition": 1, "table": [[5, 5]]}})
 
         steps = plan(tmp_path, {old(1, 0): 1024, old(1, 1): 5}, map_, target={new(0): 20, new(1): 5, new(2): 8})
@@ -360,7 +363,7 @@ class TestThePlan:
             (new(2), Action.TARGET_ONLY, 8),
         ]
 
-    def test_a_partition_of_which_the_source_holds_an_offset_too_is_refused(self, tmp_path: Path) -> None:
+    def test_a_partition_for_which_the_source_has_an_offset_too_is_refused(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 0, "table": [[1024, 17]]}})
 
         first, second = plan(tmp_path, {old(1, 0): 1024, new(0): 3}, map_)
@@ -369,7 +372,7 @@ class TestThePlan:
         assert "for which the source holds an offset too" in first.note
         assert (second.tp, second.action) == (new(0), Action.COPY)
 
-    def test_the_plan_file_keeps_the_maps_hash_and_how_each_offset_came_about(self, tmp_path: Path) -> None:
+    def test_the_plan_file_keeps_the_maps_hash_and_the_origin_of_each_offset(self, tmp_path: Path) -> None:
         map_ = map_of({"1-0": {"partition": 3, "table": [[1024, 17]]}})
         (tmp_path / "from.zk").write_text("/consumers/g/offsets/t/1-0:1024\n/consumers/g/offsets/t/1-1:9\n")
         planner = Planner(
@@ -415,8 +418,8 @@ class TestThePlan:
         ]
 
 
-class TestVerifying:
-    """A byte position is compared with what the plan saw of it, and never with an offset."""
+class TestVerifyWithMap:
+    """`verify` compares a byte position with the one in the plan, and never with an offset."""
 
     STEP = PlanStep(
         new(0),
@@ -442,7 +445,9 @@ class TestVerifying:
             (None, 17, Status.SOURCE_GONE, VerifyEvidence.INFERRED),
         ],
     )
-    def test_the_result(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
+    def test_a_byte_position_is_compared_with_the_one_in_the_plan(
+        self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence
+    ) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
         found = check_planned(self.STEP, *sides, 90)
@@ -455,8 +460,8 @@ class TestVerifying:
         assert check_planned(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
 
 
-class TestTheDraft:
-    def test_what_was_seen_is_laid_out_and_must_be_confirmed(self, tmp_path: Path) -> None:
+class TestMapDraft:
+    def test_a_draft_lists_the_found_partitions_and_must_be_confirmed(self, tmp_path: Path) -> None:
         draft = MapDraft()
         for group, low in (("a", 100), ("b", 70)):
             offsets = {old(1, 0): Committed(low), old(0, 1): Committed(7), new(5): Committed(1)}
@@ -502,7 +507,7 @@ class TestTheDraft:
 
 
 class TestBetweenStoresOfKafka07:
-    def test_byte_positions_are_copied_as_they_are_and_no_log_is_asked(self, tmp_path: Path) -> None:
+    def test_byte_positions_are_copied_unchanged_without_a_request_for_log_ranges(self, tmp_path: Path) -> None:
         (tmp_path / "from.zk").write_text("/consumers/g/offsets/t/1-0:1024\n")
         (tmp_path / "to.zk").touch()
         source, target = (SnapshotStore(str(tmp_path / name)) for name in ("from.zk", "to.zk"))
@@ -514,7 +519,7 @@ class TestBetweenStoresOfKafka07:
             PlanStep(old(1, 0), Action.COPY, OffsetAndMetadata(1024), None, OffsetAndMetadata(1024)),
         )
 
-    def test_an_offset_has_no_place_in_one(self) -> None:
+    def test_an_offset_cannot_be_copied_to_a_store_of_byte_positions(self) -> None:
         class Old(MemoryStore):
             @property
             def capabilities(self) -> Capabilities:

@@ -1,5 +1,7 @@
-"""Groups lie where Kafka's own coordinator would put them: vectors printed by Java and Kafka's own classes
-(data/JavaHashes.java), a few of them seen on a real broker."""
+"""The partition of a group is the one that Kafka's coordinator uses.
+
+data/JavaHashes.java has printed the vectors with Java's and Kafka's own classes. Some were also seen on a real broker.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ VECTORS = [line.rsplit(" ", 3) for line in (Path(__file__).parent / "data/java_h
 
 
 def text_of(units: str) -> str:
-    """``0067003a`` or ``d83dde00*1000``: UTF-16 code units in hex, and how often."""
+    """Decodes UTF-16 code units in hex and their number of repetitions, such as ``0067003a`` or ``d83dde00*1000``."""
     hexadecimal, _, times = units.partition("*")
     return bytes.fromhex(hexadecimal).decode("utf-16-be", "surrogatepass") * int(times or 1)
 
@@ -32,8 +34,8 @@ def test_hash_and_partition_are_those_of_java(units: str, hashed: str, of_50: st
     ("group", "partition"),
     [("group-15838", 19), ("group-23757", 30), ("", 0), ("polygenelubricants", 0), ("group-🚀-ü", 12)],
 )
-def test_where_broker_3_9_1_put_a_commit(group: str, partition: int) -> None:
-    """Seen in its ``__consumer_offsets``; the first two hash to negative numbers, the fourth to the smallest one."""
+def test_a_group_maps_to_the_partition_that_broker_3_9_1_used(group: str, partition: int) -> None:
+    """Seen in ``__consumer_offsets``. The first two groups hash to negative numbers, the fourth to the smallest one."""
     assert shard_for(group, 50) == partition
 
 

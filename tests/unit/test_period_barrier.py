@@ -36,12 +36,12 @@ def test_a_period_has_its_start_and_not_its_end() -> None:
 
 
 @pytest.mark.parametrize(("first", "length"), [(0, 0), (0, -1), (-1, 10), (MAX_TIME_MS, 1)])
-def test_a_schedule_that_makes_no_sense_is_refused(first: int, length: int) -> None:
+def test_an_invalid_schedule_is_rejected(first: int, length: int) -> None:
     with pytest.raises(UsageError):
         PeriodSchedule(first, length)
 
 
-def test_times_are_of_64_bits_and_a_period_beyond_them_is_refused() -> None:
+def test_a_period_beyond_64_bit_times_is_rejected() -> None:
     late = PeriodSchedule(MAX_TIME_MS - 10, 5)
     assert late.period(1).end_ms == MAX_TIME_MS
     with pytest.raises(UsageError):
@@ -68,7 +68,7 @@ def test_a_record_is_earlier_than_the_open_period_or_in_it_or_later() -> None:
     ]
 
 
-def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before() -> None:
+def test_a_report_is_checked_against_the_open_period_and_earlier_reports() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A0, A1}))
     finished = {A0: 5, A1: 4}
     assert check_report(open_, finished, A1, 5) is ReportStatus.ACCEPTED
@@ -79,7 +79,7 @@ def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before()
     assert check_report(open_, finished, B0, 4) is ReportStatus.LATE
 
 
-def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
+def test_a_period_stays_open_until_each_partition_has_finished_it() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A1, A0, B0}))
     assert lagging_partitions(open_, {A0: 5, A1: 4}) == [A1, B0]
     with pytest.raises(Conflict, match="a-1, b-0"):
@@ -87,21 +87,23 @@ def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
     assert advance(HOURLY, open_, {A0: 5, A1: 5, B0: 5}, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
 
 
-def test_a_barrier_without_partitions_is_refused_instead_of_closing_forever() -> None:
+def test_a_barrier_without_partitions_is_rejected() -> None:
     with pytest.raises(UsageError):
         opening(HOURLY, [])
     with pytest.raises(UsageError):
         advance(HOURLY, opening(HOURLY, [A0]), {A0: 0}, [])
 
 
-def test_what_one_member_has_finished_is_not_undone_by_what_another_says() -> None:
+def test_merged_reports_keep_the_latest_finished_period_of_each_partition() -> None:
     assert merged([{A0: 5, A1: 2}, {A0: 3, B0: 0}]) == {A0: 5, A1: 2, B0: 0}
 
 
 # --- the leader's next step ---------------------------------------------------------------------------
 
 
-def seen(number: int, *finished: dict[TopicPartition, int], of: int | None = None, stopped: str = "") -> LeaderView:
+def leader_view(
+    number: int, *finished: dict[TopicPartition, int], of: int | None = None, stopped: str = ""
+) -> LeaderView:
     return LeaderView(
         OpenNode(HOURLY, number, "before", 6, 50, stopped),
         PartitionsNode(number if of is None else of, frozenset({A0, A1})),
@@ -116,32 +118,32 @@ def test_the_first_leader_opens_the_first_period() -> None:
     assert step.partitions == PartitionsNode(0, frozenset({A0, A1}))
 
 
-def test_a_later_leader_keeps_the_schedule_that_was_given_first() -> None:
-    step = next_step(seen(4, {A0: 4, A1: 4}), PeriodSchedule(0, 5), [A0, A1], LEADER, 60)
+def test_a_later_leader_keeps_the_first_schedule() -> None:
+    step = next_step(leader_view(4, {A0: 4, A1: 4}), PeriodSchedule(0, 5), [A0, A1], LEADER, 60)
     assert isinstance(step, Advance)
     assert (step.open_.schedule, step.open_.number) == (HOURLY, 5)
 
 
-def test_a_turn_tells_the_history_who_finished_what() -> None:
-    step = next_step(seen(4, {A0: 4}, {A1: 4}, {B0: 4}), HOURLY, [A0, A1, B0], LEADER, 60)
+def test_an_advance_records_the_partitions_that_each_member_finished() -> None:
+    step = next_step(leader_view(4, {A0: 4}, {A1: 4}, {B0: 4}), HOURLY, [A0, A1, B0], LEADER, 60)
     assert isinstance(step, Advance) and step.closed is not None
     assert step.closed.period == HOURLY.period(4)
     assert step.closed.by == {"m0": {A0}, "m1": {A1}}
     assert (step.closed.opened_ms, step.closed.closed_ms, step.closed.leader) == (50, 60, "m")
-    assert step.partitions.partitions == {A0, A1, B0}, "what has come meanwhile joins now"
+    assert step.partitions.partitions == {A0, A1, B0}, "a new partition joins the next period"
 
 
-def test_a_leader_waits_for_a_client_that_holds_the_period_and_says_who() -> None:
-    assert next_step(seen(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
+def test_a_leader_waits_for_lagging_partitions_and_names_them() -> None:
+    assert next_step(leader_view(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
 
 
-def test_nothing_is_decided_from_nodes_that_do_not_belong_together_or_of_a_stopped_run() -> None:
+def test_a_leader_does_nothing_with_inconsistent_nodes_or_a_stopped_run() -> None:
     done = {A0: 9, A1: 9}
-    assert next_step(seen(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
-    assert next_step(seen(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
+    assert next_step(leader_view(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
+    assert next_step(leader_view(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
 
 
-def test_a_turn_tells_the_history_which_offsets_the_period_had_and_who_had_none() -> None:
+def test_an_advance_records_the_offset_ranges_and_the_idle_partitions() -> None:
     progress = {
         "m0": ProgressNode("m0", 1, {A0: 4}, ranges={A0: OffsetRange(10, 25)}),
         "m1": ProgressNode("m1", 2, {A1: 4, A0: 3}, frozenset({A1}), {A0: OffsetRange(5, 10)}),
@@ -153,8 +155,8 @@ def test_a_turn_tells_the_history_which_offsets_the_period_had_and_who_had_none(
     assert step.closed.idle == {A1}
 
 
-def rerun_turn(rerun: Rerun, now_ms: int, number: int = 4) -> Advance:
-    """What follows period 4, from 1,400 to 1,500."""
+def rerun_advance(rerun: Rerun, now_ms: int, number: int = 4) -> Advance:
+    """Returns the advance after a period; period 4 is from 1,400 to 1,500."""
     nodes = LeaderView(
         OpenNode(HOURLY, number, "m", 6, 50, rerun=rerun),
         PartitionsNode(number, frozenset({A0})),
@@ -165,23 +167,23 @@ def rerun_turn(rerun: Rerun, now_ms: int, number: int = 4) -> Advance:
     return step
 
 
-def test_a_rerun_ends_where_it_was_to_end_with_its_last_period_closed() -> None:
-    assert rerun_turn(Rerun(1_600, None), 10**6).open_.number == 5
-    last = rerun_turn(Rerun(1_500, None), 10**6)
+def test_a_rerun_ends_at_its_end_time_with_its_last_period_closed() -> None:
+    assert rerun_advance(Rerun(1_600, None), 10**6).open_.number == 5
+    last = rerun_advance(Rerun(1_500, None), 10**6)
     assert (last.open_.number, last.open_.done, last.partitions.number) == (4, True, 4)
     assert "rerun is done" in last.open_.stopped
 
 
-def test_a_rerun_to_the_present_ends_where_the_next_period_has_not_passed_yet() -> None:
-    assert rerun_turn(Rerun(None, None), now_ms=1_600).open_.number == 5
-    assert rerun_turn(Rerun(None, None), now_ms=1_599).open_.done
+def test_a_rerun_to_the_present_ends_before_a_period_that_has_not_passed_yet() -> None:
+    assert rerun_advance(Rerun(None, None), now_ms=1_600).open_.number == 5
+    assert rerun_advance(Rerun(None, None), now_ms=1_599).open_.done
 
 
-def test_a_rerun_takes_on_the_other_schedule_where_one_of_its_periods_begins() -> None:
-    at_once = rerun_turn(Rerun(1_500, PeriodSchedule(0, 500)), 10**6).open_
+def test_a_rerun_switches_to_the_other_schedule_at_the_start_of_one_of_its_periods() -> None:
+    at_once = rerun_advance(Rerun(1_500, PeriodSchedule(0, 500)), 10**6).open_
     assert (at_once.number, at_once.rerun, at_once.schedule.period(5)) == (5, None, Period(5, 1_500, 2_000))
-    not_yet = rerun_turn(Rerun(1_500, PeriodSchedule(0, 400)), 10**6).open_
+    not_yet = rerun_advance(Rerun(1_500, PeriodSchedule(0, 400)), 10**6).open_
     assert (not_yet.schedule, not_yet.schedule.period(5)) == (HOURLY, Period(5, 1_500, 1_600))
-    then = rerun_turn(Rerun(1_500, PeriodSchedule(0, 400)), 10**6, number=5).open_
+    then = rerun_advance(Rerun(1_500, PeriodSchedule(0, 400)), 10**6, number=5).open_
     assert (then.rerun, then.schedule.period(6)) == (None, Period(6, 1_600, 2_000))
     assert then.schedule.number_of(2_000) == 7

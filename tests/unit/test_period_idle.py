@@ -1,4 +1,4 @@
-"""Partitions without records: what counts as evidence, and what does not."""
+"""The evidence that a partition has no records in a period."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
+from offsetmgr.period.idle_check import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import Period
 
 PERIOD = Period(3, 1_300, 1_400)
@@ -17,7 +17,7 @@ BROKEN = UnknownTopicOrPartition("t-5", "is not there")
 
 
 class Logs:
-    """What a cluster says of partitions whose records have these timestamps, offset by offset."""
+    """A cluster whose partitions have records with these timestamps, in the order of their offsets."""
 
     def __init__(self, records: Mapping[TopicPartition, list[int]]) -> None:
         self._records = records
@@ -49,12 +49,12 @@ def test_only_a_partition_without_any_record_since_the_start_is_idle() -> None:
         EMPTY: IdleCheck(EMPTY, PERIOD, 0),
         OLD: IdleCheck(OLD, PERIOD, 2),
         WITHIN: None,
-        LATER: None,  # its consumer meets the later record and reports by itself
-        AHEAD: None,  # the record dated ahead hides from the question about times the one behind it
+        LATER: None,  # its consumer reads the later record, and reports
+        AHEAD: None,  # the record with the late time hides the next one from the search by time
         GONE: BROKEN,
     }
     assert str(IdleCheck(OLD, PERIOD, 2)) == "t-1: no record below offset 2 has a time of 1300 ms or later"
 
 
-def test_a_partition_that_could_not_be_asked_holds_the_barrier() -> None:
+def test_an_unreadable_partition_does_not_count_as_idle() -> None:
     assert list(idle_partitions(LOGS)(PERIOD, [GONE, OLD, WITHIN])) == [OLD]

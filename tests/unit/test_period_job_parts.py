@@ -1,4 +1,4 @@
-"""Parts of jobs on periods that need no server: rules that make no sense, what each executor looks through."""
+"""Parts of period jobs that need no server: invalid rules, and the partitions that each task scans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from offsetmgr.spark.range_scan import _shares
         ("history_kept", 0, 1),
     ],
 )
-def test_rules_that_make_no_sense_are_refused_by_name(name: str, value: float, least: int) -> None:
+def test_an_invalid_rule_is_rejected_by_name(name: str, value: float, least: int) -> None:
     changed: dict[str, Any] = {name: value}
     with pytest.raises(UsageError, match=rf"PeriodRules\({name}={value}\): is below {least}"):
         PeriodRules(**changed)
@@ -34,7 +34,7 @@ def test_rules_that_make_no_sense_are_refused_by_name(name: str, value: float, l
     assert getattr(PeriodRules(**changed), name) == least
 
 
-def test_a_job_without_a_topic_is_refused() -> None:
+def test_a_job_without_a_topic_is_rejected() -> None:
     nothing: Any = None
     with pytest.raises(UsageError, match="topics is empty"):
         run_periods(

@@ -1,4 +1,4 @@
-"""A job's work on a period as bytes, and what parts of it are for a rerun of smaller periods."""
+"""The encoding of a job's work on a period, and its parts in a rerun with shorter periods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_golden_bytes() -> None:
 
 
 @given(st.lists(offsets, min_size=4, max_size=4), st.text(max_size=9), st.booleans())
-def test_what_is_written_is_read_again(four: list[int], same_as: str, published: bool) -> None:
+def test_encoded_work_is_decoded_unchanged(four: list[int], same_as: str, published: bool) -> None:
     scan = RangeScan(*sorted(four))
     work = replace(
         WORK, scans={A0: scan, DOTTED: scan}, same_as=same_as, published=WORK.published if published else None
@@ -59,7 +59,7 @@ def test_what_is_written_is_read_again(four: list[int], same_as: str, published:
     assert decode_work("/w", encode_work(work)) == work
 
 
-def test_work_of_jobs_that_tell_no_scans_is_read() -> None:
+def test_work_without_scans_is_read() -> None:
     fields = json.loads(encode_work(WORK))
     for name in ("scans", "counts", "topic_ids", "forgotten", "same_as"):
         del fields[name]
@@ -85,7 +85,7 @@ def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, e
         decode_work("/w", json.dumps(fields).encode())
 
 
-def test_of_a_job_that_fails_again_and_again_the_newest_attempts_are_kept_and_all_are_counted() -> None:
+def test_a_job_that_fails_repeatedly_keeps_its_newest_attempts_and_counts_all() -> None:
     work = replace(WORK, attempts=(), published=None)
     for number in range(250):
         work = work.with_attempt(Attempt("m", number, 0))
@@ -94,14 +94,14 @@ def test_of_a_job_that_fails_again_and_again_the_newest_attempts_are_kept_and_al
     assert decode_work("/w", encode_work(work)) == work
 
 
-def test_the_whole_once_more_has_all_that_the_first_time_had() -> None:
+def test_work_restricted_to_the_whole_period_keeps_everything() -> None:
     again = WORK.restricted_to(Period(0, 100, 200), "period 3")
     assert again == replace(WORK, period=Period(0, 100, 200), attempts=(), published=None, same_as="period 3")
     assert again.late_ranges() == {A0: OffsetRange(7, 12)}
     assert again.set_aside_ranges() == {A0: OffsetRange(5, 10)}
 
 
-def test_of_its_parts_the_first_has_what_came_late_and_the_last_what_was_set_aside() -> None:
+def test_the_first_part_has_the_late_records_and_the_last_part_those_set_aside() -> None:
     first, middle, last = (
         WORK.restricted_to(Period(n, *times), "") for n, times in enumerate([(100, 120), (120, 160), (160, 200)])
     )

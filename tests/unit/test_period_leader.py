@@ -1,4 +1,4 @@
-"""When a leader looks again although nothing changes, and what it takes for the partitions that there are."""
+"""The leader's checks at times without a change, and its list of the partitions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LEADER = Leader("m", 7)
 OPEN = OpenNode(PeriodSchedule(0, 10_000), 0, "m", 7, 0)
 
 
-class Time:
-    """A clock that is set by hand; both of its hands show the same."""
+class SetClock:
+    """A clock that the test sets. Both of its times are equal."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -32,8 +32,8 @@ class Time:
         return self.s
 
 
-class Writes(BarrierStateStore):
-    """What a leader would write; ZooKeeper takes everything."""
+class RecordedWrites(BarrierStateStore):
+    """Records the writes of a leader. Each write succeeds."""
 
     def __init__(self) -> None:
         self.advances: list[Advance] = []
@@ -48,7 +48,7 @@ class Writes(BarrierStateStore):
         return True
 
     def delete_progress(self, members: object, view: BarrierView) -> None:
-        """Nobody has died."""
+        """No member has died, so there is nothing to delete."""
 
 
 def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> BarrierView:
@@ -56,29 +56,27 @@ def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> Barrier
     return BarrierView(seen, 3, 3, {"m": 1})
 
 
-def leading(time: Time, idle: FindIdlePartitions | None) -> LeaderRound:
+def leader_round(time: SetClock, idle: FindIdlePartitions | None) -> LeaderRound:
     return LeaderRound(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
 
 
-def test_a_leader_without_anything_to_look_at_sleeps_until_it_is_woken() -> None:
-    time = Time()
-    assert leading(time, None).next_check_in_s(view({})) is None
-    with_idle = leading(time, lambda _period, held: held)
-    assert with_idle.next_check_in_s(view({}, replace(OPEN, stopped="aborted"))) is None, "never again"
+def test_a_leader_without_anything_to_check_sleeps_until_a_node_changes() -> None:
+    time = SetClock()
+    assert leader_round(time, None).next_check_in_s(view({})) is None
+    with_idle = leader_round(time, lambda _period, lagging: lagging)
+    assert with_idle.next_check_in_s(view({}, replace(OPEN, stopped="aborted"))) is None, "no further check"
 
 
-def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passed_and_then_more_and_more_rarely() -> (
-    None
-):
-    time, asked = Time(), []
+def test_idle_partitions_are_searched_after_the_period_and_its_grace_with_growing_pauses() -> None:
+    time, searches = SetClock(), []
 
-    def idle(_period: object, held: object) -> list[TopicPartition]:
-        asked.append(held)
+    def idle(_period: object, lagging: object) -> list[TopicPartition]:
+        searches.append(lagging)
         return []
 
-    leader, nodes = leading(time, idle), Writes()
+    leader, nodes = leader_round(time, idle), RecordedWrites()
     assert not leader.step(nodes, view({A0: 0}), LEADER)
-    assert (asked, leader.next_check_in_s(view({A0: 0}))) == ([], 12.0)
+    assert (searches, leader.next_check_in_s(view({A0: 0}))) == ([], 12.0)
     time.s = 12.0
     pauses = []
     for _ in range(7):
@@ -87,49 +85,49 @@ def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passe
         assert pause is not None
         time.s += pause
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    assert asked == [[A1]] * 7
+    assert searches == [[A1]] * 7
 
 
-def test_what_is_idle_is_reported_in_the_leaders_name_and_nothing_else_is() -> None:
-    time = Time()
+def test_the_leader_reports_idle_partitions_and_no_others_in_its_own_name() -> None:
+    time = SetClock()
     time.s = 12.0
-    leader, nodes = leading(time, lambda _period, _held: [A1, TopicPartition("foreign", 1)]), Writes()
+    leader, nodes = leader_round(time, lambda _period, _held: [A1, TopicPartition("foreign", 1)]), RecordedWrites()
     assert leader.step(nodes, view({A0: 0}), LEADER)
     assert nodes.reports == [ProgressNode("m", 7, {A0: 0, A1: 0}, frozenset({A1}))]
 
 
 @pytest.mark.parametrize("answer", [[], Unreachable("kafka", "is down")])
-def test_partitions_that_are_not_known_again_are_those_of_before(answer: object) -> None:
+def test_the_leader_keeps_the_previous_partitions_if_they_cannot_be_listed(answer: object) -> None:
     def topics() -> list[TopicPartition]:
         if isinstance(answer, Unreachable):
             raise answer
         return []
 
-    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
+    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, SetClock()), RecordedWrites()
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     assert [advance.partitions.partitions for advance in nodes.advances] == [{A0, A1}]
 
 
-def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() -> None:
-    # Given one that was told of one partition, lost the lead, and leads again when there are two
-    time, answers = Time(), [[A0]]
+def test_a_leader_that_led_before_does_not_use_its_old_list_of_partitions() -> None:
+    # The leader has read one partition, lost the lead, and leads again when there are two.
+    time, answers = SetClock(), [[A0]]
 
     def topics() -> list[TopicPartition]:
         if answers:
             return answers.pop()
         raise Unreachable("kafka", "is down")
 
-    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), Writes()
+    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), RecordedWrites()
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     time.s = 100.0
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     assert [advance.partitions.partitions for advance in nodes.advances] == [{A0}, {A0, A1}]
 
 
-def test_a_cluster_is_asked_only_where_a_period_opens() -> None:
-    asked = []
-    leader = LeaderRound(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-readvances-value]
-    assert not leader.step(Writes(), view({A0: 0}), LEADER)
-    assert asked == []
-    assert leader.step(Writes(), view({A0: 0, A1: 0}), LEADER)
-    assert asked == [1]
+def test_topics_are_requested_only_if_a_period_opens() -> None:
+    requests = []
+    leader = LeaderRound(OPEN.schedule, lambda: requests.append(1) or [A0], None, 0, 100, SetClock())  # type: ignore[func-returns-value]
+    assert not leader.step(RecordedWrites(), view({A0: 0}), LEADER)
+    assert requests == []
+    assert leader.step(RecordedWrites(), view({A0: 0, A1: 0}), LEADER)
+    assert requests == [1]

@@ -1,4 +1,4 @@
-"""What a member answers its own code from what it knows."""
+"""The answers of a member to its own code, computed from its local state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOURLY = PeriodSchedule(1_000, 100)
 
 
 def opened(state: MemberState, number: int, finished: dict[TopicPartition, int] | None = None) -> None:
-    """It reads that this period is open, and what others have finished."""
+    """The member reads that period ``number`` is open and that other members have finished ``finished``."""
     state.set_finished(finished or {}, state.owned)
     state.set_open(OpenNode(HOURLY, number, "m", 1, 0), PartitionsNode(number, BOTH))
 
@@ -32,20 +32,20 @@ def state() -> MemberState:
     return found
 
 
-def test_a_report_is_about_the_period_that_its_caller_was_reported_of_and_not_about_the_one_that_is_open_now(
+def test_a_report_counts_for_the_period_that_its_caller_works_on_and_not_for_the_open_one(
     state: MemberState,
 ) -> None:
-    # Given a consumer at work in period 0, which was frozen, and successors who are at period 3 when it wakes
+    # Given a consumer that works on period 0 and freezes; its successors have opened period 3 when it resumes
     assert state.time_position(1_050, A0) is TimePosition.OPEN
     opened(state, 3)
-    # When it reports that it has finished, then that is about period 0
+    # When it reports that it has finished, then the report counts for period 0
     assert state.report([A0], None, {}) == ({A0: ReportStatus.LATE}, {A0: 0})
-    # And only once it has been told of period 3, it can finish that
+    # The member can finish period 3 only after it has received period 3
     assert state.time_position(1_350, A0) is TimePosition.OPEN
     assert state.report([A0], None, {}) == ({A0: ReportStatus.ACCEPTED}, {A0: 3})
 
 
-def test_a_client_that_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_waited_for(
+def test_a_client_that_learned_of_an_abandoned_period_continues_with_the_next_one(
     state: MemberState,
 ) -> None:
     state.deliver(0, BOTH)
@@ -58,13 +58,13 @@ def test_a_client_that_has_heard_that_its_period_was_given_up_goes_on_with_the_o
 def test_a_client_that_waited_for_the_next_period_reports_that_one(state: MemberState) -> None:
     assert state.report(BOTH, None, {})[1] == {A0: 0, A1: 0}
     opened(state, 1)
-    assert state.report([A0], None, {})[0] == {A0: ReportStatus.DUPLICATE}, "nobody has told it of period 1 yet"
+    assert state.report([A0], None, {})[0] == {A0: ReportStatus.DUPLICATE}, "the client has not received period 1 yet"
     assert state.next_after(0) == 1
     state.deliver(1)
     assert state.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.ACCEPTED), {A0: 1, A1: 1})
 
 
-def test_a_member_whose_lease_is_over_hands_out_no_limit(state: MemberState) -> None:
+def test_a_member_with_an_expired_lease_returns_no_time_position(state: MemberState) -> None:
     state.valid = lambda: False
     with pytest.raises(OpenPeriodUnknown):
         state.time_position(1_050, A0)
@@ -73,11 +73,11 @@ def test_a_member_whose_lease_is_over_hands_out_no_limit(state: MemberState) -> 
     with pytest.raises(OpenPeriodUnknown):
         state.time_position(1_050, A0)
     opened(state, 0, {A0: 0})
-    assert state.time_position(1_050, A0) is TimePosition.EARLIER, "somebody has finished it meanwhile"
+    assert state.time_position(1_050, A0) is TimePosition.EARLIER, "another member has finished it meanwhile"
     assert state.time_position(1_050, A1) is TimePosition.OPEN
 
 
-def test_new_partitions_are_not_judged_before_it_is_known_what_their_earlier_owners_finished(
+def test_new_partitions_have_no_time_position_until_their_progress_is_read(
     state: MemberState,
 ) -> None:
     state.own([A0])
@@ -90,7 +90,7 @@ def test_new_partitions_are_not_judged_before_it_is_known_what_their_earlier_own
     assert state.time_position(1_050, A0) is TimePosition.OPEN
 
 
-def test_what_is_written_joins_news_to_what_stood_there_and_claims_the_name(state: MemberState) -> None:
+def test_a_progress_node_merges_new_reports_into_the_stored_ones_and_claims_the_name(state: MemberState) -> None:
     before = ProgressNode("m", 4, {A0: 0, A1: 0}, frozenset({A1}), {A0: OffsetRange(0, 5), A1: OffsetRange(1, 1)})
     assert state.unwritten(before, 4) is None
     assert state.unwritten(before, 9) == ProgressNode("m", 9, before.finished, before.idle, before.ranges)

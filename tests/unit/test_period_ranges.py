@@ -1,4 +1,4 @@
-"""Which offsets a period has: every record of a log is taken, late or set aside, once, whatever the order of times."""
+"""Offset ranges of periods: each record is accepted, late or set aside exactly once, in any order of the times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = 10**9
 def scanned(
     times: list[int], *, number: int = 0, bounds: Bounds | None = None, lateness: int = 5, min_later_records: int = 2
 ) -> ScanResult:
-    """A scan of a log whose offsets are the positions in ``times``; everything after time 10,000 is set aside."""
+    """Scans a log whose offsets are the indexes of ``times``; records after time 10,000 are set aside."""
     bounds = bounds or Bounds(0, len(times), None)
     scanner = Scanner(bounds, ScanRule(TENS.period(number), lateness, 10_000, min_later_records))
     for offset in range(bounds.start, bounds.end):
@@ -27,20 +27,20 @@ def scanned(
     return scanner.result()
 
 
-def test_a_range_ends_behind_the_last_record_of_its_period_and_the_next_begins_at_the_first_later_one() -> None:
+def test_a_range_ends_after_the_last_record_of_its_period_and_the_next_begins_at_the_first_later_one() -> None:
     found = scanned([100, 105, 112, 109, 113])
     assert found.range == OffsetRange(0, 4)
     assert found.scan == RangeScan(start=0, late_from=5, end=5, resume=2)
     assert (found.in_period, found.late, found.set_aside) == (3, 0, 0)
 
 
-def test_one_record_that_is_dated_ahead_moves_no_edge() -> None:
-    # Kafka's offset for time 110 would be 1, and hide the four records behind it.
+def test_one_record_that_is_dated_ahead_does_not_move_the_range() -> None:
+    # Kafka's offset for time 110 would be 1, which would hide the four records after it.
     found = scanned([101, 170, 102, 103, 104, 105])
     assert (found.range, found.in_period, found.scan.resume) == (OffsetRange(0, 6), 5, 1)
 
 
-def test_a_scan_ends_behind_enough_later_records_in_a_row_and_what_comes_then_is_late() -> None:
+def test_a_scan_ends_after_enough_later_records_in_a_row_and_older_records_after_it_are_late() -> None:
     times = [101, 115, 114, 116, 117, 105, 118]
     first = scanned(times)
     assert (first.scan.end, first.range, first.scan.resume) == (5, OffsetRange(0, 1), 1)
@@ -48,7 +48,7 @@ def test_a_scan_ends_behind_enough_later_records_in_a_row_and_what_comes_then_is
     assert (second.range, second.in_period, second.late) == (OffsetRange(1, 7), 5, 1)
 
 
-def test_what_is_dated_beyond_the_horizon_is_set_aside_once_it_is_passed() -> None:
+def test_records_beyond_the_horizon_are_set_aside_when_the_scan_passes_them() -> None:
     found = scanned([FAR, 101, FAR, 112, FAR, 113])
     assert (found.in_period, found.set_aside, found.scan.resume, found.scan.end) == (1, 2, 3, 6)
     rest = scanned([FAR, 101, FAR, 112, FAR, 113], number=1, bounds=Bounds(3, 6, 6))
@@ -62,13 +62,13 @@ def test_a_partition_without_records_has_an_empty_range() -> None:
     assert (later.range, later.scan.resume) == (OffsetRange(0, 0), 0)
 
 
-def test_what_was_there_before_the_first_period_is_not_late() -> None:
+def test_records_before_the_first_period_are_not_late() -> None:
     assert scanned([50, 60, 101]).late == 0
     assert scanned([50, 60, 101], bounds=Bounds(0, 3, 1)).late == 1
 
 
-def test_nothing_is_looked_at_as_new_twice() -> None:
-    # An earlier scan had set the three aside; now they are not that far ahead, and make the next one sure too soon.
+def test_a_record_that_was_scanned_before_does_not_count_as_new() -> None:
+    # An earlier scan set the three records aside. They are within the horizon now, and would end the scan too early.
     found = scanned([125, 126, 127, 112], number=1, bounds=Bounds(0, 4, 4))
     assert (found.scan.end, found.in_period) == (4, 1)
 
@@ -80,7 +80,7 @@ TIMES = st.lists(st.one_of(st.integers(95, 155), st.just(FAR)), max_size=40)
 def test_every_record_is_accounted_for_once(
     times: list[int], growth: list[int], lateness: int, min_later_records: int
 ) -> None:
-    """Six periods over a log that grows between their scans; an oracle that knows no offsets judges each record."""
+    """Six periods over a log that grows between the scans. An oracle that uses no offsets classifies each record."""
     ends = [min(sum(growth[: n + 1]), len(times)) for n in range(6)]
     ends[-1] = len(times)
     seen = Counter[int]()

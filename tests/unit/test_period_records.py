@@ -1,4 +1,4 @@
-"""The coordinator's nodes as bytes: ours, and the original's, which is read and never written."""
+"""The bytes of the coordinator's nodes: offsetmgr's format, and the original format, which is only read."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_golden_bytes() -> None:
     assert records.encode_progress(ProgressNode("m", 5, {A0: 2, A2: 2, A1: 1}, frozenset({A1}))) == (
         b'{"version":1,"member":"m","epoch":5,"finished":{"1":{"a":"1"},"2":{"a":"0,2"}},"idle":{"a":"1"},"ranges":{}}'
     )
-    told = ProgressNode("m", 5, {A0: 2}, ranges={A0: OffsetRange(10, 25)})
-    assert b'"ranges":{"a":{"0":[10,25]}}' in records.encode_progress(told)
+    with_ranges = ProgressNode("m", 5, {A0: 2}, ranges={A0: OffsetRange(10, 25)})
+    assert b'"ranges":{"a":{"0":[10,25]}}' in records.encode_progress(with_ranges)
     rerun = OpenNode(DAILY, 2, "m", 5, 9, rerun=Rerun(None, DAILY))
     assert b'"rerun":1,"until_ms":null,"then_first_ms":1700000000000' in records.encode_open(rerun)
 
 
 @given(st.integers(0, 10_000), partitions)
-def test_what_is_written_is_read_again(number: int, some: set[TopicPartition]) -> None:
+def test_written_nodes_are_read_back(number: int, some: set[TopicPartition]) -> None:
     for rerun in (None, Rerun(None, None), Rerun(7, DAILY), Rerun(0, None)):
         schedule = PeriodSchedule(DAILY.first_ms, DAILY.length_ms, number // 2)
         opened = OpenNode(schedule, number, "m", 3, 10, "aborted", rerun, done=rerun is None)
@@ -72,7 +72,7 @@ def node(**changed: Any) -> bytes:
     return json.dumps({**fields, **changed}).encode()
 
 
-def test_an_unknown_version_is_named_and_fields_of_the_future_are_left_alone() -> None:
+def test_an_unknown_version_is_named_and_unknown_fields_are_ignored() -> None:
     with pytest.raises(UnknownVersion, match=r"/periods/coordinator.*version 2"):
         records.decode_open("/periods/coordinator", node(version=2))
     assert records.decode_open("/c", node(more="than we know")).number == 2
@@ -91,20 +91,20 @@ def test_a_broken_node_is_named_by_its_path(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("runs", ["", "5-3", "0-9999999999", "a", "1,,2", "-1", "01", 7, None])
-def test_partitions_that_are_no_runs_of_numbers_are_refused(runs: object) -> None:
+def test_partitions_that_are_not_runs_of_numbers_are_rejected(runs: object) -> None:
     data = json.dumps({"version": 1, "period": 0, "topics": {"t": runs}}).encode()
     with pytest.raises(CorruptData, match="/p"):
         records.decode_partitions("/p", data)
 
 
 @pytest.mark.parametrize("offsets", [[1], [2, 1], [-1, 3], ["0", 1], None, [True, 3], {"0": 1}])
-def test_offsets_that_are_no_range_are_refused(offsets: object) -> None:
+def test_offsets_that_are_not_a_range_are_rejected(offsets: object) -> None:
     fields = {"version": 1, "member": "m", "epoch": 1, "finished": {}, "idle": {}, "ranges": {"t": {"0": offsets}}}
     with pytest.raises(CorruptData, match="/p"):
         records.decode_progress("/p", json.dumps(fields).encode())
 
 
-def test_mutated_nodes_are_read_or_refused_and_nothing_else() -> None:
+def test_mutated_nodes_are_either_read_or_rejected() -> None:
     dice = random.Random(6)
     good = [
         records.encode_open(OpenNode(DAILY, 2, "m", 5, 9)),
@@ -112,7 +112,7 @@ def test_mutated_nodes_are_read_or_refused_and_nothing_else() -> None:
         records.encode_closed(ClosedPeriod(Period(1, 5, 9), 1, 2, "m", 3, {"m": frozenset({A0})})),
     ]
     readers = [records.decode_open, records.decode_progress, records.decode_partitions, records.decode_closed]
-    refused = 0
+    rejected = 0
     for _ in range(20_000):
         data = bytearray(dice.choice(good))
         for _ in range(dice.randint(1, 4)):
@@ -120,15 +120,15 @@ def test_mutated_nodes_are_read_or_refused_and_nothing_else() -> None:
         try:
             dice.choice(readers)("/n", bytes(data))
         except OffsetMgrError as error:
-            refused += 1
+            rejected += 1
             assert "/n" in str(error)
-    assert refused > 5_000
+    assert rejected > 5_000
 
 
-# --- the original's form ------------------------------------------------------------------------------
+# --- the original format ------------------------------------------------------------------------------
 
 
-def test_the_originals_nodes_are_read_with_dotted_names_split_at_the_last_dot() -> None:
+def test_nodes_of_the_original_format_split_dotted_names_at_the_last_dot() -> None:
     assert legacy_nodes.parse_limit("/c", b"1525741823119\n") == 1_525_741_823_119
     assert legacy_nodes.parse_partitions("/t", b"a:0,1; b.c.d:7;") == {A0, A1, DOTTED}
     assert legacy_nodes.parse_partitions("/t", b"a:partition0,partition1;") == {A0, A1}
@@ -142,18 +142,18 @@ def test_a_limit_that_was_never_set_is_unknown_and_not_0() -> None:
 
 
 @pytest.mark.parametrize("data", [b"a", b":0", b"a:", b"a:x", b"a:0,,1", b"\xff"])
-def test_old_partitions_that_cannot_be_understood_are_refused(data: bytes) -> None:
+def test_malformed_partitions_of_the_original_format_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptData, match="/t"):
         legacy_nodes.parse_partitions("/t", data)
 
 
 @pytest.mark.parametrize("data", [b"a:10", b"a.0", b".0:10", b"a.0:-1", b"a.x:10", b"a.0:1;a.0:2"])
-def test_old_progress_that_cannot_be_understood_is_refused(data: bytes) -> None:
+def test_malformed_progress_of_the_original_format_is_rejected(data: bytes) -> None:
     with pytest.raises(CorruptData, match="/p"):
         legacy_nodes.parse_progress("/p", data)
 
 
-def test_the_two_forms_are_reported_apart() -> None:
+def test_the_two_formats_are_distinguished() -> None:
     assert legacy_nodes.is_legacy(b"1525741823119") and legacy_nodes.is_legacy(b"a:0;")
     assert not legacy_nodes.is_legacy(b"") and not legacy_nodes.is_legacy(
         records.encode_open(OpenNode(DAILY, 0, "m", 0, 0))

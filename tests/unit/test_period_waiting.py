@@ -1,4 +1,4 @@
-"""How long a member's calls wait, and what ends them, where ZooKeeper does not answer."""
+"""Timeouts and cancellation of a member's calls while ZooKeeper does not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT = ConnectionConfig(timeout_ms=3_600_000)
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where nobody listens, and which nobody else can take meanwhile."""
+    """An address without a listener, reserved so that no other process can use it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -39,8 +39,8 @@ def cut_off(silent: str) -> PeriodCoordinator:
     return member
 
 
-def test_a_client_that_waits_only_a_little_for_a_server_that_does_not_answer_is_reported_so_then(silent: str) -> None:
-    # Given calls that may take an hour, so that only the start's own timeout can end them before the test's does
+def test_start_reports_a_server_that_does_not_answer_at_its_own_timeout(silent: str) -> None:
+    # Given calls that may take an hour: only the timeout of the start can end them before the timeout of the test
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
     with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not respond, after 0.2 s"):
         member.start(timeout_s=0.2)
@@ -54,23 +54,23 @@ def test_stop_returns_although_no_server_answers(silent: str) -> None:
         member.wait(0)
 
 
-def test_completing_a_period_is_cancelled_also_while_its_report_is_not_written(cut_off: PeriodCoordinator) -> None:
+def test_completing_a_period_can_be_cancelled_while_its_report_is_not_written(cut_off: PeriodCoordinator) -> None:
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(TimedOut, match="report of member m: the wait for it was cancelled"):
         cut_off.current_period_complete(A, None, cancel)
 
 
-def test_completing_a_period_has_one_time_out_for_both_its_parts(cut_off: PeriodCoordinator) -> None:
+def test_completing_a_period_has_one_timeout_for_the_report_and_the_wait(cut_off: PeriodCoordinator) -> None:
     with pytest.raises(TimedOut, match="report of member m: is not in ZooKeeper after 0 s"):
         cut_off.current_period_complete(A, 0.0)
-    # Asked again, it is the same report: it is written by now, and the other members are waited for.
+    # The second call sends the same report. It is written by now, and the call waits for the other members.
     cut_off._state.set_finished(dict.fromkeys(A, 0), frozenset(A))
     with pytest.raises(TimedOut, match="member m: period 0 is still open after 0 s"):
         cut_off.current_period_complete(A, 0.0)
 
 
-def test_a_report_that_comes_late_is_reported(cut_off: PeriodCoordinator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_report_is_logged(cut_off: PeriodCoordinator, caplog: pytest.LogCaptureFixture) -> None:
     cut_off._state.set_open(OpenNode(HOURLY, 3, "m", 1, 0), PartitionsNode(3, frozenset(A)))
     assert cut_off.current_period_complete(A, 0.0).number == 3
     assert [record.message for record in caplog.records] == [

@@ -1,4 +1,4 @@
-"""Which groups a plan is about, as its options say: by name, by glob, or all."""
+"""Selection of a plan's groups: by name, by glob, or all groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_group_whose_name_looks_like_a_glob_is_found_by_its_name() -> None:
     assert options.literal_first(["job1"]).selects_group("job1")
 
 
-def test_the_plan_back_of_twenty_thousand_groups_is_not_quadratic() -> None:
+def test_the_reverse_plan_of_twenty_thousand_groups_is_not_quadratic() -> None:
     names = tuple(f"group-{n}" for n in range(20_000))
     options = PlanOptions(groups=names)
 
@@ -31,9 +31,9 @@ def test_the_plan_back_of_twenty_thousand_groups_is_not_quadratic() -> None:
     others = sum(options.selects_group(f"other-{n}") for n in range(20_000))
 
     assert (found, others) == (20_000, 0)
-    assert time.process_time() - began < 2  # name by name against each other it takes minutes
+    assert time.process_time() - began < 2  # a comparison of each name with every other takes minutes
 
 
-def test_options_are_equal_by_what_was_asked_for() -> None:
+def test_options_with_the_same_selection_are_equal() -> None:
     assert PlanOptions(groups=("a",)) == PlanOptions(groups=("a",))
     assert PlanOptions(groups=("a",)) != PlanOptions(groups=("b",))

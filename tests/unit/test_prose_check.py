@@ -51,6 +51,27 @@ def test_it_reads_docstrings_comments_and_messages(prose: ModuleType, tmp_path: 
     }
 
 
+def test_a_docstring_that_opens_with_a_relative_pronoun_is_flagged(prose: ModuleType) -> None:
+    for opening in ("What", "Who", "Whose", "Whoever", "Which"):
+        found = list(prose.problems(f"{opening} partitions a member owns."))
+        assert ("opening", opening) in [(rule.name, match) for rule, match in found]
+    assert list(prose.problems("The members whose partitions are lost.")) == []
+
+
+def test_code_scripts_tests_and_pages_are_checked(prose: ModuleType) -> None:
+    checked = {path.relative_to(prose.ROOT).as_posix() for path in prose.project_files()}
+    assert checked >= {
+        "offsetmgr/core/model.py",
+        "scripts/sizes.py",
+        "tests/conftest.py",
+        "tests/chaos/history.py",
+        "tests/unit/test_sizes_check.py",
+        "docs/reference/data-rules.md",
+    }
+    assert checked.isdisjoint(prose.UNCHECKED)
+    assert all(prose.UNCHECKED.values()), "each unchecked file has a reason"
+
+
 def test_it_ignores_code_in_documentation(prose: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("The option `what is` exists.\n\n```\nnobody\n```\n\nThen nobody answers.\n")

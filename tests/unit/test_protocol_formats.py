@@ -1,4 +1,4 @@
-"""The wire formats that are written by hand, against kio's generated readers and against published examples."""
+"""Hand-written wire formats, checked against kio's generated readers and against published examples."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ offsets = st.builds(
     st.none() | st.text(max_size=10),
 )
 def test_kio_reads_the_commits_that_we_encode(
-    wanted: dict[TopicPartition, OffsetAndMetadata], generation: int, member: str, instance: str | None
+    commits: dict[TopicPartition, OffsetAndMetadata], generation: int, member: str, instance: str | None
 ) -> None:
-    encoded = requests.offset_commit("the group", wanted, generation=generation, member_id=member, instance_id=instance)
+    encoded = requests.offset_commit(
+        "the group", commits, generation=generation, member_id=member, instance_id=instance
+    )
 
     read, length = entity_reader(OffsetCommitRequest)(encoded.body, 0)
 
@@ -70,7 +72,7 @@ def test_kio_reads_the_commits_that_we_encode(
         for part in topic.partitions
     }
     assert found == {
-        tp: (o.offset, o.metadata, -1 if o.leader_epoch is None else o.leader_epoch) for tp, o in wanted.items()
+        tp: (o.offset, o.metadata, -1 if o.leader_epoch is None else o.leader_epoch) for tp, o in commits.items()
     }
 
 

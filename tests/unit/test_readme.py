@@ -1,4 +1,4 @@
-"""The documentation: its generated parts are current, its links lead somewhere, its examples name real options."""
+"""The documentation: generated parts are current, links resolve, and examples use existing commands and options."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_the_generated_parts_are_current() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A project that holds the documentation alone."""
+    """A project that contains only the documentation."""
     shutil.copy(PROJECT / "README.md", tmp_path)
     shutil.copytree(PROJECT / "docs", tmp_path / "docs")
     return tmp_path
 
 
-def test_a_stale_help_is_found_by_the_check_and_repaired_by_the_generator(copy: Path) -> None:
+def test_the_check_finds_a_stale_help_and_the_generator_repairs_it(copy: Path) -> None:
     page = copy / "docs" / "reference" / "cli.md"
     good = page.read_text()
     page.write_text(good.replace("--all-groups", "--every-group"))
@@ -51,7 +51,7 @@ def test_a_stale_help_is_found_by_the_check_and_repaired_by_the_generator(copy: 
     assert page.read_text() == good
 
 
-def test_text_outside_the_markers_is_left_alone(copy: Path) -> None:
+def test_text_outside_the_markers_is_unchanged(copy: Path) -> None:
     page = copy / "README.md"
     good = page.read_text()
     page.write_text(good.replace("| `offsetmgr groups list` |", "| `offsetmgr groups old` |") + "\nOurs.\n")
@@ -72,14 +72,14 @@ def test_a_page_without_markers_is_an_error(copy: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub generates them."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     links = [(target, anchor) for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text())]
     wrong = []
     for target, anchor in links:

@@ -1,4 +1,4 @@
-"""``zk rebalance --simulate`` without servers: pictures of groups, what happens to them, files, and what is printed."""
+"""``zk rebalance --simulate`` without servers: snapshots of groups, predicted assignments, files, and output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERS = Subscription.static({"orders": 1})
 
 
 def owned(**threads: str) -> dict[TopicPartition, ThreadId | None]:
-    """``alpha="orders:0,1"``: thread 0 of that member owns these."""
+    """``alpha="orders:0,1"`` means that thread 0 of that member owns these partitions."""
     found: dict[TopicPartition, ThreadId | None] = {}
     for member, text in threads.items():
         topic, _, numbers = text.partition(":")
@@ -50,14 +50,14 @@ def group(
     return GroupSnapshot("g", dict.fromkeys(members, subscription), topics, owners, frozenset({1, 2}))
 
 
-def of_0_7(*members: str) -> GroupSnapshot:
+def group_of_0_7(*members: str) -> GroupSnapshot:
     partitions: dict[int, tuple[int, ...]] = {
         BrokerPartition(broker, n): (broker,) for broker in (0, 10) for n in range(2)
     }
     return GroupSnapshot("g", dict.fromkeys(members, ORDERS), {"orders": partitions}, None, frozenset({0, 10}))
 
 
-# --- what happens -------------------------------------------------------------------------------------
+# --- predictions -------------------------------------------------------------------------------------
 
 
 def test_a_second_member_takes_the_last_partitions_from_the_first() -> None:
@@ -68,24 +68,24 @@ def test_a_second_member_takes_the_last_partitions_from_the_first() -> None:
     assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
 
 
-def test_a_member_that_leaves_gives_all_to_the_others() -> None:
+def test_a_member_that_leaves_loses_all_partitions_to_the_others() -> None:
     before = group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))
     found = predict(before, changes.member_leaves(before, B), "range")
     assert found.after == owned(a="orders:0,1,2,3,4")
     assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
 
 
-def test_what_no_client_owned_is_gained_and_what_is_owned_for_nothing_is_lost() -> None:
+def test_unowned_partitions_are_gained_and_owned_partitions_without_a_subscription_are_lost() -> None:
     before = group(A, owners={**owned(a="orders:0,1"), TopicPartition("old", 0): ThreadId(A, 0)})
     assert predict(before, before, "range").moves == Moves(kept=2, rethreaded=0, moved=0, gained=3, lost=1)
 
 
-def test_an_owner_that_cannot_be_read_is_nobodys_thread() -> None:
+def test_an_unreadable_owner_counts_as_another_thread() -> None:
     before = group(A, owners={**owned(a="orders:0,1,2,3"), TopicPartition("orders", 4): None})
     assert predict(before, before, "range").moves == Moves(kept=4, rethreaded=0, moved=1, gained=0, lost=0)
 
 
-def test_without_owners_the_present_is_computed() -> None:
+def test_without_owners_the_present_assignment_is_computed() -> None:
     before = group(A, B)
     found = predict(before, changes.member_leaves(before, A), "range")
     assert not found.observed
@@ -93,20 +93,20 @@ def test_without_owners_the_present_is_computed() -> None:
     assert found.after == owned(b="orders:0,1,2,3,4")
 
 
-def test_a_topic_that_grows_moves_neighbours_too() -> None:
+def test_a_topic_that_grows_also_moves_neighbouring_partitions() -> None:
     before = group(A, B, partitions=4, owners=owned(a="orders:0,1", b="orders:2,3"))
     found = predict(before, changes.topic_grows(before, "orders", 6), "range")
     assert found.after == owned(a="orders:0,1,2", b="orders:3,4,5")
     assert found.moves == Moves(kept=3, rethreaded=0, moved=1, gained=2, lost=0)
 
 
-def test_a_topic_that_is_made_is_consumed_where_a_pattern_selects_it() -> None:
+def test_a_new_topic_is_consumed_if_a_pattern_selects_it() -> None:
     before = group(A, subscription=Subscription.white_list("orders.*"))
     after = changes.topic_grows(changes.topic_grows(before, "orders-eu", 1), "bills", 1)
     assert assignment(after, "range") == {**owned(a="orders:0,1,2,3,4"), **owned(a="orders-eu:0")}
 
 
-def test_a_topic_that_is_deleted_is_lost() -> None:
+def test_the_partitions_of_a_deleted_topic_are_lost() -> None:
     before = group(A, owners=owned(a="orders:0,1,2,3,4"))
     found = predict(before, changes.topic_is_deleted(before, "orders"), "range")
     assert found.moves == Moves(kept=0, rethreaded=0, moved=0, gained=0, lost=5)
@@ -120,7 +120,7 @@ def test_a_broker_that_stops_moves_nothing_since_0_8() -> None:
     assert after.leaders == {TopicPartition("orders", n): 2 for n in range(5)}
 
 
-def test_without_any_broker_members_change_nothing() -> None:
+def test_without_a_live_broker_the_members_do_not_rebalance() -> None:
     before = group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))
     after = changes.member_leaves(changes.broker_leaves(changes.broker_leaves(before, 1), 2), B)
     found = predict(before, after, "range")
@@ -129,7 +129,7 @@ def test_without_any_broker_members_change_nothing() -> None:
 
 
 def test_in_0_7_a_brokers_partitions_come_and_go_with_it() -> None:
-    before = of_0_7(A, B)
+    before = group_of_0_7(A, B)
     assert {tp.partition: owner.member_id for tp, owner in assignment(before, "clustered").items()} == {
         BrokerPartition(0, 0): A,
         BrokerPartition(0, 1): A,
@@ -142,7 +142,7 @@ def test_in_0_7_a_brokers_partitions_come_and_go_with_it() -> None:
     assert [str(one) for one in grown.partitions["orders"]] == ["0-0", "0-1", "2-0", "10-0", "10-1"]
 
 
-def test_a_registration_that_cannot_be_read_stops_everybody_until_its_member_leaves() -> None:
+def test_an_unreadable_registration_blocks_the_assignment_until_its_member_leaves() -> None:
     broken = GroupSnapshot("g", {A: ORDERS, B: None}, {"orders": {0: ()}}, None, None)
     with pytest.raises(AssignmentRefused) as refused:
         assignment(broken, "range")
@@ -150,7 +150,7 @@ def test_a_registration_that_cannot_be_read_stops_everybody_until_its_member_lea
     assert assignment(changes.member_leaves(broken, "beta"), "range") == owned(a="orders:0")
 
 
-def test_owners_tell_the_strategy() -> None:
+def test_the_strategy_is_inferred_from_the_owners() -> None:
     dealt = {TopicPartition("orders", n): ThreadId(m, 0) for n, m in enumerate([A, B, A, B, A])}
     assert matching_strategies(group(A, B, owners=dealt)) == ["roundrobin"]
     assert matching_strategies(group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))) == ["range"]
@@ -159,7 +159,7 @@ def test_owners_tell_the_strategy() -> None:
     assert matching_strategies(group(A)) == []
 
 
-def test_doubts_about_round_robin_are_reported() -> None:
+def test_ambiguities_of_round_robin_are_reported() -> None:
     topics = {name: {0: ()} for name in ("Aa", "BB")}
     both, one = Subscription.static({"Aa": 1, "BB": 1}), Subscription.static({"Aa": 1})
     snapshot = GroupSnapshot("g", {A: both, B: one}, topics, None, None)
@@ -170,7 +170,7 @@ def test_doubts_about_round_robin_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda g: changes.member_joins(g, A, ORDERS), f"member {A}: is already in the group"),
         (lambda g: changes.member_leaves(g, "gamma"), "member gamma: is not in group g"),
@@ -188,11 +188,11 @@ def test_doubts_about_round_robin_are_reported() -> None:
         ),
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused(change: object, told: str) -> None:
+def test_an_impossible_change_is_rejected(change: object, message: str) -> None:
     assert callable(change)
     with pytest.raises(UsageError) as refused:
         change(group(A, B))
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_a_change_that_makes_no_sense_is_refused(change: object, told: str) -> N
         (("--grow", "orders=150000", "--grow", "more=60000"), "all topics together 210,000, but at most 200,000"),
     ],
 )
-def test_more_than_any_cluster_has_is_refused_before_it_is_made(
+def test_a_number_beyond_any_cluster_is_rejected_before_the_simulation(
     options: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number with too many zeros once took all of a machine's memory."""
+    """Regression: a number with too many zeros used up the machine's memory."""
     file = saved(tmp_path, group(A, B))
     out, err = printed(capsys, "--from-file", file, "--simulate", *options, code=2)
     assert out == ""
@@ -214,7 +214,7 @@ def test_more_than_any_cluster_has_is_refused_before_it_is_made(
     assert "hint: check the number" in err
 
 
-def test_members_with_more_streams_together_than_any_group_has_are_refused() -> None:
+def test_a_group_with_too_many_streams_is_rejected() -> None:
     half = Subscription.static({"orders": 50_000})
     whole = group(A, B, subscription=half)
     assert sum(whole.streams()[A].values()) == 50_000
@@ -224,11 +224,11 @@ def test_members_with_more_streams_together_than_any_group_has_are_refused() -> 
 
 def test_a_partition_of_0_7_needs_its_broker() -> None:
     with pytest.raises(UsageError) as refused:
-        changes.topic_grows(of_0_7(A), "orders", 3)
+        changes.topic_grows(group_of_0_7(A), "orders", 3)
     assert str(refused.value) == "topic orders: partitions of Kafka 0.7 belong to a broker"
 
 
-def test_a_newcomer_subscribes_as_the_others_do() -> None:
+def test_a_new_member_copies_the_most_common_subscription() -> None:
     two, three = Subscription.static({"orders": 2}), Subscription.static({"orders": 3})
     crowd = GroupSnapshot("g", {"g_a": two, "g_b": three, "g_c": two, "g_d": None}, {}, None, None)
     assert changes.most_common_subscription(crowd) == two
@@ -245,13 +245,13 @@ def test_a_member_is_named_by_its_id_or_its_host(name: str) -> None:
     assert changes.member_named(group(A, B), name) == A
 
 
-def test_a_host_of_two_members_names_neither() -> None:
+def test_a_host_with_two_members_is_ambiguous() -> None:
     twin = A.replace("0a", "0c")
     with pytest.raises(UsageError, match=f"member alpha: is a host with several members: {A}, {twin}"):
         changes.member_named(group(A, twin), "alpha")
 
 
-def test_partitions_are_written_in_few_words() -> None:
+def test_partitions_are_written_as_ranges() -> None:
     numbers = [0, 1, 2, 5, 7, 8]
     assert partition_ranges(TopicPartition("t", n) for n in reversed(numbers)) == "t:0-2,5,7-8"
     assert partition_ranges([TopicPartition("b", 3), TopicPartition("a", 0)]) == "a:0 b:3"
@@ -280,7 +280,7 @@ pictures = st.builds(
 
 
 @given(pictures)
-def test_a_saved_snapshot_is_read_as_it_was(snapshot: GroupSnapshot) -> None:
+def test_a_saved_snapshot_is_read_back(snapshot: GroupSnapshot) -> None:
     assert decode("f", encode(snapshot, 1700000000000)) == snapshot
 
 
@@ -308,7 +308,7 @@ def test_a_damaged_file_is_a_typed_error_or_another_snapshot(data: bytes, at: in
         ({"brokers": [None]}, "its 'brokers' are not a list of numbers"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_reported(document: object, why: str) -> None:
+def test_the_defect_of_a_file_is_reported(document: object, why: str) -> None:
     whole = {"format": "offsetmgr-group", "version": 1, "group": "g", "members": {}, "topics": {}, "owners": None}
     changed = {**whole, **document} if isinstance(document, dict) and document else document
     with pytest.raises(MalformedData) as refused:
@@ -328,7 +328,7 @@ LISTED = [
 ]
 
 
-def test_what_zk_members_prints_is_a_snapshot_without_topics_and_owners() -> None:
+def test_the_output_of_zk_members_is_a_snapshot_without_topics_and_owners() -> None:
     found = decode("f", json.dumps(LISTED).encode(), "g")
     assert found == GroupSnapshot("g", {A: ORDERS, B: Subscription("white_list", {"(?=o)orders": 2})}, {}, None, None)
     with pytest.raises(UsageError, match="file f: has 2 groups"):
@@ -354,7 +354,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
-    out, told = printed(capsys, "--from-file", file, "--simulate", "--join", "g_x:2", "--leave", "beta")
+    out, err = printed(capsys, "--from-file", file, "--simulate", "--join", "g_x:2", "--leave", "beta")
     titles = "MEMBER-ID CHANGE BEFORE AFTER KEPT GAINED REVOKED PARTITIONS-BEFORE PARTITIONS-AFTER"
     assert [line.split() for line in out.splitlines()] == [
         titles.split(" "),
@@ -362,25 +362,25 @@ def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: py
         [B, "leaves", "2", "0", "0", "0", "2", "orders:3-4", "-"],
         ["g_x", "joins", "0", "3", "0", "3", "0", "-", "orders:2-4"],
     ]
-    assert told == "strategy range (inferred from the owners); 5 partitions: 2 stay, 3 move to another member\n"
+    assert err == "strategy range (inferred from the owners); 5 partitions: 2 stay, 3 move to another member\n"
 
 
-def test_json_of_partitions_says_what_becomes_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_partitions_lists_the_change_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, B, partitions=2, owners=owned(a="orders:0")))
-    out, told = printed(capsys, "--from-file", file, "--simulate", "--partitions", "--format", "json")
+    out, err = printed(capsys, "--from-file", file, "--simulate", "--partitions", "--format", "json")
     assert json.loads(out) == [
         {"topic": "orders", "partition": 0, "before": f"{A}-0", "after": f"{A}-0", "change": "kept"},
         {"topic": "orders", "partition": 1, "before": None, "after": f"{B}-0", "change": "gained"},
     ]
-    assert told == (
+    assert err == (
         "strategy range (the default; it cannot be inferred from the owners); 2 partitions: 1 stay, 1 had no owner\n"
     )
 
 
-def test_a_new_members_id_is_made_as_the_member_would_make_it(
+def test_a_new_members_id_is_generated_as_the_member_would_generate_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its place among the others depends on it: two on one host come after those that run there already."""
+    """The id determines the member's position: two new members on one host follow those that already run there."""
     file = saved(tmp_path, group(A, owners=owned(a="orders:0,1,2,3,4")))
     started = time.time_ns() // 1_000_000
     out, _ = printed(
@@ -394,56 +394,58 @@ def test_a_new_members_id_is_made_as_the_member_would_make_it(
     assert [row["partitions_after"] for row in rows] == ["orders:0-1", "orders:2-3", "orders:4"]
 
 
-def test_owned_as_divided_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_owners_that_match_the_assignment_are_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4")))
-    out, told = printed(capsys, "g", "--from-file", file, "--format", "csv")
+    out, err = printed(capsys, "g", "--from-file", file, "--format", "csv")
     assert out.splitlines() == [
         "member_id,note,owned,due,right,missing,wrong,partitions_owned,partitions_due",
         f"{A},,3,3,3,0,0,orders:0-2,orders:0-2",
         f"{B},,2,2,2,0,0,orders:3-4,orders:3-4",
     ]
-    assert told == "strategy range (inferred from the owners); 5 partitions: 5 owned as assigned\n"
+    assert err == "strategy range (inferred from the owners); 5 partitions: 5 owned as assigned\n"
 
 
-def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_owners_that_differ_from_the_assignment_are_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     owners = {**owned(a="orders:0,1,2,3"), TopicPartition("orders", 3): ThreadId("g_dead", 0)}
     file = saved(tmp_path, group(A, B, owners=owners))
-    out, told = printed(capsys, "--group", "g", "--from-file", file, code=1)
+    out, err = printed(capsys, "--group", "g", "--from-file", file, code=1)
     assert [line.split() for line in out.splitlines()[1:]] == [
         [A, "-", "3", "3", "3", "0", "0", "orders:0-2", "orders:0-2"],
         [B, "-", "0", "2", "0", "2", "0", "-", "orders:3-4"],
         ["g_dead", "is", "no", "live", "member", "1", "0", "0", "0", "1", "orders:3", "-"],
     ]
-    assert told == (
+    assert err == (
         "strategy range (the default; it cannot be inferred from the owners); 5 partitions: 3 owned as assigned, "
         "1 owned by another member than assigned, 1 without an owner: no member consumes them\n"
     )
 
 
-def test_a_snapshot_is_kept_in_a_new_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_is_saved_only_to_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, owners=owned(a="orders:0,1,2,3,4")))
     _, err = printed(capsys, "--from-file", file, "--save", file, code=1)
     assert err.splitlines() == [f"error: file {file}: exists already", "hint: choose another name"]
 
 
-def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_members_needs_the_numbers_of_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "members.json"
     file.write_text(json.dumps(LISTED[:1]))
-    out, told = printed(capsys, "--from-file", str(file), "--simulate", "--grow", "orders=3", "--format", "csv")
+    out, err = printed(capsys, "--from-file", str(file), "--simulate", "--grow", "orders=3", "--format", "csv")
     assert out.splitlines()[1:] == [f"{A},,3,3,3,0,0,orders:0-2,orders:0-2"]
-    assert told.splitlines()[0] == "before: computed, because the file contains no owners"
+    assert err.splitlines()[0] == "before: computed, because the file contains no owners"
     sizes = ("--grow", "orders=3", "--grow", "orders=4")
-    out, told = printed(
+    out, err = printed(
         capsys, "--from-file", str(file), "--simulate", *sizes, "--join", "g_x", "--topic", "orders", "--format", "csv"
     )
     assert out.splitlines()[1:] == [f"{A},,3,2,2,0,1,orders:0-2,orders:0-1", "g_x,joins,0,2,0,2,0,,orders:2-3"]
-    assert told.endswith("4 partitions: 2 stay, 1 move to another member, 1 had no owner\n")
-    _, told = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
-    assert told.splitlines()[-1] == "the partitions of topic orders are unknown"
+    assert err.endswith("4 partitions: 2 stay, 1 move to another member, 1 had no owner\n")
+    _, err = printed(capsys, "--from-file", str(file), "--simulate", "--format", "csv")
+    assert err.splitlines()[-1] == "the partitions of topic orders are unknown"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["g", "--join", "x"], "error: zk rebalance: changes can only be simulated"),
         (["g", "--group", "h"], "error: which group?: both g and --group h are given"),
@@ -457,8 +459,8 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     ],
 )
 def test_wrong_usage_is_reported(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = saved(tmp_path, group(A, owners={}))
     _, found = printed(capsys, *arguments, "--from-file", file, code=2)
-    assert found.splitlines()[0].replace(file, "FILE") == told
+    assert found.splitlines()[0].replace(file, "FILE") == message

@@ -35,7 +35,7 @@ all_formats = pytest.mark.parametrize("form", [make() for make in FORMATS.values
 
 
 def golden(name: str) -> list[dict[str, Any]]:
-    """The content of a file of golden records. ``written`` are the records whose bytes we also write."""
+    """Reads a file of golden records. ``written`` contains the records whose bytes offsetmgr also writes."""
     records: list[dict[str, Any]] = json.loads((GOLDEN / f"records-{name}.json").read_text())
     return records
 
@@ -73,7 +73,7 @@ def encoded(form: RecordFormat, kind: str, value: Any) -> bytes | None:
 
 
 @pytest.mark.parametrize(("name", "record"), [(name, record) for name in FORMATS for record in golden(name)])
-def test_golden_bytes_mean_what_they_meant(name: str, record: dict[str, Any]) -> None:
+def test_golden_bytes_are_decoded(name: str, record: dict[str, Any]) -> None:
     form, kind, data = record_format(name), record["kind"], bytes.fromhex(record["bytes"])
 
     found = decoded(form, kind, data)
@@ -86,12 +86,12 @@ def test_golden_bytes_mean_what_they_meant(name: str, record: dict[str, Any]) ->
         assert form.read_offset(data) == (found.offset, epoch, found.metadata)
 
 
-# --- what is written is read ------------------------------------------------------------------------
+# --- round trips ------------------------------------------------------------------------
 
 
 @all_formats
 @given(TEXT, TEXT, st.lists(COMMITS, max_size=5), TIMES, EXPIRIES)
-def test_a_commit_is_read_as_it_was_written(
+def test_a_commit_is_read_back(
     form: RecordFormat, group: str, topic: str, commits: list[PartitionCommit], time: int, expiry: int | None
 ) -> None:
     prefix = form.offset_prefix(group, topic)
@@ -112,7 +112,7 @@ def test_a_commit_is_read_as_it_was_written(
 
 @all_formats
 @given(TEXT, INT64.filter(lambda time: time != -1))
-def test_a_group_is_read_as_it_was_written(form: RecordFormat, group: str, last_active: int) -> None:
+def test_a_group_is_read_back(form: RecordFormat, group: str, last_active: int) -> None:
     key, value = form.encode_group(group, GroupValue(last_active))
 
     assert value is not None
@@ -241,7 +241,7 @@ def test_data_too_short_for_a_version_is_unreadable(form: RecordFormat) -> None:
                 read(data)
 
 
-# --- junk -------------------------------------------------------------------------------------------
+# --- invalid data -------------------------------------------------------------------------------------------
 
 
 def attempt(call: Any, data: bytes, *allowed: type[OffsetMgrError]) -> Any:
@@ -257,13 +257,13 @@ def check_key(form: RecordFormat, key: bytes) -> None:
     found = attempt(form.decode_key, key, CorruptData, FormatMismatch)
     if isinstance(found, OffsetKey):
         assert parts is not None
-        assert parts[0] + form.partition_suffix(parts[1]) == key  # or its tombstone would delete another key
+        assert parts[0] + form.partition_suffix(parts[1]) == key  # otherwise its tombstone would delete another key
         assert parts[1] == found.partition
         if form.name == "avro" or key[1] == 1:
             assert parts[0] == form.offset_prefix(found.group, found.topic)
     elif found is FormatMismatch:
         assert parts is FormatMismatch
-    elif found is CorruptData:  # of an offset, unless only its names are no text; of a group
+    elif found is CorruptData:  # an offset key (a tuple if only its names are not text) or a group key
         assert parts is CorruptData or parts is None or isinstance(parts, tuple)
     else:
         assert parts is None
@@ -281,7 +281,7 @@ def check_value(form: RecordFormat, value: bytes) -> None:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Cut, lengthened, with other bytes in it, or parts of it moved."""
+    """The data truncated, extended, with bytes removed, or with other bytes."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         at = rng.randrange(len(changed) + 1)
@@ -300,7 +300,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 @all_formats
-def test_25000_broken_keys_and_values_are_typed_errors_or_something_else_that_is_whole(form: RecordFormat) -> None:
+def test_25000_mutated_keys_and_values_are_typed_errors_or_valid_records(form: RecordFormat) -> None:
     rng = random.Random(20240229)
     originals = [(record["kind"], bytes.fromhex(record["bytes"])) for record in golden(form.name)]
 
@@ -332,6 +332,6 @@ def test_every_truncation_is_unreadable(form: RecordFormat) -> None:
 @example(b"\x80" * 12, b"\x4f\x00")
 @example(b"\xff" * 10 + b"\x01", b"\x4f\x00")
 @example(b"\x00" * 10 + b"\x7f\xff\xff\xff\xff\x7f", b"\x00\x04")
-def test_arbitrary_bytes_are_typed_errors_or_whole(form: RecordFormat, data: bytes, version: bytes) -> None:
+def test_arbitrary_bytes_are_typed_errors_or_valid_records(form: RecordFormat, data: bytes, version: bytes) -> None:
     check_key(form, version + data)
     check_value(form, version + data)

@@ -1,4 +1,4 @@
-"""The table of what each forwarded API names, and the refusals that it makes, in every version of every API."""
+"""The table of the resources that each forwarded API names, and its refusals, in every version of every API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMELESS = {"transactional_id_pattern", "topic_authorized_operations", "include_
 
 
 def sample(schema: Any) -> Message:
-    """A message with one item in each array, and names in it."""
+    """A message with one item in each array and with sample names."""
     message: Message = {}
     hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
@@ -68,7 +68,7 @@ def _value(kind: str) -> Any:
 
 
 def fields(schema: Any) -> set[str]:
-    """The fields that may name something, those of nested messages too."""
+    """The fields that may name a resource, also those of nested messages."""
     found = set()
     for field, hint in typing.get_type_hints(schema).items():
         kinds = [hint, *typing.get_args(hint)]
@@ -81,13 +81,13 @@ def fields(schema: Any) -> set[str]:
     return found
 
 
-def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
+def test_every_api_that_the_relay_forwards_is_in_the_table() -> None:
     assert API_RESOURCES.keys() == FORWARDED.keys()
     assert {key: FORWARDED[key][0] for key in ADMIN_APIS} == ADMIN_APIS
 
 
 def test_an_api_without_an_entry_is_rejected() -> None:
-    """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
+    """Such as APIs between brokers and controllers, offsets in transactions, other clients' transactions, features."""
     unused: Any = None
     request_filter = RequestFilter(
         unused, unused, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-shard-group-")
@@ -98,35 +98,35 @@ def test_an_api_without_an_entry_is_rejected() -> None:
             with pytest.raises(InvalidRequest, match=f"API {key}: the relay cannot determine which"):
                 request_filter.filter(request, unused)
     assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}
-    assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topic_ids"
+    assert FORWARDED[1][1] == 15, "a newer Fetch has another header: see topic_ids"
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_the_table_knows_every_field_that_names_something(key: int, version: int) -> None:
+def test_the_table_covers_every_field_that_names_a_resource(key: int, version: int) -> None:
     resources = API_RESOURCES[key]
     named = fields(load_request_schema(key, version))
     known = {*resources.items, resources.name, resources.transactional_id, "topic_id", "resource_type"}
     elsewhere = {
-        1: {"forgotten_topics_data"},  # ends the fetching of a topic
+        1: {"forgotten_topics_data"},  # topics that the client stops fetching
         34: {"topics"},  # within directories
-        55: {"topics", "topic_name"},  # of the controllers' own log
+        55: {"topics", "topic_name"},  # topics of the controllers' own log
         74: {"resource_types"},
-        75: {"cursor", "topic_name"},  # where a list goes on: the answer is looked at
+        75: {"cursor", "topic_name"},  # the next position in a list; the relay checks the response
     }
     assert named <= known | elsewhere.get(key, set())
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_error_items_are_encoded_in_the_place_of_the_brokers_items(key: int, version: int) -> None:
+def test_error_items_are_encoded_in_place_of_the_brokers_items(key: int, version: int) -> None:
     resources = API_RESOURCES[key]
     body = encode_request(key, version, sample(load_request_schema(key, version)))
-    asked = decode_request(key, version, body, 0)
-    items = requested_items(resources, asked)
+    decoded = decode_request(key, version, body, 0)
+    items = requested_items(resources, decoded)
     assert items is None or not resources.items or len(items) == 1
-    assert decode_request(key, version, encode_request(key, version, with_items(resources, asked, [])), 0) is not None
+    assert decode_request(key, version, encode_request(key, version, with_items(resources, decoded, [])), 0) is not None
     if key in (71, 72):
         return
-    message = error_response(resources, asked, [29] * len(items or ()), 31)
+    message = error_response(resources, decoded, [29] * len(items or ()), 31)
     answer = decode_response(key, version, encode_response(key, version, message), 0)
     found = list(_codes(answer))
     if resources.error_item is not None and items:

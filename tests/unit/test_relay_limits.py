@@ -1,6 +1,6 @@
-"""Large requests through the relay: what reads and writes them is done a little at a time, or in the codec thread.
+"""Large requests through the relay are read and written in small steps, or in the codec thread.
 
-No broker: `Broker` stands for one.
+No broker runs: `Broker` is a fake.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from listening import USUAL, Listening, MemoryBackend, WireClient, read_response
+from memory_listener import DEFAULT_FIELDS, MemoryBackend, MemoryListener, WireClient, read_response
 
 from offsetmgr.kafka.protocol import schema_codec
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
@@ -55,14 +55,14 @@ ANSWERS: dict[int, Message] = {
 
 
 class Broker:
-    """A fake of `UpstreamRegistry`, `ClientUpstreams`, `UpstreamConnection` and `Brokers`. Answers at once, and records
-    the requests."""
+    """A fake of `UpstreamRegistry`, `ClientUpstreams`, `UpstreamConnection` and `Brokers`. It answers at once and
+    records the requests."""
 
     address = None
     closed = False
 
     def __init__(self) -> None:
-        self.asked: list[ApiRequest] = []
+        self.requests: list[ApiRequest] = []
         self.brokers = self
 
     def of(self, _connection: Any) -> Broker:
@@ -82,7 +82,7 @@ class Broker:
         return future
 
     def forward(self, request: ApiRequest) -> Frame:
-        self.asked.append(request)
+        self.requests.append(request)
         return response_frame(request, ANSWERS[request.api_key])
 
     async def record(self, _brokers: Any) -> None:
@@ -92,14 +92,14 @@ class Broker:
         return 9200 + node_id
 
     def message(self, number: int) -> Message:
-        """A request that it was asked."""
-        request = self.asked[number]
+        """Decodes the recorded request with this index."""
+        request = self.requests[number]
         at = request.body(flexible=request_is_flexible(request.api_key, request.version))
         return decode_request(request.api_key, request.version, request.frame, at)
 
 
 class Coordinators:
-    """The real coordinators: groups whose names begin with ``m`` have a member."""
+    """A fake of the real coordinators. Groups whose names begin with ``m`` have a member."""
 
     def __init__(self) -> None:
         self.described = 0
@@ -124,8 +124,8 @@ class Coordinators:
 
 
 class Turns:
-    """Counts what is done within one turn of the listener's event loop: the items of arrays that are encoded, and what
-    tests ask it to count. ``most`` is the largest count."""
+    """Counts the work within one turn of the listener's event loop: the encoded items of arrays, and the calls that a
+    test registers with `count`. ``most`` is the largest count."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
@@ -161,8 +161,8 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-class Relayed(Listening):
-    """A listener with the relay's parts before a `Broker`."""
+class Relayed(MemoryListener):
+    """A listener with the relay's parts in front of a fake `Broker`."""
 
     def __init__(self, rules: AuthorizationRules | None = None) -> None:
         self.broker, self.coordinators = Broker(), Coordinators()
@@ -221,7 +221,7 @@ def test_too_many_groups_are_all_rejected_without_a_request_to_the_coordinator(r
 
 @pytest.mark.parametrize("number", [3_000, MANY])
 def test_groups_are_described_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """As many as the Java tools ask for; and so many that the request is just not a large one."""
+    """With as many groups as the Java tools request, and with the most that do not make the request a large one."""
     names = [f"{'mg'[n % 2]}{n}" for n in range(number)]
     turns = Turns(monkeypatch)
     turns.count(schema_codec._Schema, "encode_items", lambda _schema, _field, items: len(items))
@@ -263,8 +263,8 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
 # --- filtered requests ---------------------------------------------------------------------------
 
 
-def watched(turns: Turns) -> None:
-    """Counts the bytes that are decoded and the items that are judged on the event loop."""
+def count_filter_work(turns: Turns) -> None:
+    """Counts the bytes that are decoded and the items that are checked on the event loop."""
     turns.count(request_filter, "decode_request", lambda _key, _version, frame, _at: len(frame))
     turns.count(request_filter, "fetched_ids", lambda frame, *_: len(frame))
     turns.count(RequestFilter, "_code", lambda *_: 1)
@@ -275,7 +275,7 @@ def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
 ) -> None:
     relayed.ids._names = dict.fromkeys(IDS, "orders")
     turns = Turns(monkeypatch)
-    watched(turns)
+    count_filter_work(turns)
     with WireClient(relayed.port) as client:
         client.ask(FETCH, 13, fetch_of(IDS))
     assert len(relayed.broker.message(0)["topics"]) == MANY
@@ -291,7 +291,7 @@ def test_a_large_fetch_of_unknown_ids_is_checked_in_the_codec_thread(
 
     monkeypatch.setattr(relayed.ids, "resolve", resolve)
     turns = Turns(monkeypatch)
-    watched(turns)
+    count_filter_work(turns)
     with WireClient(relayed.port) as client:
         answer = client.ask(FETCH, 13, fetch_of(IDS))
     codes = {topic["topic_id"]: topic["partitions"][0]["error_code"] for topic in answer["responses"]}
@@ -304,11 +304,11 @@ def test_a_large_fetch_of_unknown_ids_is_checked_in_the_codec_thread(
 def test_a_large_produce_is_read_in_the_codec_thread_and_not_overtaken(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Sequence numbers of producers have the order of their requests."""
+    """Producers' sequence numbers follow the order of their requests."""
     topics = [produced(f"t{n}") for n in range(MANY)]
     topics.append(produced(TOPIC) if where == "a topic" else produced("last", TOPIC.encode()))
     turns = Turns(monkeypatch)
-    watched(turns)
+    count_filter_work(turns)
     with WireClient(relayed.port) as client:
         client.send(PRODUCE, 9, produce_of([produced("before")]))
         client.send(PRODUCE, 9, produce_of(topics))
@@ -318,7 +318,7 @@ def test_a_large_produce_is_read_in_the_codec_thread_and_not_overtaken(
         client.receive()
     expected = [[TOPIC_FORBIDDEN]] if where == "a topic" else []
     assert [[part["error_code"] for part in t["partition_responses"]] for t in answer["responses"]] == expected
-    assert [request.correlation for request in relayed.broker.asked] == [1, 2, 3]
+    assert [request.correlation for request in relayed.broker.requests] == [1, 2, 3]
     assert len(relayed.broker.message(1)["topic_data"]) == MANY + (where == "a record")
     assert turns.most <= LARGE_BYTES
 
@@ -329,15 +329,15 @@ def test_a_rejected_large_produce_with_acks_0_closes_the_connection(
     topics = [produced(f"t{n}") for n in range(MANY)]
     with WireClient(relayed.port) as client:
         client.send(PRODUCE, 9, produce_of([*topics, produced(TOPIC)], acks=0))
-        assert client.hung_up()
-    assert relayed.broker.asked == []
+        assert client.is_disconnected()
+    assert relayed.broker.requests == []
 
 
 def test_a_malformed_large_request_closes_the_connection(relayed: Relayed) -> None:
     body = encode_request(PRODUCE, 9, produce_of([produced(f"t{n}") for n in range(MANY)]))
     with WireClient(relayed.port) as client, WireClient(relayed.port) as other:
         client.send(PRODUCE, 9, body[:-10] + TOPIC.encode())
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(PRODUCE, 9, produce_of([produced("t")]))
 
 
@@ -346,7 +346,7 @@ def test_a_request_that_is_slow_to_check_goes_to_the_codec_thread(
 ) -> None:
     names = ["t"] * 7_500 + [TOPIC]
     turns = Turns(monkeypatch)
-    watched(turns)
+    count_filter_work(turns)
     with WireClient(relayed.port) as client:
         client.send(DELETE_TOPICS, 5, body := encode_request(DELETE_TOPICS, 5, {"topic_names": names, "timeout": 1}))
         client.receive()
@@ -358,7 +358,7 @@ def test_a_request_that_is_slow_to_check_goes_to_the_codec_thread(
 def test_a_large_admin_request_is_checked_and_rejected_in_the_codec_thread(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """All of it, and all but one name."""
+    """The request names many topics, and the rules allow only one of them."""
     allowed = AuthorizationRules([Rule(frozenset({"*"}), (), ("t7",), frozenset(), frozenset({DELETE_TOPICS}))])
     names = [f"t{n}" for n in range(MANY)]
     message = {
@@ -366,7 +366,7 @@ def test_a_large_admin_request_is_checked_and_rejected_in_the_codec_thread(
     }  # fmt: skip
     with Relayed(allowed) as relayed, WireClient(relayed.port) as client:
         turns = Turns(monkeypatch)
-        watched(turns)
+        count_filter_work(turns)
         answer = client.ask(DELETE_TOPICS, version, message)
         assert {topic["name"] for topic in answer["responses"]} == {*names} - {"t7"}
         assert {topic["error_code"] for topic in answer["responses"]} == {TOPIC_FORBIDDEN}
@@ -383,11 +383,11 @@ def test_the_coordinators_of_many_transactions_are_decoded_in_the_codec_thread(
     with WireClient(relayed.port) as client:
         answer = client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(MANY)]})
         assert {(found["host"], found["port"]) for found in answer["coordinators"]} == {("127.0.0.1", 9201)}
-        assert len(relayed.broker.asked) == 1
+        assert len(relayed.broker.requests) == 1
         many = {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(50_001)]}
         codes = {found["error_code"] for found in client.ask(FIND_COORDINATOR, 4, many)["coordinators"]}
     assert codes == {INVALID_REQUEST}
-    assert len(relayed.broker.asked) == 1
+    assert len(relayed.broker.requests) == 1
     assert turns.most <= 100
 
 
@@ -399,7 +399,7 @@ def test_metadata_of_many_topics_is_encoded_again_in_the_codec_thread(
     turns = Turns(monkeypatch)
     turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
-        answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
+        answer = client.ask(METADATA, version, {**DEFAULT_FIELDS, "topics": topics, "allow_auto_topic_creation": False})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]
     assert len(relayed.broker.message(0)["topics"]) == MANY
     assert turns.most <= 100

@@ -1,4 +1,4 @@
-"""The relay's pure parts: who may commit, what is replaced in Metadata, what is read of group requests as they pass."""
+"""The relay's pure parts: the fence for commits, the rewrite of Metadata, and the parsing of group requests."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class KnownMember:
         return self.fence.check_commit("g", ownership_epoch, generation, member, now)
 
 
-# --- who may commit -------------------------------------------------------------------------------
+# --- commits of members -------------------------------------------------------------------------------
 
 
-def test_a_member_that_was_synced_may_commit_while_that_is_fresh() -> None:
+def test_a_synced_member_may_commit_until_its_evidence_expires() -> None:
     known = KnownMember()
     assert known.check(now=EVIDENCE_LIFETIME_S - 0.01) == 0
-    assert known.check(now=EVIDENCE_LIFETIME_S) is None, "C must be asked again"
+    assert known.check(now=EVIDENCE_LIFETIME_S) is None, "the coordinator must confirm the member again"
 
 
 def test_a_newer_generation_ends_the_older_one_at_once() -> None:
     known = KnownMember()
     known.fence.on_join_response("g", OWNERSHIP_EPOCH, 6, static=False)
     assert known.check(5) == ILLEGAL_GENERATION
-    assert known.check(6, "n") == REBALANCING, "until C has written the generation down"
+    assert known.check(6, "n") == REBALANCING, "the coordinator has not stored the generation yet"
     known.fence.on_sync_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 6, "n", 0.0)
     assert known.check(6, "n") == 0
 
@@ -72,31 +72,31 @@ def test_a_late_response_is_no_evidence() -> None:
     assert known.check(5) == ILLEGAL_GENERATION
 
 
-def test_a_static_member_that_is_replaced_is_asked_about_though_the_generation_is_the_same() -> None:
+def test_a_replaced_static_member_needs_new_evidence_within_the_same_generation() -> None:
     known = KnownMember()
     evidence_epoch = known.evidence_epoch()
     known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=True)
     known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
     known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 0.0)
-    assert known.check() is None, "a Heartbeat alone does not bring it back"
+    assert known.check() is None, "a Heartbeat alone does not restore the evidence"
     assert not known.fence.heartbeat_suffices("g", OWNERSHIP_EPOCH, 5, "m", 0.0)
 
 
-def test_a_dynamic_member_of_the_same_generation_ends_nothing() -> None:
+def test_a_join_of_a_dynamic_member_in_the_same_generation_keeps_the_evidence() -> None:
     known = KnownMember()
     known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
     assert known.check() == 0
 
 
-def test_heartbeats_prolong_without_a_gap_as_long_as_a_session() -> None:
+def test_heartbeats_extend_the_evidence_unless_a_gap_is_as_long_as_a_session() -> None:
     known = KnownMember()
     known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 3.0)
     assert known.check(now=4.0) == 0
     known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 8.0)
-    assert known.check(now=8.0) is None, "it may have been thrown out meanwhile"
+    assert known.check(now=8.0) is None, "the coordinator may have removed the member meanwhile"
 
 
-def test_short_sessions_make_evidence_short() -> None:
+def test_a_short_session_timeout_shortens_the_evidence() -> None:
     known = KnownMember()
     known.fence.on_join_request("g", OWNERSHIP_EPOCH, 1.0)
     assert (known.check(now=0.4), known.check(now=0.6)) == (0, None)
@@ -105,11 +105,13 @@ def test_short_sessions_make_evidence_short() -> None:
 def test_a_new_ownership_epoch_starts_without_evidence() -> None:
     known = KnownMember()
     assert known.check(ownership_epoch=2) is None
-    assert not known.fence.on_member_proof("g", 2, known.evidence_epoch(), 5, "m", 0.0), "asked in the tenure before"
-    assert known.check(4, ownership_epoch=2) is None, "not even which generations are over"
+    assert not known.fence.on_member_proof("g", 2, known.evidence_epoch(), 5, "m", 0.0), (
+        "the proof was requested in the epoch before"
+    )
+    assert known.check(4, ownership_epoch=2) is None, "the ended generations are unknown as well"
 
 
-def test_a_proof_tells_the_newest_generation() -> None:
+def test_a_member_proof_sets_the_newest_generation() -> None:
     fence = MemberFence()
     assert fence.on_member_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), 7, "m", 0.0)
     assert fence.check_commit("g", OWNERSHIP_EPOCH, 7, "m", 0.0) == 0
@@ -135,14 +137,14 @@ def test_evidence_of_an_empty_group_drops_its_members() -> None:
     assert known.check(now=0.5) is None
 
 
-def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
+def test_a_join_invalidates_pending_evidence_of_an_empty_group() -> None:
     fence = MemberFence()
     evidence_epoch = fence.evidence_epoch("g", OWNERSHIP_EPOCH)
     fence.on_join_response("g", OWNERSHIP_EPOCH, 1, static=False)
     assert not fence.on_group_proof("g", OWNERSHIP_EPOCH, evidence_epoch, empty=True, sent=0.0)
 
 
-def test_after_a_leave_the_coordinator_is_asked_again() -> None:
+def test_a_leave_invalidates_the_evidence() -> None:
     known = KnownMember()
     evidence_epoch = known.evidence_epoch()
     known.fence.on_leave("g")
@@ -164,7 +166,7 @@ def test_groups_without_fresh_evidence_are_forgotten_once_there_are_many() -> No
 
 
 def metadata_answer(version: int) -> bytes:
-    """A whole answer with two brokers and a topic."""
+    """A complete response with two brokers and a topic."""
     message: dict[str, Any] = {
         "brokers": [
             {"node_id": 1, "host": "real-1", "port": 9092, "rack": "r1"},
@@ -220,8 +222,8 @@ def request(api_key: int, version: int, message: dict[str, Any]) -> ApiRequest:
     return ApiRequest(connection, struct.pack(">i", len(head) + len(body)) + head + body)
 
 
-WHO = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
-REST = {
+MEMBER_FIELDS = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
+OTHER_FIELDS = {
     ApiKey.JOIN_GROUP: {
         "session_timeout": 45_000, "rebalance_timeout": 1, "protocol_type": "consumer", "protocols": [], "reason": None
     },
@@ -234,20 +236,20 @@ EVERY = [(key, version) for key, highest in group_requests.MAX_VERSIONS.items() 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
 def test_group_requests_are_read_in_every_version(key: int, version: int) -> None:
-    asked = group_requests.read_request(request(key, version, {**WHO, **REST[key]}))
-    assert asked.group == "g"
+    parsed = group_requests.read_request(request(key, version, {**MEMBER_FIELDS, **OTHER_FIELDS[key]}))
+    assert parsed.group == "g"
     if key == ApiKey.LEAVE_GROUP:
         return
-    assert asked.member_id == "m" * 200
+    assert parsed.member_id == "m" * 200
     static = version >= (5 if key == ApiKey.JOIN_GROUP else 3)
-    assert asked.instance_id == ("i" if static else None)
-    assert (asked.generation, asked.session_seconds) == ((-1, 45.0) if key == ApiKey.JOIN_GROUP else (8, None))
+    assert parsed.instance_id == ("i" if static else None)
+    assert (parsed.generation, parsed.session_seconds) == ((-1, 45.0) if key == ApiKey.JOIN_GROUP else (8, None))
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
 def test_error_responses_can_be_decoded_in_every_version(key: int, version: int) -> None:
-    asked = request(key, version, {**WHO, **REST[key]})
-    body = group_requests.error_response(asked, 16, "m" * 200)
+    group_request = request(key, version, {**MEMBER_FIELDS, **OTHER_FIELDS[key]})
+    body = group_requests.error_response(group_request, 16, "m" * 200)
     answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
     assert answer.error_code == 16
     if key == ApiKey.JOIN_GROUP:
@@ -271,11 +273,11 @@ def test_responses_are_parsed_in_every_version(key: int, version: int) -> None:
         assert group_requests.read_joined(version, frame) == (27, 31)
 
 
-# --- what is forwarded ----------------------------------------------------------------------------
+# --- forwarded APIs ----------------------------------------------------------------------------
 
 
 def field_names(schema: Any) -> set[str]:
-    """The names of a message's fields, those of the messages within it among them."""
+    """The names of a message's fields, also those of nested messages."""
     names = set()
     for field, hint in typing.get_type_hints(schema).items():
         names.add(field)
@@ -287,10 +289,10 @@ def field_names(schema: Any) -> set[str]:
 
 @pytest.mark.parametrize("key", FORWARDED)
 def test_no_forwarded_version_names_a_broker_or_a_group(key: int) -> None:
-    """Tagged fields among them: those of Produce from version 10 and Fetch from 16 name new leaders (KIP-951)."""
+    """Also in tagged fields: those of Produce from version 10 and Fetch from 16 name new leaders (KIP-951)."""
     checked = 0
     for version in range(FORWARDED[key][1] + 1):
-        with contextlib.suppress(UnknownEntity):  # a version that Kafka 4 has removed, and kio with it
+        with contextlib.suppress(UnknownEntity):  # a version that Kafka 4 and kio have removed
             assert "group_id" not in field_names(load_request_schema(key, version))
             assert not field_names(load_response_schema(key, version)) & {"host", "node_endpoints", "listeners"}
             checked += 1

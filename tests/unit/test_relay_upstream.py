@@ -1,4 +1,4 @@
-"""What a broker sends arrives byte for byte, however the network cuts it, and in the client's own time."""
+"""The relay forwards a broker's responses byte for byte, in any chunks, when the client's turn comes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Listener:
 
 
 class Client:
-    """The client's connection, as far as an upstream knows it."""
+    """The client's connection, as far as an upstream connection uses it."""
 
     def __init__(self) -> None:
         self.listener = Listener()
         self.unsent = 0
-        self.was_cut = False
+        self.aborted = False
 
     def abort(self) -> None:
-        self.was_cut = True
+        self.aborted = True
 
 
 class Sink:
-    """Where a streamed answer goes; the next one begins when it ends, as in a pipeline."""
+    """The sink of a streamed response. When the response ends, the next one begins, as in a pipeline."""
 
-    def __init__(self, story: Story, full: bool = False) -> None:
-        self.story = story
+    def __init__(self, exchange: Exchange, full: bool = False) -> None:
+        self.exchange = exchange
         self.full = full
         self.data = b""
         self.ended = False
@@ -48,15 +48,15 @@ class Sink:
 
     def end(self) -> None:
         self.ended = True
-        self.story.answers.append(self.data)
-        self.story.begin_next()
+        self.exchange.answers.append(self.data)
+        self.exchange.begin_next()
 
     def abort(self) -> None:
         raise AssertionError
 
 
 class Unconnected(UpstreamConnection):
-    """Its bytes come from the test."""
+    """An upstream connection that receives its bytes from the test."""
 
     async def _connect(self, security: Security) -> None:
         pass
@@ -70,11 +70,11 @@ class Unconnected(UpstreamConnection):
             data = data[size:]
 
 
-class Story:
+class Exchange:
     def __init__(self) -> None:
         self.client = Client()
-        whoever: Any = self.client
-        self.upstream = Unconnected(whoever, Address("x", 1), Security(), ReadBuffer())
+        client: Any = self.client
+        self.upstream = Unconnected(client, Address("x", 1), Security(), ReadBuffer())
         self.answers: list[bytes] = []
         self.waiting: list[ForwardedResponse] = []
         self.sinks: list[Sink] = []
@@ -103,15 +103,15 @@ BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 
 
 @given(BODIES, st.lists(st.integers(1, 60), max_size=60), st.integers(0, 8))
-def test_frames_arrive_whole_and_in_order_however_they_are_cut(
+def test_frames_arrive_complete_and_in_order_in_any_chunks(
     bodies: list[bytes], cuts: list[int], begins_after: int
 ) -> None:
-    """The first answer's turn may come late: what was sent by then is kept."""
+    """The turn of the first response may come late: the connection keeps the bytes received before."""
 
     async def run() -> None:
-        story = Story()
+        exchange = Exchange()
         for number in range(len(bodies)):
-            story.forward(number)
+            exchange.forward(number)
         sent = b"".join(frame(number, body) for number, body in enumerate(bodies))
         pieces, at = [], 0
         for size in cuts:
@@ -120,31 +120,31 @@ def test_frames_arrive_whole_and_in_order_however_they_are_cut(
         pieces.append(sent[at:])
         for number, piece in enumerate(pieces):
             if number == begins_after:
-                story.begin_next()
-            story.upstream.receive(piece)
+                exchange.begin_next()
+            exchange.upstream.receive(piece)
         if begins_after >= len(pieces):
-            story.begin_next()
-        assert story.answers == [frame(number, body) for number, body in enumerate(bodies)]
-        assert not story.client.was_cut
+            exchange.begin_next()
+        assert exchange.answers == [frame(number, body) for number, body in enumerate(bodies)]
+        assert not exchange.client.aborted
 
     asyncio.run(run())
 
 
 @given(st.lists(st.integers(1, 9), max_size=20))
-def test_answers_that_are_read_are_collected_between_those_that_pass(cuts: list[int]) -> None:
+def test_responses_for_the_manager_are_collected_between_forwarded_ones(cuts: list[int]) -> None:
     async def run() -> None:
-        story = Story()
-        story.forward(1)
-        story.begin_next()
-        read = story.upstream.ask(request(2))
-        story.forward(3)
+        exchange = Exchange()
+        exchange.forward(1)
+        exchange.begin_next()
+        read = exchange.upstream.ask(request(2))
+        exchange.forward(3)
         sent = frame(1, b"one") + frame(2, b"two") + frame(3, b"three")
         for size in [*cuts, len(sent)]:
             piece, sent = sent[:size], sent[size:]
-            story.upstream.receive(piece)
+            exchange.upstream.receive(piece)
         assert await read == frame(2, b"two")
-        assert story.answers[0] == frame(1, b"one")
-        assert story.answers[1:] == [frame(3, b"three")]
+        assert exchange.answers[0] == frame(1, b"one")
+        assert exchange.answers[1:] == [frame(3, b"three")]
 
     asyncio.run(run())
 
@@ -152,7 +152,7 @@ def test_answers_that_are_read_are_collected_between_those_that_pass(cuts: list[
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param(frame(8, b""), id="an answer to nothing that was asked"),
+        pytest.param(frame(8, b""), id="an answer without a request"),
         pytest.param(struct.pack(">ii", 3, 7), id="a length that is too short"),
         pytest.param(struct.pack(">ii", -1, 7), id="a negative length"),
         pytest.param(frame(7, b"x") + frame(7, b"x"), id="one answer too many"),
@@ -160,49 +160,49 @@ def test_answers_that_are_read_are_collected_between_those_that_pass(cuts: list[
 )
 def test_a_malformed_response_closes_both_connections(sent: bytes) -> None:
     async def run() -> None:
-        story = Story()
-        story.forward(7)
-        story.begin_next()
-        story.upstream.receive(sent)
-        assert (story.upstream.closed, story.client.was_cut) == (True, True)
+        exchange = Exchange()
+        exchange.forward(7)
+        exchange.begin_next()
+        exchange.upstream.receive(sent)
+        assert (exchange.upstream.closed, exchange.client.aborted) == (True, True)
 
     asyncio.run(run())
 
 
 def test_a_broken_connection_fails_the_requests_in_flight() -> None:
     async def run() -> None:
-        story = Story()
-        asked = story.upstream.ask(request(7))
-        story.upstream.connection_lost(None)
+        exchange = Exchange()
+        pending = exchange.upstream.ask(request(7))
+        exchange.upstream.connection_lost(None)
         with pytest.raises(Unreachable):
-            await asked
+            await pending
         with pytest.raises(Unreachable):
-            await story.upstream.ask(request(8))
-        assert story.client.was_cut
+            await exchange.upstream.ask(request(8))
+        assert exchange.client.aborted
 
     asyncio.run(run())
 
 
-def test_an_idle_connection_that_the_broker_closes_does_not_cost_the_managers_clients_theirs() -> None:
+def test_an_idle_connection_that_the_broker_closes_does_not_disconnect_the_managers_clients() -> None:
     async def run(node_id: int | None) -> bool:
-        story = Story()
-        story.client.listener.node_id = node_id
-        story.upstream.connection_lost(None)
-        return story.client.was_cut
+        exchange = Exchange()
+        exchange.client.listener.node_id = node_id
+        exchange.upstream.connection_lost(None)
+        return exchange.client.aborted
 
     assert (asyncio.run(run(None)), asyncio.run(run(3))) == (False, True)
 
 
-def test_what_the_socket_could_not_take_is_not_overwritten_by_what_comes_next() -> None:
+def test_unsent_bytes_are_not_overwritten_by_the_next_ones() -> None:
     async def run() -> None:
-        story = Story()
-        story.forward(1)
-        story.begin_next()
+        exchange = Exchange()
+        exchange.forward(1)
+        exchange.begin_next()
         kept: list[memoryview] = []
-        story.sinks[0].write = lambda data: kept.append(memoryview(data))  # type: ignore[method-assign]
-        story.client.unsent = 5
-        story.upstream.receive(frame(1, b"a" * 100)[:50])
-        story.upstream.receive(frame(1, b"b" * 100)[50:])
+        exchange.sinks[0].write = lambda data: kept.append(memoryview(data))  # type: ignore[method-assign]
+        exchange.client.unsent = 5
+        exchange.upstream.receive(frame(1, b"a" * 100)[:50])
+        exchange.upstream.receive(frame(1, b"b" * 100)[50:])
         assert b"".join(kept) == frame(1, b"a" * 42 + b"b" * 58)
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The plan in the other direction, after cut-over: between two stores in memory."""
+"""The reverse plan after a cutover, between two stores in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def migration(tmp_path: Path) -> Migration:
     return Migration(tmp_path)
 
 
-def way_back(migration: Migration, *, allow_rewind: bool = False) -> dict[str, GroupPlan]:
-    """The plan back as it reads from its file, by the groups' names in the store that they leave."""
+def reverse_plan_of(migration: Migration, *, allow_rewind: bool = False) -> dict[str, GroupPlan]:
+    """The groups of the reverse plan, read from its file, by their names in the store that they leave."""
     plan = PlanFile(migration.path)
     planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
     path = migration.directory / "back.json"
@@ -35,33 +35,33 @@ def actions(group: GroupPlan) -> list[tuple[int, str]]:
     return [(step.tp.partition, step.action.value) for step in group.steps]
 
 
-def test_a_group_that_never_came_over_stops_no_other_and_is_named(migration):
+def test_a_group_that_was_never_copied_is_named_and_does_not_stop_the_others(migration):
     commit(migration.source, "live", 10)
     migration.source.data["nothing"] = {}
     migration.plan()
     migration.apply()
     migration.target.data["live"][ORDERS[0]] = Committed(30)
-    found = way_back(migration)
+    found = reverse_plan_of(migration)
     assert actions(found["live"]) == [(0, "copy")]
     assert found["live"].note == ""
     assert found["nothing"].steps == ()
     assert found["nothing"].note == "left out: there was nothing to copy, and memory:target holds none of it"
 
 
-def test_a_group_that_the_plan_refused_stays_as_it_is(migration):
+def test_a_group_that_the_plan_rejected_is_left_out(migration):
     commit(migration.source, "live", 10)
     commit(migration.source, "bad", 10)
     migration.source.broken = {"bad": CorruptData("bad", "no answer")}
     migration.plan()
     migration.apply()
     migration.source.broken.clear()
-    found = way_back(migration)
+    found = reverse_plan_of(migration)
     assert actions(found["bad"]) == [(0, "target-only")]
     assert found["bad"].note == "left out: it was never copied (source: bad: no answer)"
     assert not found["bad"].error
 
 
-def test_what_was_copied_and_is_gone_since_is_refused_and_the_rest_is_planned(migration):
+def test_a_copied_offset_that_was_deleted_since_is_rejected_and_the_rest_is_planned(migration):
     for group in ("kept", "deleted"):
         commit(migration.source, group, 10, 20)
     migration.plan()
@@ -69,20 +69,20 @@ def test_what_was_copied_and_is_gone_since_is_refused_and_the_rest_is_planned(mi
     del migration.target.data["deleted"]
     del migration.target.data["kept"][ORDERS[1]]
     commit(migration.target, "kept", 15)
-    found = way_back(migration)
+    found = reverse_plan_of(migration)
     assert actions(found["kept"]) == [(0, "copy"), (1, "refuse-lost")]
     assert actions(found["deleted"]) == [(0, "refuse-lost"), (1, "refuse-lost")]
     assert "gone from there" in found["deleted"].steps[0].note
     assert found["deleted"].note == ""
 
 
-def test_what_is_gone_from_both_sides_is_not_forgotten(migration):
+def test_a_copied_offset_that_was_deleted_from_both_stores_is_rejected(migration):
     commit(migration.source, "g", 10)
     migration.plan()
     migration.apply()
     migration.source.data.clear()
     migration.target.data.clear()
-    assert actions(way_back(migration)["g"]) == [(0, "refuse-lost")]
+    assert actions(reverse_plan_of(migration)["g"]) == [(0, "refuse-lost")]
 
 
 def test_a_renamed_group_goes_back_under_its_old_name(migration):
@@ -91,38 +91,38 @@ def test_a_renamed_group_goes_back_under_its_old_name(migration):
     migration.plan()
     migration.apply()
     commit(migration.target, "new", 12)
-    found = way_back(migration)["new"]
+    found = reverse_plan_of(migration)["new"]
     assert (found.target_group, [step.action for step in found.steps]) == ("old", [Action.COPY])
 
 
-def test_what_was_moved_back_in_the_target_after_the_copy_is_a_rewind_and_not_an_older_offset(migration):
+def test_an_offset_that_was_lowered_in_the_target_after_the_copy_is_a_rewind_and_not_an_older_offset(migration):
     commit(migration.source, "g", 500, 500)
     migration.plan()
     migration.apply()
     commit(migration.target, "g", 100, 100)
-    commit(migration.source, "g", None, 510)  # somebody has consumed on there
-    (refused, kept) = way_back(migration)["g"].steps
+    commit(migration.source, "g", None, 510)  # a consumer has continued there
+    (refused, kept) = reverse_plan_of(migration)["g"].steps
     assert (refused.action, refused.note) == (
         Action.REFUSE_REWIND,
         "would move back by 400; --allow-rewind allows it",
     )
     assert kept.action is Action.KEEP_NEWER
-    (allowed, kept) = way_back(migration, allow_rewind=True)["g"].steps
+    (allowed, kept) = reverse_plan_of(migration, allow_rewind=True)["g"].steps
     assert (allowed.action, allowed.after) == (Action.REWIND, OffsetAndMetadata(100))
     assert kept.action is Action.KEEP_NEWER
 
 
-def test_where_the_target_was_ahead_from_the_first_a_rewind_is_seen_too(migration):
+def test_a_rewind_is_also_detected_if_the_target_was_ahead_before_the_copy(migration):
     commit(migration.source, "g", 500)
     commit(migration.target, "g", 600)
     migration.plan()
     migration.apply()
     commit(migration.target, "g", 100)
-    assert actions(way_back(migration)["g"]) == [(0, "refuse-rewind")]
+    assert actions(reverse_plan_of(migration)["g"]) == [(0, "refuse-rewind")]
 
 
-def test_what_never_came_over_is_no_rewind(migration):
+def test_an_offset_that_was_never_copied_is_no_rewind(migration):
     commit(migration.source, "g", 500)
     commit(migration.target, "g", 100)
     migration.plan()
-    assert actions(way_back(migration)["g"]) == [(0, "keep-newer")]
+    assert actions(reverse_plan_of(migration)["g"]) == [(0, "keep-newer")]

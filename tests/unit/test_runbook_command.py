@@ -1,4 +1,4 @@
-"""The restart command: what the template becomes, what a hostile member id cannot do, and how a run ends."""
+"""The restart command: filled templates, hostile member ids, and exit codes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def filled(template: str, *, member: str = "g_h1-1-ab", host: str | None = "h1")
     return fill_template(template, group="g", member=member, host=host, phase=CommitMode.DUAL)
 
 
-def test_a_template_is_filled_with_what_the_registry_says() -> None:
+def test_a_template_is_filled_from_the_members_registration() -> None:
     assert filled("ssh {host} restart {member} {phase} {settings}") == (
         "ssh h1 restart g_h1-1-ab dual 'offsets.storage=kafka dual.commit.enabled=true'"
     )
 
 
-def test_other_braces_are_left_alone() -> None:
+def test_other_braces_are_unchanged() -> None:
     assert filled("ssh {host} | awk '{print $1}' ${HOME}") == "ssh h1 | awk '{print $1}' ${HOME}"
 
 
@@ -41,7 +41,7 @@ def test_a_template_must_name_the_member_or_its_host() -> None:
 
 
 @pytest.mark.parametrize("member", ["a; rm -rf /", "$(reboot)", "it's", "a b", "`x`", "{host}"])
-def test_a_hostile_member_id_stays_one_word_of_the_shell(member: str, tmp_path: Path) -> None:
+def test_a_hostile_member_id_stays_one_shell_word(member: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert run_in_shell(filled("printf '<%s>' {member}", member=member), log, 10) == CommandResult(0)
     assert f"<{member}>" in log.read_text()
@@ -63,13 +63,13 @@ def test_a_value_that_looks_like_an_option_is_refused() -> None:
         filled("ssh {host} restart", host="-oProxyCommand=reboot")
 
 
-def test_an_unknown_host_is_refused_where_the_template_needs_it() -> None:
+def test_an_unknown_host_is_refused_if_the_template_needs_it() -> None:
     assert filled("restart {member}", host=None) == "restart g_h1-1-ab"
     with pytest.raises(UsageError, match="the consumer id is configured and does not contain it"):
         filled("ssh {host}", host=None)
 
 
-def test_a_command_ends_with_its_exit_code_and_its_output_is_kept(tmp_path: Path) -> None:
+def test_the_exit_code_and_the_output_of_a_command_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "bounce.log"
     assert run_in_shell("echo out; echo err >&2; exit 3", log, 10) == CommandResult(3)
     assert log.read_text().splitlines()[1:] == ["out", "err", "--- exit code 3"]
@@ -97,7 +97,7 @@ STATE = BounceState(
 )
 
 
-def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_the_saved_state_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     assert load(path) is None
     save(STATE, path)
@@ -120,7 +120,7 @@ def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exc
         load(path)
 
 
-def test_two_processes_never_carry_out_the_same_bounce(tmp_path: Path) -> None:
+def test_two_processes_never_execute_the_same_bounce(tmp_path: Path) -> None:
     path = tmp_path / "bounce.log"
     with exclusive(path), pytest.raises(JournalError, match="another process is executing it"), exclusive(path):
         pass

@@ -1,4 +1,4 @@
-"""What recorded observations prove about a group's phase, with planted faults."""
+"""Conclusions about a group's phase from recorded observations, with planted faults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reading(found: OffsetReadResult | tuple[int, int] | int | None) -> OffsetRea
     return Committed(found[0], version=found[1])
 
 
-def look(
+def observation(
     second: float,
     *,
     zookeeper: Offsets,
@@ -55,12 +55,12 @@ def look(
 ) -> Observation:
     """An observation ``second`` seconds after the start; by default NEW owns every partition, since czxid 100."""
     tps = {n: TopicPartition("t", n) for n in ends}
-    held = dict.fromkeys(ends, (NEW, 100)) if owners is None else owners
+    owned = dict.fromkeys(ends, (NEW, 100)) if owners is None else owners
     return Observation(
         group="g",
         at_ms=START_MS + 1000 + int(second * 1000),
         members={m.id: m for m in members},
-        owners={tps[n]: PartitionOwner(m.id, czxid) for n, (m, czxid) in held.items()},
+        owners={tps[n]: PartitionOwner(m.id, czxid) for n, (m, czxid) in owned.items()},
         partitions=tuple(tps.values()),
         zookeeper={tps[n]: reading(z) for n, z in zookeeper.items()},
         kafka={tps[n]: reading(k) for n, k in kafka.items()},
@@ -69,18 +69,18 @@ def look(
     )
 
 
-BASELINE = look(-1, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={0: (OLD, 5)}, members=(OLD,))
+BASELINE = observation(-1, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={0: (OLD, 5)}, members=(OLD,))
 
 
-def one(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end: int = 1000) -> list[Observation]:
-    """A series of looks at one partition, one a second."""
+def series(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end: int = 1000) -> list[Observation]:
+    """Observations of one partition, one a second."""
     pairs = zip(zookeeper, kafka, strict=True)
-    return [look(n, zookeeper={0: z}, kafka={0: k}, ends={0: end}) for n, (z, k) in enumerate(pairs)]
+    return [observation(n, zookeeper={0: z}, kafka={0: k}, ends={0: end}) for n, (z, k) in enumerate(pairs)]
 
 
-def verdict(looks: list[Observation], phase: CommitMode, **rules: bool) -> tuple[bool, Confidence, bool]:
+def assessment(observations: list[Observation], phase: CommitMode, **rules: bool) -> tuple[bool, Confidence, bool]:
     report = assess_phase(
-        GroupHistory(looks), phase, baseline=BASELINE, rules=EvidenceThresholds(**rules, quiet_ms=2000)
+        GroupHistory(observations), phase, baseline=BASELINE, rules=EvidenceThresholds(**rules, quiet_ms=2000)
     )  # type: ignore[arg-type]
     (partition,) = report.partitions
     assert report.passed is partition.ok
@@ -91,43 +91,43 @@ SEEN_OK, SEEN_WRONG = (True, Confidence.SEEN, True), (False, Confidence.SEEN, Tr
 PENDING = (False, Confidence.UNKNOWN, False)
 
 
-def phases_of(looks: list[Observation]) -> dict[str, tuple[bool, Confidence, bool]]:
-    return {phase.value: verdict(looks, phase) for phase in CommitMode}
+def phases_of(observations: list[Observation]) -> dict[str, tuple[bool, Confidence, bool]]:
+    return {phase.value: assessment(observations, phase) for phase in CommitMode}
 
 
 def test_both_stores_moved_under_one_owner_is_dual() -> None:
-    looks = one([(10, 1), (14, 2)], [10, 14])
-    assert phases_of(looks) == {"zookeeper": SEEN_WRONG, "dual": SEEN_OK, "kafka": SEEN_WRONG}
+    observations = series([(10, 1), (14, 2)], [10, 14])
+    assert phases_of(observations) == {"zookeeper": SEEN_WRONG, "dual": SEEN_OK, "kafka": SEEN_WRONG}
 
 
-def test_zookeeper_moved_beyond_kafka_is_zookeeper_alone() -> None:
+def test_zookeeper_ahead_of_kafka_is_zookeeper_alone() -> None:
     # A dual member would have written 14 to Kafka before, and Kafka was read after ZooKeeper.
-    looks = one([(10, 1), (14, 2)], [None, None])
-    assert phases_of(looks) == {"zookeeper": SEEN_OK, "dual": SEEN_WRONG, "kafka": SEEN_WRONG}
+    observations = series([(10, 1), (14, 2)], [None, None])
+    assert phases_of(observations) == {"zookeeper": SEEN_OK, "dual": SEEN_WRONG, "kafka": SEEN_WRONG}
 
 
 def test_one_commit_to_kafka_does_not_prove_that_zookeeper_is_left_out() -> None:
     # A dual member writes ZooKeeper after Kafka: it may be between the two.
-    looks = one([(10, 1), (10, 1)], [10, 14])
-    assert phases_of(looks) == {"zookeeper": SEEN_WRONG, "dual": PENDING, "kafka": PENDING}
+    observations = series([(10, 1), (10, 1)], [10, 14])
+    assert phases_of(observations) == {"zookeeper": SEEN_WRONG, "dual": PENDING, "kafka": PENDING}
 
 
-def test_a_second_commit_to_kafka_proves_it_only_once_zookeeper_was_read_after_it() -> None:
-    two = one([(10, 1)] * 3, [10, 14, 18])
-    assert verdict(two, KAFKA) == PENDING
-    three = one([(10, 1)] * 4, [10, 14, 18, 18])
+def test_a_second_commit_to_kafka_proves_it_only_after_another_read_of_zookeeper() -> None:
+    two = series([(10, 1)] * 3, [10, 14, 18])
+    assert assessment(two, KAFKA) == PENDING
+    three = series([(10, 1)] * 4, [10, 14, 18, 18])
     assert phases_of(three) == {"zookeeper": SEEN_WRONG, "dual": SEEN_WRONG, "kafka": SEEN_OK}
 
 
-def test_kafka_rising_to_what_zookeeper_held_before_proves_nothing() -> None:
-    # The member started from ZooKeeper's 20 (the larger), wrote it to Kafka, and takes it for written in ZooKeeper.
-    looks = one([(20, 1)] * 4, [10, 20, 24, 24])
-    assert verdict(looks, DUAL) == PENDING
-    assert verdict(looks, KAFKA) == PENDING
+def test_kafka_rising_to_the_earlier_offset_of_zookeeper_proves_nothing() -> None:
+    # The member started from ZooKeeper's 20 (the larger), committed it to Kafka and assumes that ZooKeeper has it.
+    observations = series([(20, 1)] * 4, [10, 20, 24, 24])
+    assert assessment(observations, DUAL) == PENDING
+    assert assessment(observations, KAFKA) == PENDING
 
 
 def test_a_zookeeper_commit_in_phase_kafka_names_the_member_as_still_dual() -> None:
-    report = assess_phase(GroupHistory(one([(10, 1), (14, 2)], [10, 14])), KAFKA, baseline=BASELINE)
+    report = assess_phase(GroupHistory(series([(10, 1), (14, 2)], [10, 14])), KAFKA, baseline=BASELINE)
     assert (report.passed, report.wrong) == (False, (NEW.id,))
     (member,) = report.members
     assert member.why == (
@@ -137,49 +137,55 @@ def test_a_zookeeper_commit_in_phase_kafka_names_the_member_as_still_dual() -> N
 
 
 def test_a_kafka_commit_in_phase_zookeeper_closes_the_gate() -> None:
-    looks = one([(10, 1)] * 2, [10, 14])
-    assert verdict(looks, ZOOKEEPER) == SEEN_WRONG
+    observations = series([(10, 1)] * 2, [10, 14])
+    assert assessment(observations, ZOOKEEPER) == SEEN_WRONG
 
 
-def test_a_member_that_reads_zookeeper_behind_kafka_is_repeating_and_does_not_pass() -> None:
-    looks = one([(10, 1), (14, 2)], [30, 30])
-    assert verdict(looks, ZOOKEEPER) == PENDING
+def test_a_member_that_reads_zookeeper_behind_kafka_reprocesses_and_does_not_pass() -> None:
+    observations = series([(10, 1), (14, 2)], [30, 30])
+    assert assessment(observations, ZOOKEEPER) == PENDING
 
 
 # --- planted faults ------------------------------------------------------------------------------
 
 
-def test_a_member_that_was_there_when_the_bounce_began_has_not_bounced() -> None:
-    looks = [
-        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, owners={0: (OLD, 5)}, members=(OLD,))
+def test_a_member_that_registered_before_the_bounce_has_not_bounced() -> None:
+    observations = [
+        observation(
+            n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, owners={0: (OLD, 5)}, members=(OLD,)
+        )
         for n in range(2)
     ]
-    report = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
+    report = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE)
     assert report.not_bounced == (OLD.id,)
-    assert [p.ok for p in report.partitions] == [True]  # it commits to both, and still its settings may be old
+    assert [p.ok for p in report.partitions] == [True]  # it commits to both, but it may still run with its old settings
     assert not report.passed
 
 
-def test_a_movement_across_a_change_of_owner_counts_for_no_client() -> None:
-    looks = [
-        look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)),
-        look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)),
+def test_commits_across_a_change_of_owner_count_for_no_member() -> None:
+    observations = [
+        observation(
+            0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)
+        ),
+        observation(
+            1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)
+        ),
     ]
-    assert infer_phase(GroupHistory(looks)).confidence is Confidence.UNKNOWN
+    assert infer_phase(GroupHistory(observations)).confidence is Confidence.UNKNOWN
 
 
-def test_the_same_member_owning_again_begins_a_new_track() -> None:
-    looks = [
-        look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (NEW, 100)}),
-        look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 101)}),
+def test_a_member_that_owns_a_partition_again_begins_a_new_track() -> None:
+    observations = [
+        observation(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (NEW, 100)}),
+        observation(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 101)}),
     ]
-    assert verdict(looks, DUAL) == PENDING
+    assert assessment(observations, DUAL) == PENDING
 
 
 def test_a_partition_without_an_owner_keeps_the_gate_closed() -> None:
-    looks = [look(n, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 10}, owners={}) for n in range(2)]
+    observations = [observation(n, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 10}, owners={}) for n in range(2)]
     report = assess_phase(
-        GroupHistory(looks),
+        GroupHistory(observations),
         DUAL,
         baseline=BASELINE,
         rules=EvidenceThresholds(accept_idle=True, accept_spare=True, quiet_ms=0),
@@ -190,27 +196,29 @@ def test_a_partition_without_an_owner_keeps_the_gate_closed() -> None:
 
 def test_a_missing_coordinator_is_unreadable_and_never_absent() -> None:
     gone = CoordinatorNotAvailable("offsets of group g", "no coordinator")
-    looks = [look(n, zookeeper={0: (10 + n, 1 + n)}, kafka={0: gone}, ends={0: 99}) for n in range(3)]
-    assert phases_of(looks) == {"zookeeper": PENDING, "dual": PENDING, "kafka": PENDING}
-    # It is back, and what was seen of ZooKeeper meanwhile still counts.
-    looks += [look(3, zookeeper={0: (13, 4)}, kafka={0: 13}, ends={0: 99})]
-    looks += [look(4, zookeeper={0: (14, 5)}, kafka={0: 14}, ends={0: 99})]
-    assert verdict(looks, DUAL) == SEEN_OK
+    observations = [observation(n, zookeeper={0: (10 + n, 1 + n)}, kafka={0: gone}, ends={0: 99}) for n in range(3)]
+    assert phases_of(observations) == {"zookeeper": PENDING, "dual": PENDING, "kafka": PENDING}
+    # The coordinator is back. The observations of ZooKeeper from the meantime still count.
+    observations += [observation(3, zookeeper={0: (13, 4)}, kafka={0: 13}, ends={0: 99})]
+    observations += [observation(4, zookeeper={0: (14, 5)}, kafka={0: 14}, ends={0: 99})]
+    assert assessment(observations, DUAL) == SEEN_OK
 
 
-def test_an_offset_that_goes_backwards_is_another_writers_work() -> None:
-    assert verdict(one([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Confidence.UNKNOWN, True)
+def test_an_offset_that_decreases_comes_from_another_writer() -> None:
+    assert assessment(series([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Confidence.UNKNOWN, True)
 
 
-def test_a_mirror_with_a_zookeeper_member_is_not_taken_for_dual() -> None:
-    looks = one([(10, 1), (14, 2), (14, 2)], [10, 10, 14])
-    assert verdict(looks, DUAL) == (False, Confidence.UNKNOWN, True)
+def test_a_mirror_with_a_zookeeper_member_does_not_count_as_dual() -> None:
+    observations = series([(10, 1), (14, 2), (14, 2)], [10, 10, 14])
+    assert assessment(observations, DUAL) == (False, Confidence.UNKNOWN, True)
 
 
 def test_an_unreadable_node_keeps_the_gate_closed() -> None:
-    looks = one([(10, 1), (14, 2)], [10, 14])
-    looks.append(look(2, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, unreadable=("/consumers/g/ids/x",)))
-    report = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
+    observations = series([(10, 1), (14, 2)], [10, 14])
+    observations.append(
+        observation(2, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, unreadable=("/consumers/g/ids/x",))
+    )
+    report = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE)
     assert (report.passed, report.problems) == (
         False,
         ("ZooKeeper node /consumers/g/ids/x cannot be read: its content is unknown",),
@@ -218,7 +226,7 @@ def test_an_unreadable_node_keeps_the_gate_closed() -> None:
 
 
 def test_a_group_without_members_never_passes() -> None:
-    seen = look(0, zookeeper={0: (1, 1)}, kafka={0: 1}, ends={0: 1}, owners={}, members=())
+    seen = observation(0, zookeeper={0: (1, 1)}, kafka={0: 1}, ends={0: 1}, owners={}, members=())
     assert not assess_phase(GroupHistory([seen]), DUAL, rules=EvidenceThresholds(accept_idle=True)).passed
 
 
@@ -226,7 +234,7 @@ def test_a_group_without_members_never_passes() -> None:
 
 
 def idle(zookeeper: tuple[int, int] | None, kafka: int | None, end: int = 10) -> list[Observation]:
-    return one([zookeeper] * 4, [kafka] * 4, end)
+    return series([zookeeper] * 4, [kafka] * 4, end)
 
 
 INFERRED_OK, UNKNOWN = (True, Confidence.INFERRED, True), (False, Confidence.UNKNOWN, True)
@@ -234,9 +242,9 @@ INFERRED_OK, UNKNOWN = (True, Confidence.INFERRED, True), (False, Confidence.UNK
 
 @pytest.mark.parametrize("phase", list(CommitMode))
 def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: CommitMode) -> None:
-    looks = idle((10, 1), 10)
+    observations = idle((10, 1), 10)
     busy = [
-        look(n, zookeeper={0: (10, 1), 1: z}, kafka={0: 10, 1: k}, ends={0: 10, 1: 99})
+        observation(n, zookeeper={0: (10, 1), 1: z}, kafka={0: 10, 1: k}, ends={0: 10, 1: 99})
         for n, (z, k) in enumerate(
             {
                 ZOOKEEPER: [((1, 1), 0), ((2, 2), 0), ((3, 3), 0), ((4, 4), 0)],
@@ -245,7 +253,7 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Commi
             }[phase]
         )
     ]
-    assert verdict(looks, phase) == UNKNOWN
+    assert assessment(observations, phase) == UNKNOWN
     strict = assess_phase(GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
     assert [(p.ok, p.confidence) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
     assert "or pass --accept-idle" in strict.partitions[0].remedy
@@ -260,88 +268,91 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Commi
     ("zookeeper", "kafka", "passes"),
     [
         ((10, 1), 10, {DUAL, KAFKA, ZOOKEEPER}),
-        ((5, 1), 10, {KAFKA}),  # in dual, ZooKeeper would never catch up; ZooKeeper alone would repeat
+        ((5, 1), 10, {KAFKA}),  # in dual, ZooKeeper would never catch up; ZooKeeper alone would reprocess
         ((10, 1), 5, {ZOOKEEPER}),
         ((10, 1), None, {ZOOKEEPER}),
         (None, 10, {KAFKA}),
     ],
 )
-def test_idle_partitions_are_accepted_only_where_nothing_can_be_lost(
+def test_idle_partitions_are_accepted_only_if_no_message_can_be_lost(
     zookeeper: tuple[int, int] | None, kafka: int | None, passes: set[CommitMode]
 ) -> None:
-    looks = idle(zookeeper, kafka)
-    assert {phase for phase in CommitMode if verdict(looks, phase, accept_idle=True) == INFERRED_OK} == passes
+    observations = idle(zookeeper, kafka)
+    assert {phase for phase in CommitMode if assessment(observations, phase, accept_idle=True) == INFERRED_OK} == passes
 
 
 def test_an_idle_partition_behind_in_zookeeper_may_wait_for_the_copy() -> None:
-    looks = idle((5, 1), 10)
-    assert verdict(looks, DUAL, accept_idle=True, catch_up_later=True) == INFERRED_OK
-    assert verdict(looks, KAFKA, accept_idle=True, catch_up_later=True) == INFERRED_OK
-    assert verdict(looks, ZOOKEEPER, accept_idle=True, catch_up_later=True) == PENDING
+    observations = idle((5, 1), 10)
+    assert assessment(observations, DUAL, accept_idle=True, catch_up_later=True) == INFERRED_OK
+    assert assessment(observations, KAFKA, accept_idle=True, catch_up_later=True) == INFERRED_OK
+    assert assessment(observations, ZOOKEEPER, accept_idle=True, catch_up_later=True) == PENDING
 
 
 @pytest.mark.parametrize(
     ("phase", "zookeeper", "kafka"), [(DUAL, (10, 1), 5), (KAFKA, (10, 1), 5), (ZOOKEEPER, (5, 1), 10)]
 )
-def test_an_offset_that_the_next_automatic_commit_may_raise_is_waited_for(
+def test_an_offset_that_the_next_automatic_commit_may_raise_keeps_the_result_pending(
     phase: CommitMode, zookeeper: tuple[int, int], kafka: int
 ) -> None:
-    assert verdict(idle(zookeeper, kafka), phase, accept_idle=True) == PENDING
+    assert assessment(idle(zookeeper, kafka), phase, accept_idle=True) == PENDING
 
 
 def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() -> None:
     """A dual member whose write to ZooKeeper failed repeats it at its next automatic commit."""
-    looks = one([(10, 1)] * 4, [10, 14, 14, 14], end=14)
-    watch = GroupHistory(looks)
+    observations = series([(10, 1)] * 4, [10, 14, 14, 14], end=14)
+    watch = GroupHistory(observations)
     early = assess_phase(watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000))
     assert (early.passed, early.final, early.cannot_pass, early.wrong) == (False, False, False, (NEW.id,))
-    watch.add(look(4, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 14}))
+    watch.add(observation(4, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 14}))
     assert assess_phase(
         watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
     ).passed
 
 
 def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
-    looks = idle((10, 1), 10, end=25)
-    assert verdict(looks, DUAL, accept_idle=True) == PENDING
+    observations = idle((10, 1), 10, end=25)
+    assert assessment(observations, DUAL, accept_idle=True) == PENDING
 
 
 def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
-    looks = one([(10, 1)] * 2, [10] * 2, end=10)
-    assert verdict(looks, DUAL, accept_idle=True) == PENDING
+    observations = series([(10, 1)] * 2, [10] * 2, end=10)
+    assert assessment(observations, DUAL, accept_idle=True) == PENDING
 
 
 # --- members -------------------------------------------------------------------------------------
 
 
-def members_of(looks: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
-    return assess_phase(GroupHistory(looks), DUAL, baseline=baseline, rules=EvidenceThresholds(**rules, quiet_ms=2000))  # type: ignore[arg-type]
+def members_of(observations: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
+    return assess_phase(
+        GroupHistory(observations), DUAL, baseline=baseline, rules=EvidenceThresholds(**rules, quiet_ms=2000)
+    )  # type: ignore[arg-type]
 
 
 def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:
-    looks = [
-        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(3)
+    observations = [
+        observation(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER))
+        for n in range(3)
     ]
-    report = members_of(looks, BASELINE)
+    report = members_of(observations, BASELINE)
     assert [(m.member, m.ok, m.confidence) for m in report.members] == [
         (NEW.id, True, Confidence.SEEN),
         (OTHER.id, False, Confidence.UNKNOWN),
     ]
-    assert members_of(looks, BASELINE, accept_spare=True).passed
+    assert members_of(observations, BASELINE, accept_spare=True).passed
 
 
 @pytest.mark.parametrize("baseline", [BASELINE, None])
 @pytest.mark.parametrize("accept_spare", [False, True])
-def test_a_member_that_owns_nothing_yet_is_not_judged_before_the_group_has_rebalanced(
+def test_a_member_without_partitions_is_assessed_only_after_the_group_has_rebalanced(
     baseline: Observation | None, accept_spare: bool
 ) -> None:
-    """NEW holds both partitions when OTHER registers: the rebalance that gives OTHER one of them comes after that."""
+    """NEW owns both partitions when OTHER registers. The rebalance that assigns one of them to OTHER comes later."""
 
     def at(second: float, owners: Mapping[int, tuple[RegisteredMember, int]]) -> Observation:
         offsets = {n: (10 + int(second), int(second)) for n in (0, 1)}
         kafka = {n: 10 + int(second) for n in (0, 1)}
         ends = {0: 99, 1: 99}
-        return look(second, zookeeper=offsets, kafka=kafka, ends=ends, owners=owners, members=(NEW, OTHER))
+        return observation(second, zookeeper=offsets, kafka=kafka, ends=ends, owners=owners, members=(NEW, OTHER))
 
     alone, shared = {0: (NEW, 100), 1: (NEW, 100)}, {0: (NEW, 110), 1: (OTHER, 111)}
     rules = EvidenceThresholds(accept_spare=accept_spare, quiet_ms=2000)
@@ -355,12 +366,13 @@ def test_a_member_that_owns_nothing_yet_is_not_judged_before_the_group_has_rebal
     assert assess_phase(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id]).passed
 
 
-def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enough() -> None:
-    looks = [
-        look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(3)
+def test_a_spare_member_is_accepted_only_after_a_quiet_time() -> None:
+    observations = [
+        observation(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER))
+        for n in range(3)
     ]
-    assert not members_of(looks[:2], BASELINE, accept_spare=True).passed
-    report = members_of(looks, BASELINE, accept_spare=True)
+    assert not members_of(observations[:2], BASELINE, accept_spare=True).passed
+    report = members_of(observations, BASELINE, accept_spare=True)
     assert (report.passed, report.final) == (True, True)
     spare = next(m for m in report.members if m.member == OTHER.id)
     assert spare.why.endswith(
@@ -368,8 +380,8 @@ def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enou
     )
 
 
-def test_without_a_baseline_a_member_is_known_by_its_commits_alone() -> None:
-    moving = members_of(one([(10, 1), (14, 2)], [10, 14]), None)
+def test_without_a_baseline_a_member_is_assessed_by_its_commits_alone() -> None:
+    moving = members_of(series([(10, 1), (14, 2)], [10, 14]), None)
     assert (moving.passed, moving.members[0].confidence) == (True, Confidence.INFERRED)
     still = members_of(idle((10, 1), 10), None, accept_idle=True)
     assert (still.passed, still.members[0].confidence) == (False, Confidence.UNKNOWN)
@@ -379,7 +391,7 @@ def configured(czxid: int, moving: bool) -> list[Observation]:
     member = RegisteredMember(CONFIGURED.id, None, START_MS, czxid=czxid, session=czxid, topics=("t",))
     step = 1 if moving else 0
     return [
-        look(
+        observation(
             n,
             zookeeper={0: (10 + n * step, n * step)},
             kafka={0: 10 + n * step},
@@ -399,10 +411,10 @@ def configured(czxid: int, moving: bool) -> list[Observation]:
         (70, False, False, Confidence.UNKNOWN),  # registered again, which an expired session does too
     ],
 )
-def test_a_configured_consumer_id_tells_nothing_so_session_and_commits_decide(
+def test_a_configured_consumer_id_proves_nothing_so_session_and_commits_decide(
     czxid: int, moving: bool, ok: bool, known: Confidence
 ) -> None:
-    before = look(
+    before = observation(
         -1, zookeeper={0: (9, 0)}, kafka={0: 9}, ends={0: 10}, owners={0: (CONFIGURED, 2)}, members=(CONFIGURED,)
     )
     (member,) = members_of(configured(czxid, moving), before, accept_idle=True).members
@@ -410,10 +422,10 @@ def test_a_configured_consumer_id_tells_nothing_so_session_and_commits_decide(
     assert "a configured consumer.id" in member.why
 
 
-def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
+def test_the_gate_of_one_step_assesses_only_the_restarted_member() -> None:
     # OTHER has not been bounced yet and commits to ZooKeeper alone.
-    looks = [
-        look(
+    observations = [
+        observation(
             n,
             zookeeper={0: (10 + n, n), 1: (10 + n, n)},
             kafka={0: 10 + n, 1: None},
@@ -423,8 +435,8 @@ def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
         )
         for n in range(2)
     ]
-    assert assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE, only=[NEW.id]).passed
-    whole = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
+    assert assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE, only=[NEW.id]).passed
+    whole = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE)
     assert (whole.passed, whole.wrong) == (False, (OTHER.id,))
 
 
@@ -443,16 +455,18 @@ def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
         ([None], [None], None, Confidence.UNKNOWN),
     ],
 )
-def test_the_phase_is_inferred_from_commits_then_from_what_the_stores_hold(
+def test_the_phase_is_inferred_from_commits_then_from_the_stores(
     zookeeper: list[tuple[int, int] | None], kafka: list[int | None], phase: CommitMode | None, known: Confidence
 ) -> None:
-    found = infer_phase(GroupHistory(one(zookeeper, kafka)))
+    found = infer_phase(GroupHistory(series(zookeeper, kafka)))
     assert (found.phase, found.confidence) == (phase, known)
 
 
 def test_an_observation_survives_json() -> None:
     error = CoordinatorNotAvailable("offsets", "moved")
-    seen = look(0, zookeeper={0: (10, 1), 1: None}, kafka={0: 10, 1: error}, ends={0: 10, 1: 3}, unreadable=("/x",))
+    seen = observation(
+        0, zookeeper={0: (10, 1), 1: None}, kafka={0: 10, 1: error}, ends={0: 10, 1: 3}, unreadable=("/x",)
+    )
     again = from_json(to_json(seen), where="baseline")
     assert again.members == seen.members
     assert again.owners == seen.owners
@@ -467,41 +481,44 @@ def test_an_observation_survives_json() -> None:
     )
 
 
-# --- into dual: the larger offset must not be a jump forward ----------------------------------------
+# --- changes to dual: the larger offset must not skip messages ----------------------------------------
 
 
-def test_a_stale_kafka_offset_ahead_of_a_zookeeper_group_refuses_the_change_to_dual() -> None:
-    # A dual member would read the larger, 500, and never consume 300 to 499.
-    watch = GroupHistory([look(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})])
+def test_a_stale_kafka_offset_ahead_of_a_zookeeper_group_blocks_the_change_to_dual() -> None:
+    # A dual member would start at the larger offset, 500, and never consume 300 to 499.
+    watch = GroupHistory(
+        [observation(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})]
+    )
     with pytest.raises(GateRefused, match=r"would never be consumed \(t-0: ZooKeeper 300, Kafka 500\)"):
         reject_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), watch)
 
 
-def test_a_zookeeper_offset_ahead_of_a_kafka_group_refuses_the_change_to_dual() -> None:
-    watch = GroupHistory([look(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
+def test_a_zookeeper_offset_ahead_of_a_kafka_group_blocks_the_change_to_dual() -> None:
+    watch = GroupHistory([observation(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
     with pytest.raises(GateRefused, match=r"ZooKeeper is ahead of Kafka"):
         reject_offset_jump(CommitModeChange(KAFKA, DUAL), watch)
 
 
-def test_the_store_in_use_being_ahead_is_what_every_change_to_dual_looks_like() -> None:
+def test_a_change_to_dual_passes_if_the_store_in_use_is_ahead() -> None:
     reject_offset_jump(
-        CommitModeChange(ZOOKEEPER, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})])
+        CommitModeChange(ZOOKEEPER, DUAL),
+        GroupHistory([observation(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})]),
     )
     reject_offset_jump(
-        CommitModeChange(KAFKA, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})])
+        CommitModeChange(KAFKA, DUAL), GroupHistory([observation(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})])
     )
 
 
 def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
-    # Resumed by hand, without the state file: Kafka is written first, so it is ahead for a moment.
-    looks = one([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
-    reject_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), GroupHistory(looks))
+    # Resumed manually, without the state file. The member writes Kafka first, so Kafka is ahead for a moment.
+    observations = series([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
+    reject_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), GroupHistory(observations))
 
 
-def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others() -> None:
-    # NEW is dual, OTHER commits to ZooKeeper alone: back to zookeeper is open, on to kafka is not.
-    looks = [
-        look(
+def test_the_gate_out_of_dual_accepts_members_that_are_already_in_the_next_phase() -> None:
+    # NEW is dual and OTHER commits to ZooKeeper alone: the gate to zookeeper passes, the gate to kafka does not.
+    observations = [
+        observation(
             n,
             zookeeper={0: (10 + n, n), 1: (10 + n, n)},
             kafka={0: 10 + n, 1: None},
@@ -511,5 +528,5 @@ def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others
         )
         for n in range(2)
     ]
-    assert assess_phase(GroupHistory(looks), DUAL, also=ZOOKEEPER).passed
-    assert not assess_phase(GroupHistory(looks), DUAL, also=KAFKA).passed
+    assert assess_phase(GroupHistory(observations), DUAL, also=ZOOKEEPER).passed
+    assert not assess_phase(GroupHistory(observations), DUAL, also=KAFKA).passed

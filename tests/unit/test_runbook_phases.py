@@ -1,4 +1,4 @@
-"""Phases: their settings, the safe changes, and why the direct ones are refused."""
+"""Phases of a bounce: their settings, the safe changes, and the reasons against direct changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def test_each_phase_has_the_exact_consumer_settings() -> None:
     assert SETTINGS[ZOOKEEPER].as_lines() == ["offsets.storage=zookeeper"]
     assert SETTINGS[DUAL].as_lines() == ["offsets.storage=kafka", "dual.commit.enabled=true"]
-    # Left out, dual.commit.enabled is true with offsets.storage=kafka, so it must be said.
+    # dual.commit.enabled defaults to true with offsets.storage=kafka, so the phase kafka sets it to false.
     assert SETTINGS[KAFKA].as_lines() == ["offsets.storage=kafka", "dual.commit.enabled=false"]
 
 
-def test_every_pair_of_phases_is_either_a_safe_change_or_refused() -> None:
+def test_every_pair_of_phases_is_a_safe_change_or_rejected() -> None:
     safe = []
     for start, to in product(CommitMode, CommitMode):
         try:
@@ -36,7 +36,7 @@ def test_every_pair_of_phases_is_either_a_safe_change_or_refused() -> None:
     ]
 
 
-def test_zookeeper_to_kafka_is_refused_with_what_would_be_lost_or_repeated() -> None:
+def test_zookeeper_to_kafka_is_rejected_with_the_losses_and_repeats() -> None:
     with pytest.raises(GateRefused) as refused:
         require_safe(
             ZOOKEEPER,
@@ -52,7 +52,7 @@ def test_zookeeper_to_kafka_is_refused_with_what_would_be_lost_or_repeated() -> 
     assert refused.value.hint.startswith("go through dual")
 
 
-def test_kafka_to_zookeeper_is_refused_with_what_would_be_repeated() -> None:
+def test_kafka_to_zookeeper_is_rejected_with_the_repeats() -> None:
     with pytest.raises(GateRefused) as refused:
         require_safe(KAFKA, ZOOKEEPER, zookeeper={T0: Committed(120)}, kafka={T0: Committed(180)})
     assert "received no commits since Kafka took over" in refused.value.why

@@ -9,9 +9,9 @@ from runtimes import (
     UNAVAILABLE,
     Lease,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -25,7 +25,7 @@ from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig
 
 
-def test_an_append_that_failed_for_certain_leaves_memory_as_it_was_and_the_next_one_succeeds() -> None:
+def test_a_definitely_failed_append_leaves_the_state_unchanged_and_the_next_one_succeeds() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -40,7 +40,7 @@ def test_an_append_that_failed_for_certain_leaves_memory_as_it_was_and_the_next_
     scenario(work)
 
 
-def test_a_commit_is_answered_when_its_time_is_up_counted_from_the_call() -> None:
+def test_a_commit_is_answered_at_its_timeout_counted_from_the_call() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
 
@@ -78,13 +78,13 @@ def test_only_the_commit_that_is_too_large_fails() -> None:
     scenario(work)
 
 
-def test_an_unknown_outcome_is_found_out_written() -> None:
-    """And what came meanwhile is written after it."""
+def test_an_unknown_outcome_is_resolved_as_written() -> None:
+    """Commits that arrived meanwhile are written after it."""
     _unknown(Failure.UNKNOWN_WRITTEN, found=2)
     _unknown(Failure.UNKNOWN_OPEN_WRITTEN, found=2)
 
 
-def test_an_unknown_outcome_is_found_out_not_written() -> None:
+def test_an_unknown_outcome_is_resolved_as_not_written() -> None:
     _unknown(Failure.UNKNOWN_NOT_WRITTEN, found=1)
     _unknown(Failure.UNKNOWN_OPEN, found=1)
 
@@ -104,7 +104,7 @@ def _unknown(failure: Failure, found: int) -> None:
             assert offset(runtime, other) == 7
             assert runtime.status()[runtime.partition_of("g")].state == "active"
             assert runtime.counters.unknown_outcomes == 1
-            # Nothing is thought to be in flight any more.
+            # No write counts as in flight any more.
             assert await runtime.delete_group("g") == ErrorCode.NONE
             assert offset(runtime, "g") == -1
             assert await runtime.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
@@ -112,7 +112,7 @@ def _unknown(failure: Failure, found: int) -> None:
     scenario(work)
 
 
-def test_while_an_outcome_is_unknown_fetches_get_what_was_acknowledged_and_commits_wait() -> None:
+def test_while_an_outcome_is_unknown_fetches_return_acknowledged_offsets_and_commits_wait() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -134,7 +134,7 @@ def test_while_an_outcome_is_unknown_fetches_get_what_was_acknowledged_and_commi
     scenario(work)
 
 
-def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
+def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_lease() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
     config = ManagerConfig(commit_timeout_s=1.0, standby=False)
 
@@ -146,15 +146,17 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
             successor = log.writer(shard_group)
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             successor.claim(1)
-            assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its time is up
-            successor.append({runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1)  # not fenced by us
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its timeout
+            successor.append(
+                {runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1
+            )  # this manager has not fenced the successor
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
 
     scenario(work)
 
 
-def test_when_memory_cannot_follow_the_log_the_shard_group_is_reloaded() -> None:
-    """A defect, or a full memory: nothing may be served that is not what the log says."""
+def test_a_shard_group_whose_state_diverges_from_the_log_is_reloaded() -> None:
+    """After a defect, or with full memory, the manager must serve only the content of the log."""
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:

@@ -29,10 +29,10 @@ def test_a_thread_receives_the_timeout_error_that_its_call_on_the_loop_raised() 
 
 
 def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping() -> None:
-    log, asked = MemoryLog(PARTITIONS), []
+    log, requested = MemoryLog(PARTITIONS), []
 
     async def members(groups: Sequence[str]) -> Mapping[str, bool]:
-        asked.append(groups)
+        requested.append(groups)
         await asyncio.Event().wait()
         return {}
 
@@ -43,7 +43,7 @@ def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping(
     async def work() -> None:
         async with manager(log, config=config) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            await until(lambda: len(asked) > 2)
+            await until(lambda: len(requested) > 2)
             assert offset(runtime, "g") == 1
 
     scenario(work)
@@ -51,10 +51,10 @@ def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping(
 
 def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
     log = MemoryLog(PARTITIONS)
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def members(groups: Sequence[str]) -> Mapping[str, bool]:
-        asked.extend(groups)
+        requested.extend(groups)
         return {group: group == "active" for group in groups if group != "unknown"}
 
     config = ManagerConfig(
@@ -68,7 +68,7 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         async with manager(log, config=config) as runtime:
             await written([runtime.commit(commit(group, 1)) for group in ("idle", "active", "unknown")])
             await until(lambda: offset(runtime, "idle") == -1)
-            await until(lambda: set(asked) == {"idle", "active", "unknown"})
+            await until(lambda: set(requested) == {"idle", "active", "unknown"})
             assert offset(runtime, "active") == 1
             assert offset(runtime, "unknown") == 1
             assert runtime.counters.expired == 1
@@ -77,21 +77,21 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_the_housekeeping_ends_though_an_answer_about_members_arrives_during_the_close(turns: int) -> None:
-    """Turns of the loop between the two: in one of them the answer is there and nobody has taken it yet."""
+def test_the_housekeeping_ends_if_an_answer_about_members_arrives_during_the_close(turns: int) -> None:
+    """``turns``: turns of the loop between the two. After one of them the answer has arrived, but is not processed."""
     config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval_s=0.02, standby=False)
 
     async def work() -> None:
-        asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+        requested, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
 
         async def members(groups: Sequence[str]) -> Mapping[str, bool]:
-            asked.set()
+            requested.set()
             found: Mapping[str, bool] = await answer
             return found
 
         async with manager(MemoryLog(PARTITIONS), config=replace(config, members=members)) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            await asked.wait()
+            await requested.wait()
             answer.set_result({"g": True})
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -11,9 +11,9 @@ from runtimes import (
     Lease,
     SlowLog,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -31,32 +31,32 @@ from offsetmgr.records.kafka import KafkaRecordFormat
 
 
 def dumped(runtime: ManagerRuntime, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]] | None:
-    """None while it is being loaded: then nobody may look at it."""
+    """The entries of a partition, or None while it is loading and must not be read."""
     try:
         return runtime.dump(partition)
     except CoordinatorLoadInProgress:
         return None
 
 
-def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
+def test_a_shard_group_reports_loading_until_it_has_loaded_everything() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
-        log.gate.clear()
+        log.loading_allowed.clear()
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False))
         await runtime.start()
         for shard_group in range(runtime.shard_groups):
             runtime.on_assigned(shard_group)
         for number in range(100):
-            assert refusal(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert fetch_error(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
         assert runtime.list_groups() == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
         assert await runtime.delete_group("g1") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await until(lambda: any(status.load_total > 0 for status in runtime.status()))
-        log.gate.set()
+        log.loading_allowed.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
         assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
         assert sum(status.load_read for status in runtime.status()) > 0
@@ -65,7 +65,7 @@ def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
     scenario(work)
 
 
-def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail() -> None:
+def test_a_standby_has_all_acknowledged_offsets_and_takes_over_with_the_tail() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -74,7 +74,7 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
             await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
             await until(lambda: sum(status.offsets for status in standby.status()) == 100)
             await until(lambda: all(status.lag == 0 for status in standby.status()))
-            assert refusal(standby, "g1") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(standby, "g1") == ErrorCode.NOT_COORDINATOR
             for shard_group in range(8):
                 await owner.on_revoked(shard_group)
                 standby.on_assigned(shard_group)
@@ -90,7 +90,7 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
     scenario(work)
 
 
-def test_a_standby_that_has_read_all_has_no_lag_though_the_log_ends_with_a_marker() -> None:
+def test_a_standby_that_has_read_everything_has_no_lag_if_the_log_ends_with_a_marker() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -106,7 +106,7 @@ def test_a_standby_that_has_read_all_has_no_lag_though_the_log_ends_with_a_marke
     scenario(work)
 
 
-def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
+def test_an_error_is_shown_until_the_next_success() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -129,21 +129,21 @@ def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
     scenario(work)
 
 
-def test_a_shard_group_taken_while_its_standby_loads_waits_for_that_load() -> None:
+def test_a_shard_group_assigned_while_its_standby_loads_waits_for_that_load() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
-        log.gate.clear()
+        log.loading_allowed.clear()
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), QUICK)
         await runtime.start()
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
         for shard_group in range(runtime.shard_groups):
             runtime.on_assigned(shard_group)
-        assert {refusal(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        log.gate.set()
+        assert {fetch_error(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        log.loading_allowed.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
         assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))
         await runtime.close()
@@ -151,8 +151,8 @@ def test_a_shard_group_taken_while_its_standby_loads_waits_for_that_load() -> No
     scenario(work)
 
 
-def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
-    """The cleaner may have removed a tombstone that it never saw."""
+def test_a_standby_that_was_disconnected_for_too_long_reloads_everything() -> None:
+    """The cleaner may have removed a tombstone that the standby never read."""
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02, max_standby_age_s=0.3)
 
@@ -174,25 +174,25 @@ def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
     scenario(work)
 
 
-def test_a_shard_group_that_no_client_here_can_read_leaves_the_other_standbys_alone() -> None:
+def test_a_shard_group_that_cannot_be_read_does_not_affect_the_other_standbys() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02)
 
     async def work() -> None:
         async with manager(log) as owner, manager(log, config=config, shard_groups=()) as standby:
             await until(lambda: standby.caught_up)
-            strange = shard_group_of(owner, "g")
-            await owner.on_revoked(strange)
-            writer = log.writer(strange)
+            unreadable = shard_group_of(owner, "g")
+            await owner.on_revoked(unreadable)
+            writer = log.writer(unreadable)
             writer.claim(1)
             foreign = KafkaRecordFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
             writer.append({owner.partition_of("g"): foreign}, 1)
-            others = [name for name in (f"o{n}" for n in range(50)) if shard_group_of(owner, name) != strange]
+            others = [name for name in (f"o{n}" for n in range(50)) if shard_group_of(owner, name) != unreadable]
 
             await written([owner.commit(commit(name, 7)) for name in others])
 
             await until(lambda: sum(status.offsets for status in standby.status()) == len(others))
-            await until(lambda: any(s.last_error for s in standby.status() if s.shard_group == strange))
-            assert not [s for s in standby.status() if s.shard_group != strange and s.last_error]
+            await until(lambda: any(s.last_error for s in standby.status() if s.shard_group == unreadable))
+            assert not [s for s in standby.status() if s.shard_group != unreadable and s.last_error]
 
     scenario(work)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from runtimes import (
-    ELSEWHERE,
+    NOT_COORDINATOR,
     PARTITIONS,
     UNAVAILABLE,
     Lease,
     SlowLog,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -42,8 +42,8 @@ def test_a_log_that_was_recreated_is_reloaded() -> None:
     scenario(work)
 
 
-def test_a_shard_group_taken_again_after_its_log_was_recreated_has_nothing_of_the_old_one() -> None:
-    """Though the new log is longer already than the old one was read."""
+def test_a_shard_group_assigned_again_after_its_log_was_recreated_serves_no_old_offset() -> None:
+    """Even if the new log is already longer than the part of the old one that was read."""
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -62,7 +62,7 @@ def test_a_shard_group_taken_again_after_its_log_was_recreated_has_nothing_of_th
     scenario(work)
 
 
-def test_a_shard_group_taken_at_once_after_its_log_was_recreated_has_nothing_of_the_old_one() -> None:
+def test_a_shard_group_assigned_immediately_after_its_log_was_recreated_serves_no_old_offset() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(standby_poll_s=0.01, lag_interval_s=60)
 
@@ -101,10 +101,10 @@ def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None:
 
 
 def _fill(log: MemoryLog, shard_group: int) -> None:
-    """Makes a shard group's partitions longer, by what deletes nothing that anybody has."""
+    """Extends the partitions of a shard group with tombstones of a key that does not exist."""
     writer = log.writer(shard_group)
     writer.claim(1)
-    key = AvroRecordFormat().encode_group_key("nobody's")
+    key = AvroRecordFormat().encode_group_key("absent")
     for _ in range(10):
         writer.append({partition: [(key, None)] for partition in partitions_of(shard_group, PARTITIONS)}, 1)
     writer.close()
@@ -128,23 +128,23 @@ def test_a_log_that_is_recreated_under_its_owner_is_reloaded_before_anything_els
     scenario(work)
 
 
-def test_an_owner_that_is_reported_of_another_log_serves_nothing_of_the_old_one_any_more() -> None:
+def test_an_owner_that_learns_of_a_recreated_log_serves_no_old_offset() -> None:
     log = SlowLog(PARTITIONS)
-    log.gate.set()
+    log.loading_allowed.set()
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 1)), runtime.commit(commit("h", 7))])
             runtime.note_generation(log.generation(1))
-            assert offset(runtime, "g") == 1  # it is the one that it was filled from
+            assert offset(runtime, "g") == 1  # this is the log from which the shard group was loaded
             log.recreate()
             _fill(log, shard_group_of(runtime, "g"))
-            log.gate.clear()
+            log.loading_allowed.clear()
             runtime.note_generation(log.generation(1))
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
-            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
-            await until(lambda: refusal(runtime, "g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            log.gate.set()
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 2)) == NOT_COORDINATOR
+            await until(lambda: fetch_error(runtime, "g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            log.loading_allowed.set()
             await until(lambda: {status.state for status in runtime.status()} == {"active"})
             assert (offset(runtime, "g"), offset(runtime, "h")) == (-1, -1)
             await written([runtime.commit(commit("g", 3))])
@@ -152,8 +152,8 @@ def test_an_owner_that_is_reported_of_another_log_serves_nothing_of_the_old_one_
     scenario(work)
 
 
-def test_no_client_stops_because_it_is_not_known_which_log_it_is() -> None:
-    """Brokers before 2.8 know of no ids."""
+def test_an_unknown_identity_of_the_log_does_not_stop_the_service() -> None:
+    """Brokers before 2.8 report no topic ids."""
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:

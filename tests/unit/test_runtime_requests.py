@@ -27,7 +27,7 @@ from offsetmgr.manager.protocol_values import CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig
 
 
-def test_a_commit_is_seen_once_it_is_acknowledged_and_not_before() -> None:
+def test_a_commit_is_visible_once_it_is_acknowledged_and_not_before() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -45,7 +45,7 @@ def test_a_commit_is_seen_once_it_is_acknowledged_and_not_before() -> None:
     scenario(work)
 
 
-def test_what_comes_during_a_transaction_goes_into_the_next_one() -> None:
+def test_commits_during_a_transaction_join_the_next_one() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -103,7 +103,7 @@ def test_groups_of_all_shard_groups_are_served_and_listed() -> None:
     scenario(work)
 
 
-def test_deletes_go_through_the_log_and_an_unknown_group_is_reported_to_be_unknown() -> None:
+def test_deletes_go_through_the_log_and_an_unknown_group_is_an_error() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -128,13 +128,13 @@ def test_wait_for_writes_waits_for_earlier_writes_only() -> None:
             assert runtime.wait_for_writes("g").done()
             log.hold = True
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.wait_for_writes("g")
+            earlier_writes = runtime.wait_for_writes("g")
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             later = runtime.commit(commit("g", 2))
             await asyncio.sleep(0)
-            assert not settled.done()
+            assert not earlier_writes.done()
             log.advance_high_watermark()
-            await settled
+            await earlier_writes
             assert answer.done()
             assert not later.done()
 
@@ -150,14 +150,14 @@ def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() -> Non
             shard_group = shard_group_of(runtime, "g")
             log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN_WRITTEN)
             log.fail_next_claim(shard_group, Unreachable("broker"))
-            lease.good = False  # so that nothing is found out before we say so
+            lease.good = False  # the outcome stays unknown until the lease is good again
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.wait_for_writes("g")
+            earlier_writes = runtime.wait_for_writes("g")
             assert await answer == UNAVAILABLE
-            assert not settled.done()
+            assert not earlier_writes.done()
             assert not runtime.wait_for_writes("g").done()
             lease.good = True
-            await settled
+            await earlier_writes
             assert offset(runtime, "g") == 1
 
     scenario(work)
@@ -172,16 +172,16 @@ def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -
         async with manager(log, lease, config) as runtime:
             log.fail_next_append(shard_group_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.wait_for_writes("g")
+            earlier_writes = runtime.wait_for_writes("g")
             lease.good = False
             assert await answer == UNAVAILABLE
             with pytest.raises(TimedOut):
-                await settled
+                await earlier_writes
 
     scenario(work)
 
 
-def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended() -> None:
+def test_backpressure_lasts_until_half_of_the_records_in_flight_are_written() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(max_pending_records=100, max_transaction_records=10, standby=False)
 
@@ -190,15 +190,15 @@ def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended(
             log.hold = True
             assert runtime.backpressure() is None
             answers = [runtime.commit(commit("g", number, partitions=10)) for number in range(10)]
-            nodes = runtime.backpressure()
-            assert nodes is not None
+            relieved = runtime.backpressure()
+            assert relieved is not None
             for _ in range(4):
                 await until(lambda: log.advance_high_watermark() == 1)
             await asyncio.gather(*answers[:4])
-            assert not nodes.done()
+            assert not relieved.done()
             log.hold = False
             log.advance_high_watermark()
-            await nodes
+            await relieved
             await written(answers)
             assert runtime.backpressure() is None
 

@@ -7,16 +7,16 @@ import threading
 from typing import Any
 
 from runtimes import (
-    ELSEWHERE,
     LOADING,
+    NOT_COORDINATOR,
     PARTITIONS,
     QUICK,
     UNAVAILABLE,
     Lease,
     commit,
+    fetch_error,
     manager,
     offset,
-    refusal,
     scenario,
     shard_group_of,
     until,
@@ -31,7 +31,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
 
 
-def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_group() -> None:
+def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shard_group() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
 
     async def work() -> None:
@@ -39,12 +39,12 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_grou
             shard_group = shard_group_of(runtime, "g")
             log.writer(shard_group).claim(1)
             answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
-            assert await asyncio.gather(*answers) == [ELSEWHERE] * 2
+            assert await asyncio.gather(*answers) == [NOT_COORDINATOR] * 2
             await until(lambda: bool(lease.losses))
             assert [lost for lost, _ in lease.losses] == [shard_group]
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
-            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
-            # Given to it again, it serves again.
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == NOT_COORDINATOR
+            # After the next assignment, it serves the shard group again.
             runtime.on_assigned(shard_group)
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
@@ -52,14 +52,14 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_grou
     scenario(work)
 
 
-def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
+def test_without_a_lease_no_cached_offset_is_returned() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
 
     async def work() -> None:
         async with manager(log, lease) as runtime:
             await written([runtime.commit(commit("g", 1))])
             lease.good = False
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.delete_group("unknown") == ErrorCode.NOT_COORDINATOR
             assert runtime.list_groups() == (ErrorCode.NOT_COORDINATOR, ())
             assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
@@ -69,8 +69,8 @@ def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
     scenario(work)
 
 
-def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
-    """Frozen between being assigned a shard group and claiming it: the lease is over when the claim returns."""
+def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> None:
+    """The manager freezes between the assignment and the claim: the lease has expired when the claim returns."""
     log, lease = MemoryLog(PARTITIONS), Lease()
     claimed = threading.Event()
     plain = log.writer
@@ -95,9 +95,9 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         await until(claimed.is_set)
         group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 0)
         assert await runtime.commit(commit(group, 1)) == LOADING
-        assert refusal(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert fetch_error(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
-        await asyncio.sleep(0.1)  # long enough for it to go on, if it did
+        await asyncio.sleep(0.1)  # long enough for the thread to continue, if it did
         assert runtime.status()[0].state == "loading"
         await runtime.on_revoked(0)
         assert log.records(0) == []
@@ -106,7 +106,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
     scenario(work)
 
 
-def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_longer() -> None:
+def test_a_revoked_shard_group_finishes_the_commits_in_flight_and_rejects_new_ones() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -116,63 +116,63 @@ def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_longer() -> N
             answers = [runtime.commit(commit("g", 1))]
             await until(lambda: log.unfinished(shard_group))
             answers.append(runtime.commit(commit("g", 2)))
-            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
+            revocation = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
-            assert await runtime.commit(commit("g", 3)) == ELSEWHERE
-            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.commit(commit("g", 3)) == NOT_COORDINATOR
+            assert fetch_error(runtime, "g") == ErrorCode.NOT_COORDINATOR
             log.hold = False
             log.advance_high_watermark()
-            await leaving
+            await revocation
             await written(answers)
             assert runtime.status()[runtime.partition_of("g")].role is Role.STANDBY
 
     scenario(work)
 
 
-def test_taken_while_it_is_given_up_it_is_served_again() -> None:
+def test_a_shard_group_assigned_during_its_revocation_is_served_again() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         async with manager(log) as runtime:
             shard_group = shard_group_of(runtime, "g")
             await written([runtime.commit(commit("g", 1))])
-            tenure = runtime.ownership_epoch("g")
-            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
+            epoch = runtime.ownership_epoch("g")
+            revocation = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
             runtime.on_assigned(shard_group)
-            await leaving
+            await revocation
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 1
-            assert runtime.ownership_epoch("g") == tenure + 1
+            assert runtime.ownership_epoch("g") == epoch + 1
 
     scenario(work)
 
 
-def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
+def test_a_failed_claim_is_reported_and_retried() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(retry_pause_s=0.05, standby=False)
     again = threading.Event()
 
-    class OnceAndAgain(Lease):
-        """Lets the shard group's thread try once, and again when it is told."""
+    class LeaseForTwoClaims(Lease):
+        """Is valid for the first claim of the shard group's thread, and again once ``again`` is set."""
 
-        asked = 0
+        checks = 0
 
         def valid(self) -> bool:
             if threading.current_thread() is threading.main_thread():
                 return True
-            self.asked += 1
-            return self.asked == 1 or again.is_set()
+            self.checks += 1
+            return self.checks == 1 or again.is_set()
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroRecordFormat(), OnceAndAgain(), config)
+        runtime = ManagerRuntime(log, AvroRecordFormat(), LeaseForTwoClaims(), config)
         await runtime.start()
         log.fail_next_claim(3, Unreachable("broker", "no answer"))
         runtime.on_assigned(3)
         await until(lambda: runtime.status()[3].state == "failed")
         assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
         group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 3)
-        assert refusal(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert fetch_error(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert runtime.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
         again.set()
         await until(lambda: runtime.status()[3].state == "active")
@@ -191,7 +191,7 @@ def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             closing = asyncio.create_task(runtime.close())
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR)
-            assert await runtime.commit(commit("g", 2)) == ELSEWHERE
+            assert await runtime.commit(commit("g", 2)) == NOT_COORDINATOR
             assert not closing.done()
             log.hold = False
             log.advance_high_watermark()
@@ -199,7 +199,7 @@ def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
             await written([answer])
             runtime.on_assigned(0)
             assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
-        # The last thing that a thread does is to say that it ends.
+        # The last action of a thread is to report its end.
         await until(
             lambda: not any(thread.name.startswith("offsetmgr-shard-group-") for thread in threading.enumerate())
         )

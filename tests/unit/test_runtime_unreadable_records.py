@@ -45,11 +45,11 @@ def appended(log: MemoryLog, *records: EncodedRecord) -> None:
     writer.append({SHARD: list(records)}, 1)
 
 
-def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, object]]:
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, object]]:
     return [record.__dict__ for record in caplog.records if record.message == event]
 
 
-def test_a_load_tells_them_once_a_shard_with_what_they_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_logs_unreadable_records_once_per_shard_with_their_versions(caplog: pytest.LogCaptureFixture) -> None:
     log = MemoryLog(PARTITIONS)
     appended(
         log,
@@ -69,15 +69,15 @@ def test_a_load_tells_them_once_a_shard_with_what_they_are(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         scenario(work)
 
-    [line] = told(caplog, LOAD)
+    [line] = logged(caplog, LOAD)
     assert (line["shard"], line["unreadable"]) == (SHARD, 2)
     assert line["keys_of_unknown_versions"] == {"0x4f01": 1, "0x666f": 1}
     assert [text.split(": ")[0] for text in line["first"]] == ["key ", "loop/orders-3"]  # type: ignore[attr-defined]
     assert "version 20225" in line["first"][1]  # type: ignore[index]
-    assert told(caplog, FETCH) == []
+    assert logged(caplog, FETCH) == []
 
 
-def test_a_sound_log_is_loaded_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_load_of_a_sound_log_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = MemoryLog(PARTITIONS)
     appended(log, offset(0), offset(1))
 
@@ -88,10 +88,10 @@ def test_a_sound_log_is_loaded_without_a_word(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING):
         scenario(work)
 
-    assert told(caplog, LOAD) == []
+    assert logged(caplog, LOAD) == []
 
 
-def test_a_value_that_comes_to_be_unreadable_is_reported_at_its_first_fetch_alone(
+def test_a_value_that_becomes_unreadable_is_logged_only_at_its_first_fetch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = MemoryLog(PARTITIONS)
@@ -112,14 +112,14 @@ def test_a_value_that_comes_to_be_unreadable_is_reported_at_its_first_fetch_alon
     with caplog.at_level(logging.WARNING):
         scenario(work)
 
-    [line] = told(caplog, FETCH)
+    [line] = logged(caplog, FETCH)
     assert line["shard"] == SHARD
     assert line["which"] == ["loop/orders-3: offset value: version 20225; known are 20224 to 20224"]
 
 
 class DamagedLog(MemoryLog):
-    """Readers that follow find one partition damaged once ``damaged`` is set, as those of Kafka do; loads do where
-    ``at_rest``."""
+    """Readers that follow the log find one partition damaged once ``damaged`` is set, as Kafka's do. With ``at_rest``,
+    loads find it damaged too."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions)
@@ -156,7 +156,7 @@ class DamagedLog(MemoryLog):
 
 
 @pytest.mark.parametrize("at_rest", [True, False])
-def test_a_standby_leaves_a_damaged_shard_group_alone_and_follows_the_others(
+def test_a_standby_stops_following_a_damaged_shard_group_and_follows_the_others(
     at_rest: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = DamagedLog(PARTITIONS)
@@ -170,8 +170,8 @@ def test_a_standby_leaves_a_damaged_shard_group_alone_and_follows_the_others(
             if at_rest:
                 standby.on_assigned(SHARD % 8)
             shard_group = [s for s in range(PARTITIONS) if s % 8 == SHARD % 8]
-            wanted = "failed" if at_rest else "waiting"
-            await until(lambda: all(standby.status()[p].state in (wanted, "loading") for p in shard_group))
+            expected = "failed" if at_rest else "waiting"
+            await until(lambda: all(standby.status()[p].state in (expected, "loading") for p in shard_group))
             await until(lambda: "offsets-" in standby.status()[SHARD].last_error)
             await until(
                 lambda: all(
@@ -190,13 +190,13 @@ def test_a_standby_leaves_a_damaged_shard_group_alone_and_follows_the_others(
     with caplog.at_level(logging.ERROR):
         scenario(work)
     event = "a shard group is not served: its log is damaged" if at_rest else "a shard group is no longer followed"
-    assert told(caplog, event)
+    assert logged(caplog, event)
 
 
-def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_shard_groups_service(
+def test_a_damaged_tail_after_an_unknown_outcome_ends_the_shard_groups_service(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Memory holds what was acknowledged, but nobody can read whether it is what the log holds."""
+    """Memory contains the acknowledged offsets, but the manager cannot compare them with the log."""
     log = DamagedLog(PARTITIONS)
 
     async def work() -> None:
@@ -214,10 +214,10 @@ def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_shard_groups_s
 
     with caplog.at_level(logging.ERROR):
         scenario(work)
-    assert told(caplog, "a shard group is not served: its log is damaged")
+    assert logged(caplog, "a shard group is not served: its log is damaged")
 
 
-def test_an_owner_that_waits_for_a_standbys_load_gets_the_shard_group_though_the_load_finds_damage() -> None:
+def test_an_owner_that_waits_for_a_standbys_load_gets_the_shard_group_although_the_load_finds_damage() -> None:
     log = DamagedLog(PARTITIONS)
     appended(log, offset(0))
     log.at_rest = True

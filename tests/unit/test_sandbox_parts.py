@@ -1,4 +1,4 @@
-"""The sandbox's parts that need no server: where files go, which process is whose, what a consumer printed."""
+"""Parts of the sandbox that need no server: directories, identities of processes, and the output of consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from offsetmgr.sandbox.state import SandboxState, ServerRecord
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has nothing to do with any sandbox."""
+    """A process that belongs to no sandbox."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     yield process
     process.kill()
@@ -41,7 +41,7 @@ def fake_java(directory: Path, version: str) -> str:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def test_a_process_has_stopped_when_the_signal_has_reached_it_and_not_before(
+def test_a_process_counts_as_stopped_only_after_the_signal_has_reached_it(
     bystander: subprocess.Popen[bytes],
 ) -> None:
     ref = ProcessRef.of(bystander.pid)
@@ -128,15 +128,17 @@ def test_ivy_comes_from_pysparks_wheel_without_importing_pyspark() -> None:
         "import sys; from offsetmgr.sandbox import jars; print(jars.pyspark_jar('ivy-'), 'pyspark' in sys.modules)"
     )
 
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
-    assert Path(said[0]).name.startswith("ivy-2.")
-    assert said[1] == "False"
+    assert Path(output[0]).name.startswith("ivy-2.")
+    assert output[1] == "False"
 
 
-def test_a_resolution_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_resolution_reports_the_reason_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path))
-    # Given a repository that nobody can reach: the JVM is told to go through a proxy that does not exist.
+    # Given a repository that cannot be reached: the JVM uses a proxy that does not exist.
     monkeypatch.setenv(
         "JAVA_TOOL_OPTIONS",
         "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1",
@@ -152,7 +154,7 @@ def test_a_resolution_that_fails_says_why_and_leaves_nothing(tmp_path: Path, mon
 # --- processes -----------------------------------------------------------------------------------
 
 
-def test_a_process_is_reported_apart_from_a_later_one_with_its_pid(bystander: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_distinguished_from_a_later_one_with_its_pid(bystander: subprocess.Popen[bytes]) -> None:
     real = ProcessRef.of(bystander.pid)
     stale = ProcessRef(bystander.pid, real.started + "1")
 
@@ -170,7 +172,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(bystander: s
     assert process.alive() is False
 
 
-def test_down_leaves_a_stranger_alone_that_got_a_pid_of_ours(
+def test_down_does_not_stop_another_process_with_a_recycled_pid(
     bystander: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     recycled = ServerRecord("broker", "broker-0", "3.9.1", str(tmp_path), bystander.pid, "another start", "127.0.0.1:1")
@@ -182,7 +184,7 @@ def test_down_leaves_a_stranger_alone_that_got_a_pid_of_ours(
     assert Sandbox(tmp_path).status() is None
 
 
-def test_a_logs_tail_is_its_errors_where_it_has_some(tmp_path: Path) -> None:
+def test_the_tail_of_a_log_is_its_errors_if_it_has_any(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("INFO fine\nERROR broken\n\tat some.Class\nINFO more\n")
 
@@ -193,7 +195,7 @@ def test_a_logs_tail_is_its_errors_where_it_has_some(tmp_path: Path) -> None:
 # --- ports ---------------------------------------------------------------------------------------
 
 
-def test_a_free_port_is_below_those_that_clients_get() -> None:
+def test_a_free_port_is_below_the_ephemeral_ports() -> None:
     assert 20_000 <= ports.free_port() < 32_000
 
 
@@ -210,7 +212,7 @@ def test_a_port_in_use_is_not_free_and_a_silent_listener_is_no_server() -> None:
 # --- state ---------------------------------------------------------------------------------------
 
 
-def test_the_state_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+def test_the_saved_state_is_read_back(tmp_path: Path) -> None:
     zookeeper = ServerRecord("zookeeper", "zookeeper", "3.8.4", "/f/z", 11, "s1", "127.0.0.1:2181")
     brokers = [
         ServerRecord("broker", f"broker-{n}", "3.9.1", "/f/b", 12 + n, "s2", f"127.0.0.1:909{n}") for n in range(2)
@@ -262,7 +264,7 @@ def test_the_command_line_of_an_empty_directory(tmp_path: Path) -> None:
     assert run("up --old-consumers 2 --group g --topic t --kraft")[0] == 2
 
 
-def test_a_data_directory_of_another_client_is_never_removed(tmp_path: Path) -> None:
+def test_a_data_directory_that_no_sandbox_created_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.txt").write_text("years of work")
 
@@ -274,7 +276,7 @@ def test_a_data_directory_of_another_client_is_never_removed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("brokers", "kraft"), [(0, False), (10, False), (3, True)])
-def test_a_number_of_brokers_that_cannot_be_is_refused(tmp_path: Path, brokers: int, kraft: bool) -> None:
+def test_an_impossible_number_of_brokers_is_rejected(tmp_path: Path, brokers: int, kraft: bool) -> None:
     with pytest.raises(UsageError, match=f"cannot start {brokers} brokers"):
         Sandbox(tmp_path).up(brokers=brokers, kraft=kraft)
 
@@ -284,7 +286,7 @@ def test_a_number_of_brokers_that_cannot_be_is_refused(tmp_path: Path, brokers: 
 # --- the old consumer's output -------------------------------------------------------------------
 
 
-def test_messages_are_read_back_byte_for_byte_and_a_torn_last_line_is_not(tmp_path: Path) -> None:
+def test_messages_are_read_back_byte_for_byte_without_a_torn_last_line(tmp_path: Path) -> None:
     consumer = OldConsumer(tmp_path, zookeeper="127.0.0.1:1", group="g", topic="t")
     assert consumer.messages() == []
 
@@ -321,7 +323,7 @@ def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:
 
 
 class ReadyOnce(ServerProcess):
-    """A server that answered, and the next moment is too busy to."""
+    """A server that answers one readiness check and is too busy for the next ones."""
 
     name = "a server"
 

@@ -1,4 +1,4 @@
-"""Offsets out of directories: which of several directories is read, what damage means, what has expired."""
+"""Offsets from directories: the choice between directories, the handling of damage, and expiration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from savedlogs import ENDED, HOUR, NOON, ORDERS, Heard, entry, group_of, read, write
+from savedlogs import ENDED, HOUR, NOON, ORDERS, RecordedEvents, entry, group_of, read, write
 
 from offsetmgr.core.errors import FileFailure
 from offsetmgr.groups.disk_layout import find_topic_directories
@@ -25,26 +25,26 @@ def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: 
     first, second = group_of(0, 2), group_of(1, 2)
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, first, 4)), (1, entry(1, first, 5)), (2, b""))
     write(tmp_path / "__consumer_offsets-1", (0, entry(0, second, 7)))
-    write(tmp_path / "orders-0", (0, entry(0, "no offset of anybody", 1)))
+    write(tmp_path / "orders-0", (0, entry(0, "not an offset", 1)))
     write(tmp_path / "__consumer_offsets-2.0123456789abcdef0123456789abcdef-delete", (0, entry(0, "deleted", 1)))
 
     assert read(tmp_path)[0] == {first: 5, second: 7}
     assert read(tmp_path / "__consumer_offsets-1")[0] == {second: 7}
 
 
-def test_directories_are_read_in_processes_as_they_are_in_one(tmp_path: Path) -> None:
+def test_directories_are_read_in_several_processes_with_the_same_result(tmp_path: Path) -> None:
     names = [group_of(n, 3) for n in range(3)]
     for n, name in enumerate(names):
         write(tmp_path / f"__consumer_offsets-{n}", (0, entry(0, name, 10 + n)))
     directories = [tmp_path / f"__consumer_offsets-{n}" for n in range(3)]
-    told: list[int] = []
+    progress: list[int] = []
 
-    found = list(map_directories(_size, [*directories, tmp_path / "gone"], 2, told.append))
+    found = list(map_directories(_size, [*directories, tmp_path / "gone"], 2, progress.append))
 
     assert [directory.name for directory, _ in found] == [*(directory.name for directory in directories), "gone"]
     assert [result for _, result in found[:3]] == [len(entry(0, names[0], 10))] * 3
-    assert isinstance(found[3][1], FileFailure), "one that fails is its own failure"
-    assert told[-1] == 3 * len(entry(0, names[0], 10))
+    assert isinstance(found[3][1], FileFailure), "the missing directory fails alone"
+    assert progress[-1] == 3 * len(entry(0, names[0], 10))
 
 
 def _size(directory: Path, tick: Callable[[int], None]) -> int:
@@ -57,27 +57,27 @@ def _size(directory: Path, tick: Callable[[int], None]) -> int:
 
 
 @pytest.mark.parametrize("junk", [b"\x00" * 40, b"\xff" * 7, b"ZZ" * 400], ids=["zeros", "a few bytes", "nonsense"])
-def test_a_damaged_tail_of_the_newest_segment_is_cut_and_told(tmp_path: Path, junk: bytes) -> None:
+def test_a_damaged_tail_of_the_newest_segment_is_ignored_and_reported(tmp_path: Path, junk: bytes) -> None:
     good = entry(1, "a", 5)
     directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)), (1, good + junk))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {"a": 5}
-    assert heard.errors == []
-    (note,) = heard.notes
+    assert reported.errors == []
+    (note,) = reported.notes
     assert f"{directory / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on are ignored" in note
 
 
-def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -> None:
+def test_an_entry_with_a_wrong_checksum_is_cut_with_all_entries_after_it(tmp_path: Path) -> None:
     bad = bytearray(entry(1, "a", 5))
     bad[-1] ^= 1
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + bytes(bad) + entry(2, "a", 6)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {"a": 4}, "a broker's recovery stops there as well"
-    assert "truncated as by a broker's recovery" in heard.notes[0]
+    assert "truncated as by a broker's recovery" in reported.notes[0]
 
 
 @pytest.mark.parametrize("damage", ["checksum", "end"])
@@ -89,64 +89,64 @@ def test_damage_before_the_newest_segment_is_an_error_of_its_directory_alone(tmp
     write(tmp_path / "__consumer_offsets-0", (0, broken), (1, entry(1, mine, 5)))
     write(tmp_path / "__consumer_offsets-1", (0, entry(0, other, 7)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {other: 7}
-    (error,) = heard.errors
+    (error,) = reported.errors
     assert error.startswith(f"file {tmp_path / '__consumer_offsets-0' / f'{0:020}.log'}, position 0: ")
 
 
-def test_an_entry_that_is_intact_and_cannot_be_read_is_never_cut(tmp_path: Path) -> None:
+def test_an_intact_entry_that_cannot_be_read_is_never_cut(tmp_path: Path) -> None:
     whole = bytearray(entry(0, "a", 4))
     whole[61] = 0x7F  # the size of its first record
     struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
     write(tmp_path / "__consumer_offsets-0", (0, bytes(whole)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
-    assert (found, heard.notes) == ({}, [])
-    assert "batch at offset 0" in heard.errors[0]
+    assert (found, reported.notes) == ({}, [])
+    assert "batch at offset 0" in reported.errors[0]
 
 
-def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_reported(tmp_path: Path) -> None:
+def test_the_replica_that_goes_farthest_is_read_and_reported(tmp_path: Path) -> None:
     write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 5, epoch=1)))
     write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 6, epoch=2)))
     write(tmp_path / "c" / "__consumer_offsets-0", (0, b"".join(entry(n, "g", n, epoch=1) for n in range(9))))
 
-    found, heard = read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    found, reported = read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
 
-    assert found == {"g": 6}, "the later leader's, though another is longer"
+    assert found == {"g": 6}, "the replica with the later leader epoch, although another one is longer"
     used, *others = (tmp_path / name / "__consumer_offsets-0" for name in "bca")
-    assert heard.notes == [
+    assert reported.notes == [
         f"__consumer_offsets-0: the replica {used} (up to offset 2, leader epoch 2) is used, not "
         f"{others[0]} (up to offset 9, leader epoch 1), {others[1]} (up to offset 2, leader epoch 1)"
     ]
 
 
-def test_a_replica_goes_as_far_as_its_last_sound_entry_in_whatever_segment_that_is(tmp_path: Path) -> None:
+def test_a_replica_ends_with_its_last_sound_entry_in_any_segment(tmp_path: Path) -> None:
     bad = bytearray(entry(4, "g", 14))
     bad[-1] ^= 1
     log = b"".join(entry(n, "g", 10 + n) for n in range(4))
     longer = write(tmp_path / "a" / "__consumer_offsets-0", (0, log), (4, bytes(bad)))
     shorter = write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 10)))
 
-    found, heard = read(tmp_path / "a", tmp_path / "b")
+    found, reported = read(tmp_path / "a", tmp_path / "b")
 
     assert found == {"g": 13}
     used = f"the replica {longer} (up to offset 4, leader epoch 0) is used, not {shorter} (up to offset 1, "
-    assert used in heard.notes[0]
+    assert used in reported.notes[0]
 
 
-def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(tmp_path: Path) -> None:
+def test_a_replica_with_an_unknown_end_is_an_error_although_another_one_is_read(tmp_path: Path) -> None:
     write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     unknown = tmp_path / "b" / "__consumer_offsets-0"
     (unknown / f"{0:020}.log").mkdir(parents=True)
     (unknown / f"{0:020}.log" / "x").touch()
 
-    found, heard = read(tmp_path / "a", tmp_path / "b")
+    found, reported = read(tmp_path / "a", tmp_path / "b")
 
     assert found == {"g": 4}
-    (error,) = heard.errors
+    (error,) = reported.errors
     why = f"the end of the log in {unknown} is unknown; the result may lack the latest commits: "
     assert error.startswith(f"__consumer_offsets-0: {why}")
     assert error.endswith("Is a directory")
@@ -159,12 +159,12 @@ def test_a_directory_that_is_named_twice_is_no_replica_of_itself(
     (tmp_path / "elsewhere").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
 
-    found, heard = read(tmp_path, Path(), tmp_path / "elsewhere", directory)
+    found, reported = read(tmp_path, Path(), tmp_path / "elsewhere", directory)
 
-    assert (found, heard.notes, heard.errors) == ({"g": 4}, [], [])
+    assert (found, reported.notes, reported.errors) == ({"g": 4}, [], [])
 
 
-def test_a_directory_is_of_the_partition_that_its_link_says(tmp_path: Path) -> None:
+def test_the_name_of_a_link_determines_the_partition_of_a_directory(tmp_path: Path) -> None:
     write(tmp_path / "disk2" / "moved", (0, entry(0, "g", 4)))
     (tmp_path / "disk1").mkdir()
     (tmp_path / "disk1" / "__consumer_offsets-0").symlink_to(tmp_path / "disk2" / "moved")
@@ -175,26 +175,24 @@ def test_a_directory_is_of_the_partition_that_its_link_says(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("there", "missing"), [((1, 5), "0, 2-4"), ((0, 1, 9_999_999_999), "2-9999999998")], ids=["some", "most"]
 )
-def test_partitions_of_which_no_directory_is_there_are_an_error(
-    tmp_path: Path, there: tuple[int, ...], missing: str
-) -> None:
+def test_partitions_without_a_directory_are_an_error(tmp_path: Path, there: tuple[int, ...], missing: str) -> None:
     for number in there:
         write(tmp_path / f"__consumer_offsets-{number}", (0, entry(0, f"g{number}", 4)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert len(found) == len(there)
     why = f"there is no directory of its partitions {missing}: their groups are missing"
-    assert heard.errors == [f"topic __consumer_offsets: {why}"]
+    assert reported.errors == [f"topic __consumer_offsets: {why}"]
 
 
-def test_who_names_one_partition_is_reported_of_the_others_and_that_is_no_error(tmp_path: Path) -> None:
+def test_the_other_partitions_are_reported_without_an_error_if_one_is_named(tmp_path: Path) -> None:
     directory = write(tmp_path / "__consumer_offsets-2", (0, entry(0, "g", 4)))
 
-    found, heard = read(directory)
+    found, reported = read(directory)
 
-    assert (found, heard.errors) == ({"g": 4}, [])
-    assert heard.notes == [
+    assert (found, reported.errors) == ({"g": 4}, [])
+    assert reported.notes == [
         "__consumer_offsets: partitions 0-1 are not among the given directories, so their groups are missing"
     ]
 
@@ -203,9 +201,9 @@ def test_a_log_dir_without_any_partition_is_an_error_with_others(tmp_path: Path)
     write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     (tmp_path / "b").mkdir()
 
-    found, heard = read(tmp_path / "a", tmp_path / "b")
+    found, reported = read(tmp_path / "a", tmp_path / "b")
 
-    assert (found, heard.errors) == ({"g": 4}, [f"directory {tmp_path / 'b'}: holds no partition of any topic"])
+    assert (found, reported.errors) == ({"g": 4}, [f"directory {tmp_path / 'b'}: holds no partition of any topic"])
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"7\n0\n", b"nonsense"], ids=["no text", "version", "nonsense"])
@@ -214,24 +212,22 @@ def test_a_damaged_checkpoint_hides_no_offset_and_is_reported_once(tmp_path: Pat
         write(tmp_path / f"__consumer_offsets-{number}", (0, entry(0, group_of(number, 2), number)))
     (tmp_path / "log-start-offset-checkpoint").write_bytes(content)
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {group_of(0, 2): 0, group_of(1, 2): 1}
-    assert (heard.errors, len(heard.notes)) == ([], 1)
-    assert heard.notes[0].startswith(str(tmp_path / "log-start-offset-checkpoint"))
-    assert heard.notes[0].endswith("assuming that each log begins with its first segment, as brokers do")
+    assert (reported.errors, len(reported.notes)) == ([], 1)
+    assert reported.notes[0].startswith(str(tmp_path / "log-start-offset-checkpoint"))
+    assert reported.notes[0].endswith("assuming that each log begins with its first segment, as brokers do")
 
 
-def test_a_directory_of_another_topic_that_cannot_be_read_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_directory_of_another_topic_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     write(tmp_path / "orders-0", (0, entry(0, "g", 4)))
     listed = Path.iterdir
 
     def iterdir(path: Path) -> Iterator[Path]:
         if path.name == "orders-0":
-            raise OSError(errno.EIO, "Input/output error")  # a bad sector; what may not be read, root reads
+            raise OSError(errno.EIO, "Input/output error")  # a bad sector; file permissions do not stop root
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
@@ -243,40 +239,40 @@ def test_keys_of_unknown_versions_are_named_and_left_out(tmp_path: Path) -> None
     new = batch([Record(1, NOON, b"\x00\x63\x00\x01g", b"\x00\x00")])
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + new))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {"g": 4}
-    assert heard.notes == [
+    assert reported.notes == [
         "__consumer_offsets-0: 1 keys are of version 99, which is not a known key version; they are skipped"
     ]
 
 
-def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_reported(tmp_path: Path) -> None:
+def test_if_the_best_replica_is_damaged_the_next_one_is_read_and_the_failure_is_reported(tmp_path: Path) -> None:
     bad = bytearray(entry(0, "g", 4))
     bad[-1] ^= 1
     write(tmp_path / "a" / "__consumer_offsets-0", (0, bytes(bad)), (1, entry(1, "g", 5) + entry(2, "g", 6)))
     write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 5)))
 
-    found, heard = read(tmp_path / "a", tmp_path / "b")
+    found, reported = read(tmp_path / "a", tmp_path / "b")
 
     assert found == {"g": 5}
-    assert len(heard.errors) == 1
-    assert heard.notes[-1].startswith(
+    assert len(reported.errors) == 1
+    assert reported.notes[-1].startswith(
         f"__consumer_offsets-0: {tmp_path / 'b' / '__consumer_offsets-0'} is read instead"
     )
 
 
-def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator_reads_it(tmp_path: Path) -> None:
+def test_a_group_in_two_partitions_is_read_from_the_partition_of_its_coordinator(tmp_path: Path) -> None:
     moved = next(f"m{n}" for n in range(1000) if shard_for(f"m{n}", 3) == 2 and shard_for(f"m{n}", 2) == 0)
     left = next(f"l{n}" for n in range(1000) if shard_for(f"l{n}", 3) == 2 and shard_for(f"l{n}", 2) == 0)
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, moved, 4) + entry(1, left, 8)))
     write(tmp_path / "__consumer_offsets-1", (0, b""))
     write(tmp_path / "__consumer_offsets-2", (0, entry(0, moved, 5)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {moved: 5, left: 8}
-    assert heard.notes == [
+    assert reported.notes == [
         "offsetmgr uses 1 group from partitions that their coordinator does not read "
         "(__consumer_offsets has 3 partitions): "
         f"{left}",
@@ -285,34 +281,34 @@ def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator
     ]
 
 
-def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_and_that_is_reported(
+def test_groups_that_are_only_in_other_partitions_than_their_coordinators_are_returned_and_reported(
     tmp_path: Path,
 ) -> None:
-    strange = [f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1][:7]
-    write(tmp_path / "__consumer_offsets-0", (0, b"".join(entry(n, name, n) for n, name in enumerate(strange))))
+    misplaced = [f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1][:7]
+    write(tmp_path / "__consumer_offsets-0", (0, b"".join(entry(n, name, n) for n, name in enumerate(misplaced))))
     write(tmp_path / "__consumer_offsets-1", (0, b""))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
-    assert found == {name: n for n, name in enumerate(strange)}
-    assert heard.notes == [
+    assert found == {name: n for n, name in enumerate(misplaced)}
+    assert reported.notes == [
         "offsetmgr uses 7 groups from partitions that their coordinator does not read "
         "(__consumer_offsets has 2 partitions): "
-        f"{', '.join(sorted(strange)[:5])} and 2 more"
+        f"{', '.join(sorted(misplaced)[:5])} and 2 more"
     ]
 
 
-def test_a_groups_old_place_is_not_taken_where_its_own_cannot_be_read(tmp_path: Path) -> None:
+def test_a_groups_old_partition_is_not_used_if_its_own_cannot_be_read(tmp_path: Path) -> None:
     moved = next(f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1)
     bad = bytearray(entry(0, moved, 5))
     bad[-1] ^= 1
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, moved, 4)))
     write(tmp_path / "__consumer_offsets-1", (0, bytes(bad)), (1, entry(1, moved, 6)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {}
-    assert [error.partition(":")[0] for error in heard.errors][1:] == [f"group {moved!r}"]
+    assert [error.partition(":")[0] for error in reported.errors][1:] == [f"group {moved!r}"]
 
 
 def transaction_state(status: int) -> bytes:
@@ -322,21 +318,21 @@ def transaction_state(status: int) -> bytes:
 
 
 @pytest.mark.parametrize(("status", "expected"), [(1, 4), (2, 9), (3, 4)], ids=["ongoing", "commit", "abort"])
-def test_a_transaction_without_its_marker_is_what_its_coordinator_had_decided(
+def test_a_transaction_without_its_marker_has_the_outcome_that_its_coordinator_decided(
     tmp_path: Path, status: int, expected: int
 ) -> None:
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 9, producer=ENDED)))
     write(tmp_path / "__transaction_state-0", (0, transaction_state(status)))
 
-    found, heard = read(tmp_path)
+    found, reported = read(tmp_path)
 
     assert found == {"g": expected}
     open_ones = "offsetmgr leaves out 1 offset of 1 open transaction: whether they were committed is not known"
     decided = "offsetmgr takes the outcome of 1 transaction from __transaction_state"
-    assert heard.notes == [f"__consumer_offsets-0: {open_ones if status == 1 else decided}"]
+    assert reported.notes == [f"__consumer_offsets-0: {open_ones if status == 1 else decided}"]
 
 
-def test_the_marker_of_a_transaction_in_a_later_segment_ends_it(tmp_path: Path) -> None:
+def test_a_marker_in_a_later_segment_ends_the_transaction(tmp_path: Path) -> None:
     end = end_of_transaction(2, ENDED, commit=True, timestamp=NOON)
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + entry(1, "g", 9, producer=ENDED)), (2, end))
 
@@ -352,7 +348,7 @@ CONSUMING = Activity("kafka", 1, NOON, "consumer", frozenset({"orders"}))
 
 
 @pytest.mark.parametrize(
-    ("offset", "activity", "over_at"),
+    ("offset", "activity", "expires_at"),
     [
         (saved(), None, NOON + HOUR),
         (saved(committed=NOON - HOUR), EMPTY_SINCE_NOON, NOON + HOUR),
@@ -367,36 +363,36 @@ CONSUMING = Activity("kafka", 1, NOON, "consumer", frozenset({"orders"}))
     ],
     ids=[
         "never had members: from its commit",
-        "empty: from when the last member left",
-        "empty, not known since when: from its commit",
-        "no consumers' group: from its commit",
+        "empty: from the time at which the last member left",
+        "empty since an unknown time: from its commit",
+        "not a consumer group: from its commit",
         "its own time",
         "members that do not subscribe the topic: from its commit",
         "members that do",
         "members that do, and its own time",
-        "members of whom nothing else is known",
-        "in our own topic: six hours of grace after its last activity",
+        "members with unknown subscriptions",
+        "in offsetmgr's own topic: six hours of grace after its last activity",
     ],
 )
-def test_an_offset_expires_when_a_broker_would_let_it(
-    offset: SavedOffset, activity: Activity | None, over_at: int | None
+def test_an_offset_expires_as_on_a_broker(
+    offset: SavedOffset, activity: Activity | None, expires_at: int | None
 ) -> None:
-    def over(at: int) -> bool:
+    def expired(at: int) -> bool:
         return Expiry(at, HOUR).has_expired(ORDERS, offset, activity)
 
-    if over_at is None:
-        assert not over(NOON + 1000 * HOUR)
+    if expires_at is None:
+        assert not expired(NOON + 1000 * HOUR)
     else:
-        assert (over(over_at - 1), over(over_at)) == (False, True)
+        assert (expired(expires_at - 1), expired(expires_at)) == (False, True)
 
 
-def test_a_group_of_which_it_is_not_known_whether_it_lives_loses_nothing_by_expiry(tmp_path: Path) -> None:
+def test_an_unreadable_group_record_prevents_the_expiration_of_the_groups_offsets(tmp_path: Path) -> None:
     of_group = batch([Record(1, NOON, b"\x00\x02\x00\x01g", b"\x00\x63")])
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
-    heard = Heard()
+    reported = RecordedEvents()
 
-    found = saved_groups(find_topic_directories([tmp_path]), heard, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
+    found = saved_groups(find_topic_directories([tmp_path]), reported, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
 
     assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
-    (error,) = heard.errors
+    (error,) = reported.errors
     assert error.startswith("group 'g': whether its offsets have expired is unknown, so all are kept: ")

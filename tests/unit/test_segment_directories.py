@@ -1,4 +1,4 @@
-"""A partition's directory: appended to, rolled, searched, read from any offset, and what would be deleted of it."""
+"""A partition's directory: appends, rolling, searches, reads from any offset, and reports of deletable segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offsetmgr.segments.compression import GZIP
 from offsetmgr.segments.entries import split
 from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry, aborted_index_bytes
 from offsetmgr.segments.log_appender import AppendInfo, LogAppender, RollPolicy
-from offsetmgr.segments.messages import MessageFilter, messages
+from offsetmgr.segments.message_scan import MessageFilter, messages
 from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
 from offsetmgr.segments.retention import AnyOf, LargerThan, OlderThan, report
 from offsetmgr.segments.segment import Segment
@@ -50,7 +50,7 @@ def record(number: int, size: int = 20) -> Record:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A partition of 60 messages, one a batch of 91 bytes, in segments of 10."""
+    """A partition of 60 messages, one per batch of 91 bytes, in segments of 10."""
     directory = tmp_path / "orders-3"
     with LogAppender(directory, SMALL) as log:
         for number in range(60):
@@ -59,7 +59,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def read_all(partition: Partition, offset: int, size: int) -> list[int]:
-    """The offsets from one on, chunk by chunk as a reader goes through a log."""
+    """The offsets from ``offset`` on, read in chunks of ``size`` bytes as a reader does."""
     found: list[int] = []
     while (piece := partition.read(offset, size)) is not None:
         for one in batches(piece.data, offset):
@@ -89,7 +89,7 @@ def test_a_segment_is_rolled_when_messages_are_too_far_apart(tmp_path: Path) -> 
     with LogAppender(tmp_path / "orders-0", RollPolicy(segment_ms=1000), clock) as log:
         for time in (0, 1000, 1001, 1500, 2002):
             log.append([Record(0, T + time, b"k", b"v")])
-        clock.now += 5000  # what has times is rolled by them alone
+        clock.now += 5000  # messages with times are rolled by these alone
         log.append([Record(0, T + 2003, b"k", b"v")])
 
     assert [segment.base_offset for segment in segments_in(tmp_path / "orders-0")] == [0, 2, 4]
@@ -105,7 +105,7 @@ def test_without_times_a_segment_is_rolled_by_the_clock(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in segments_in(tmp_path / "orders-0")] == [0, 2]
 
 
-def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) -> None:
+def test_offsets_are_assigned_and_gaps_of_a_replica_are_kept(tmp_path: Path) -> None:
     with LogAppender(tmp_path / "orders-0") as log:
         assert log.append([record(0), record(1)], GZIP) == AppendInfo(0, 1)
         assert log.append([Record(99, None, b"k", b"v")], magic=0) == AppendInfo(2, 2)
@@ -128,10 +128,10 @@ def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) ->
     ]
 
 
-def test_appending_goes_on_where_it_stopped(directory: Path) -> None:
+def test_appending_resumes_at_the_end_of_the_log(directory: Path) -> None:
     before = {file.name: file.read_bytes() for file in directory.iterdir()}
     index = directory / "00000000000000000050.index"
-    index.write_bytes(index.read_bytes() + bytes(800))  # the room that a killed broker's index keeps
+    index.write_bytes(index.read_bytes() + bytes(800))  # the preallocated space that a killed broker's index keeps
 
     with LogAppender(directory, SMALL) as log:
         assert log.append([record(60)]) == AppendInfo(60, 60)
@@ -140,7 +140,7 @@ def test_appending_goes_on_where_it_stopped(directory: Path) -> None:
     assert index.read_bytes() == before[index.name]
 
 
-def test_what_does_not_end_with_a_whole_entry_is_recovered_first(directory: Path) -> None:
+def test_a_log_with_an_incomplete_last_entry_must_be_recovered_before_an_append(directory: Path) -> None:
     log = directory / "00000000000000000050.log"
     for damage in (log.read_bytes()[:-1], log.read_bytes() + bytes(30)):
         log.write_bytes(damage)
@@ -153,7 +153,7 @@ def test_what_does_not_end_with_a_whole_entry_is_recovered_first(directory: Path
 # --- indexes --------------------------------------------------------------------------------------
 
 
-def test_an_index_names_where_entries_begin(directory: Path) -> None:
+def test_an_index_contains_the_beginnings_of_entries(directory: Path) -> None:
     first = segments_in(directory)[0]
     entries = list(split(first.log.read_bytes()))
     index, times = first.offset_index(), first.time_index()
@@ -169,7 +169,7 @@ def test_an_index_names_where_entries_begin(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 40, bytes(40), struct.pack(">ii", 2, 100), b"\0\0\0\1\0\0"])
-def test_an_index_that_lies_costs_time_and_nothing_else(directory: Path, damage: bytes) -> None:
+def test_a_wrong_index_costs_only_time(directory: Path, damage: bytes) -> None:
     for file in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
         file.write_bytes(damage)
 
@@ -177,7 +177,7 @@ def test_an_index_that_lies_costs_time_and_nothing_else(directory: Path, damage:
         assert read_all(Partition(directory), offset, 200) == list(range(offset, 60))
 
 
-def test_aborted_transactions_are_read_as_they_are_written(directory: Path) -> None:
+def test_aborted_transactions_are_read_back(directory: Path) -> None:
     segment = segments_in(directory)[0]
     aborted = [AbortedTransaction(7, 1, 5, 2), AbortedTransaction(2**60, 3, 8, 6)]
 
@@ -204,7 +204,7 @@ def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(directory: Path) ->
     st.integers(0, 500),
     st.integers(1, 600),
 )
-def test_whatever_was_appended_is_read_again(
+def test_appended_records_are_read_back(
     tmp_path_factory: pytest.TempPathFactory,
     appends: list[tuple[int, int, int]],
     segment: int,
@@ -227,7 +227,7 @@ def test_whatever_was_appended_is_read_again(
         assert read_all(partition, offset, size) == list(range(offset, count))
 
 
-def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Path) -> None:
+def test_a_message_larger_than_the_chunk_is_read_whole_up_to_a_limit(tmp_path: Path) -> None:
     with LogAppender(tmp_path / "orders-0") as log:
         log.append([record(0, 50_000)])
         log.append([record(1)])
@@ -241,7 +241,7 @@ def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Pat
     assert partition.read(1, 1000, max_entry_bytes=100_000) is not None
 
 
-def test_outside_the_log_is_an_error_and_its_end_is_none(directory: Path) -> None:
+def test_an_offset_outside_the_log_is_an_error_but_its_end_is_not(directory: Path) -> None:
     partition = Partition(directory)
 
     assert partition.read(60) is None
@@ -254,7 +254,7 @@ def test_outside_the_log_is_an_error_and_its_end_is_none(directory: Path) -> Non
     assert partition.range() == LogRange(15, 60)
 
 
-def test_readers_keep_their_view_while_segments_come_and_go(directory: Path) -> None:
+def test_readers_keep_their_view_while_segments_are_added_and_deleted(directory: Path) -> None:
     partition = Partition(directory)
     view = partition.segments
     with LogAppender(directory, SMALL) as log:
@@ -275,7 +275,7 @@ def test_readers_keep_their_view_while_segments_come_and_go(directory: Path) -> 
     assert partition.segment_of(9) is None
 
 
-def test_a_damaged_entry_is_no_gap(directory: Path) -> None:
+def test_a_damaged_entry_does_not_count_as_a_gap(directory: Path) -> None:
     log = directory / "00000000000000000020.log"
     data = bytearray(log.read_bytes())
     data[300] ^= 1
@@ -285,7 +285,7 @@ def test_a_damaged_entry_is_no_gap(directory: Path) -> None:
         Partition(directory).read(23)
 
 
-# --- what a broker left half done -----------------------------------------------------------------
+# --- unfinished work of a broker -----------------------------------------------------------------
 
 
 def swap(directory: Path, base: int, offsets: list[int], last: int, suffix: str = ".swap") -> None:
@@ -297,14 +297,14 @@ def offsets_in(directory: Path) -> list[int]:
     return [m.record.offset for m in messages(segments_in(directory), MessageFilter(), pytest.fail)]
 
 
-def test_what_compaction_has_written_whole_stands_for_what_it_was_made_from(directory: Path) -> None:
+def test_a_segment_that_compaction_finished_replaces_its_originals(directory: Path) -> None:
     swap(directory, 10, [12, 27], 29)
 
     assert offsets_in(directory) == [*range(10), 12, 27, *range(30, 60)]
     assert [segment.log.name for segment in segments_in(directory)][1] == "00000000000000000010.log.swap"
 
 
-def test_what_compaction_had_not_finished_counts_for_nothing(directory: Path) -> None:
+def test_segments_that_compaction_did_not_finish_are_ignored(directory: Path) -> None:
     swap(directory, 0, [3], 19, ".cleaned")
     swap(directory, 20, [22], 39)
     (directory / "00000000000000000040.log").rename(directory / "00000000000000000040.log.deleted")
@@ -312,8 +312,8 @@ def test_what_compaction_had_not_finished_counts_for_nothing(directory: Path) ->
     assert offsets_in(directory) == [*range(40), *range(50, 60)]
 
 
-def test_swaps_before_an_unfinished_segment_are_good(directory: Path) -> None:
-    """Segments are renamed from the last to the first: what is before the first that is not done is of another run."""
+def test_swap_files_before_an_unfinished_segment_are_valid(directory: Path) -> None:
+    """A broker renames segments from the last to the first, so swap files before an unfinished one are older."""
     swap(directory, 0, [3], 9)
     swap(directory, 20, [22], 39, ".cleaned")
 
@@ -330,15 +330,15 @@ def test_swaps_before_an_unfinished_segment_are_good(directory: Path) -> None:
         ("orders_0", UnsupportedOperation, "its name is TOPIC_N: a log of Kafka 0.7"),
     ],
 )
-def test_other_directories_are_refused_by_name(tmp_path: Path, name: str, error: type[Exception], why: str) -> None:
+def test_other_directories_are_rejected_by_name(tmp_path: Path, name: str, error: type[Exception], why: str) -> None:
     (tmp_path / name).mkdir()
 
     with pytest.raises(error, match=why):
         Partition(tmp_path / name)
 
 
-def test_the_log_of_kafka_07_is_refused_by_its_files(tmp_path: Path) -> None:
-    """``00000000000.kafka``: entries of a length of 4 bytes and a message; no offset."""
+def test_the_log_of_kafka_07_is_rejected_by_its_files(tmp_path: Path) -> None:
+    """``00000000000.kafka``: each entry has a length of 4 bytes and a message, and no offset."""
     for name in ("orders-0", "orders_0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000.kafka").write_bytes(struct.pack(">ib", 10, 0) + bytes(9))
@@ -360,8 +360,8 @@ def test_partitions_are_found_in_a_log_directory_by_topic_and_number(tmp_path: P
 # --- times and deletion ---------------------------------------------------------------------------
 
 
-def test_offsets_are_found_by_time_in_whatever_order_times_are(tmp_path: Path) -> None:
-    """Against a plain search through all messages."""
+def test_offsets_are_found_by_time_in_any_order_of_the_times(tmp_path: Path) -> None:
+    """Compares the result with a linear search through all messages."""
     chance = random.Random(5)
     times = [T + chance.randrange(1000) for _ in range(80)]
     with LogAppender(tmp_path / "orders-0", SMALL) as log:
@@ -405,12 +405,12 @@ def test_messages_without_times_count_as_written_with_their_segment(tmp_path: Pa
 
 
 def test_deletion_is_reported_and_nothing_is_deleted(directory: Path) -> None:
-    """The newest messages of the segments are of T + 9, 19, ... 59; each has 910 bytes."""
+    """The newest messages of the segments have the times T + 9, 19, ... 59. Each segment has 910 bytes."""
     segments = segments_in(directory)
     files = sorted(file.name for file in directory.iterdir())
 
     by_age = list(report(segments, OlderThan(1000), T + 1025))
-    assert [(verdict.segment.base_offset, verdict.reason) for verdict in by_age] == [
+    assert [(finding.segment.base_offset, finding.reason) for finding in by_age] == [
         (0, "its newest message is 1,016 ms old"),
         (10, "its newest message is 1,006 ms old"),
         (20, None),
@@ -419,19 +419,19 @@ def test_deletion_is_reported_and_nothing_is_deleted(directory: Path) -> None:
         (50, None),
     ]
     by_size = list(report(segments, LargerThan(2000), T))
-    assert [verdict.reason is not None for verdict in by_size] == [True, True, True, False, False, False]
+    assert [finding.reason is not None for finding in by_size] == [True, True, True, False, False, False]
     assert by_size[2].reason == "2,730 bytes follow it"
     either = list(report(segments, AnyOf((OlderThan(1000), LargerThan(2000))), T + 1025))
-    assert [verdict.reason is not None for verdict in either] == [True, True, True, False, False, False]
-    assert all(verdict.reason for verdict in report(segments, OlderThan(0), T + 1025))
+    assert [finding.reason is not None for finding in either] == [True, True, True, False, False, False]
+    assert all(finding.reason for finding in report(segments, OlderThan(0), T + 1025))
     assert sorted(file.name for file in directory.iterdir()) == files
 
 
-def test_a_policy_of_ones_own_leaves_no_hole(directory: Path) -> None:
+def test_a_custom_policy_leaves_no_gap_between_segments(directory: Path) -> None:
     class Even:
         def reason(self, candidate: object, now: int) -> str | None:
             return "even" if candidate.segment.base_offset % 20 == 0 else None  # type: ignore[attr-defined]
 
-    verdicts = list(report(segments_in(directory), Even(), T))
+    findings = list(report(segments_in(directory), Even(), T))
 
-    assert [verdict.reason for verdict in verdicts] == ["even", None, None, None, None, None]
+    assert [finding.reason for finding in findings] == ["even", None, None, None, None, None]

@@ -1,4 +1,4 @@
-"""The entries of a log file: walked in chunks of any size, whatever the file ends with."""
+"""The entries of a log file, read in chunks of any size, with any bytes at the end of the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def old_message(magic: int, offset: int, value: bytes, attributes: int = 0) -> b
 
 
 def batch(base: int, size: int, attributes: int = 0) -> bytes:
-    """A batch of one record of ``size`` bytes, written from the specification: under 60 bytes its numbers are short."""
+    """A batch with one value of ``size`` bytes, encoded by the specification; below 58 bytes a varint has one byte."""
     value = b"x" * size
     record = bytes((2 * (6 + size), 0, 0, 0, 1, 2 * size)) + value + b"\0"
     tail = struct.pack(">hiqqqhii", attributes, 0, TIME, TIME + 5, 9, 3, 17, 1) + record
@@ -51,7 +51,7 @@ def walk(data: bytes, **options: int) -> EntryReader:
     st.integers(1, 400),
     st.integers(0, 60),
 )
-def test_whatever_the_chunk_the_entries_are_the_same(sizes: list[int], chunk: int, cut: int) -> None:
+def test_the_entries_do_not_depend_on_the_chunk_size(sizes: list[int], chunk: int, cut: int) -> None:
     whole = [batch(base, size) for base, size in enumerate(sizes)]
     tail = batch(99, 40)[:cut]
     data = b"".join(whole) + tail
@@ -67,7 +67,7 @@ def test_whatever_the_chunk_the_entries_are_the_same(sizes: list[int], chunk: in
     assert list(split(data)) == found
 
 
-def test_entries_of_all_formats_lie_side_by_side() -> None:
+def test_entries_of_all_formats_can_be_mixed() -> None:
     found = list(walk(b"".join(MIXED)))
 
     assert [(entry.offset, entry.magic, entry.intact()) for entry in found] == [
@@ -86,7 +86,7 @@ def test_entries_of_all_formats_lie_side_by_side() -> None:
     ]
 
 
-def test_a_header_is_reported_without_the_records() -> None:
+def test_a_header_is_decoded_without_the_records() -> None:
     zero, one, packed, two, _ = (entry.header() for entry in walk(b"".join(MIXED)))
 
     assert (zero.base_offset, zero.last_offset, zero.largest_timestamp, zero.record_count) == (5, 5, None, 1)
@@ -100,20 +100,20 @@ def test_a_header_is_reported_without_the_records() -> None:
 
 
 @pytest.mark.parametrize("data", MIXED, ids=["zero", "one", "packed", "two", "last"])
-def test_every_bit_under_the_checksum_counts(data: bytes) -> None:
-    """Formats 0 and 1: from the magic byte to the end; format 2: from the attributes to the end."""
+def test_a_flipped_bit_that_the_checksum_covers_is_damage(data: bytes) -> None:
+    """The checksum covers formats 0 and 1 from the magic byte on, and format 2 from the attributes on."""
     first = 21 if data[16] == 2 else 17  # another magic byte is another format, with a checksum elsewhere
     for at in range(first, len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 1
         assert not LogEntry(0, 0, bytes(damaged)).intact()
-    for at in range(8):  # the offset is the broker's to set, and under no checksum
+    for at in range(8):  # the broker sets the offset, and no checksum covers it
         moved = bytearray(data)
         moved[at] ^= 1
         assert LogEntry(0, 0, bytes(moved)).intact()
 
 
-def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_an_entry_over_the_limit_is_rejected_before_it_is_read() -> None:
     data = batch(1, 10) + batch(2, 50)
     entries = walk(data, chunk=16, max_entry_bytes=100)
     found = []
@@ -128,7 +128,7 @@ def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 13, -(2**31)])
-def test_a_size_that_is_none_is_damage_and_names_its_position(size: int) -> None:
+def test_an_invalid_size_is_damage_and_names_its_position(size: int) -> None:
     good = batch(1, 10)
     entries = walk(good + struct.pack(">qi", 7, size) + bytes(100))
     found = []
@@ -142,7 +142,7 @@ def test_a_size_that_is_none_is_damage_and_names_its_position(size: int) -> None
     assert (found, entries.position) == ([1], 78)
 
 
-def test_a_file_may_be_walked_from_the_beginning_of_any_entry_to_the_end_of_another() -> None:
+def test_a_file_can_be_read_from_the_beginning_of_any_entry_to_the_end_of_another() -> None:
     data = b"".join(MIXED)
     start, end = len(MIXED[0]), len(data) - len(MIXED[-1])
 
@@ -150,7 +150,7 @@ def test_a_file_may_be_walked_from_the_beginning_of_any_entry_to_the_end_of_anot
     assert [entry.offset for entry in walk(data, position=start, end=end + 5, chunk=20)] == [6, 9, 10]
 
 
-def test_a_format_of_the_future_is_named() -> None:
+def test_an_unknown_format_is_named() -> None:
     data = bytearray(batch(3, 4))
     data[16] = 3
 

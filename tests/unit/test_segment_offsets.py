@@ -1,4 +1,4 @@
-"""The newest offsets out of the bytes of a log: what counts, what does not, and what cannot be read."""
+"""The newest offsets in the bytes of a log: records that count, ignored records, and unreadable ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def deletion(group: str) -> tuple[bytes, bytes | None]:
 
 
 def entry(offset: int, *records: tuple[bytes | None, bytes | None], producer: int | None = None) -> bytes:
-    """A batch of format 2 that begins at ``offset``; with a producer it is part of its transaction."""
+    """A batch of format 2 that begins at ``offset``. With ``producer`` it is part of that producer's transaction."""
     found = [Record(offset + n, NOON, key, value) for n, (key, value) in enumerate(records)]
     return batch(found, producer=None if producer is None else Producer(producer, 0, 0, transactional=True))
 
@@ -56,29 +56,29 @@ def offsets(found: OffsetsReplay) -> dict[str, int]:
     return {group.group: group.offsets[ORDERS].offset for group in decode(found.newest).groups}
 
 
-def test_the_last_commit_of_a_partition_holds() -> None:
+def test_the_last_commit_of_a_partition_wins() -> None:
     assert offsets(fold(entry(0, commit("a", 4), commit("b", 7)), entry(2, commit("a", 5)))) == {"a": 5, "b": 7}
 
 
-def test_a_deleted_offset_is_gone_until_it_is_committed_again() -> None:
+def test_a_deleted_offset_is_absent_until_it_is_committed_again() -> None:
     gone = [entry(0, commit("a", 4), commit("b", 7)), entry(2, deletion("a"))]
 
     assert offsets(fold(*gone)) == {"b": 7}
     assert offsets(fold(*gone, entry(3, commit("a", 1)))) == {"a": 1, "b": 7}
 
 
-def test_offsets_of_a_transaction_count_when_it_is_committed_and_never_when_it_is_aborted() -> None:
+def test_offsets_of_a_transaction_count_after_its_commit_and_never_after_its_abort() -> None:
     log = [entry(0, commit("a", 4)), entry(1, commit("a", 9), producer=7), entry(2, commit("a", 11), producer=8)]
 
     assert offsets(fold(*log)) == {"a": 4}
     assert offsets(fold(*log, end(3, 7, commit=True))) == {"a": 9}
     assert offsets(fold(*log, end(3, 8, commit=False))) == {"a": 4}
     both = fold(*log, end(3, 8, commit=True), end(4, 7, commit=True))
-    assert offsets(both) == {"a": 11}, "the later record holds, whichever transaction ended first"
+    assert offsets(both) == {"a": 11}, "the later record wins, in any order of the transactions' ends"
     assert both.pending == {}
 
 
-def test_what_stays_open_is_pending_and_what_was_aborted_is_counted() -> None:
+def test_offsets_of_open_transactions_are_pending_and_aborted_ones_are_counted() -> None:
     found = fold(entry(0, commit("a", 4), commit("b", 5), producer=7), entry(2, commit("c", 6), producer=8))
     found.replay(end(3, 8, commit=False))
 
@@ -127,7 +127,7 @@ def test_batches_of_every_codec_are_read_and_unusual_records_too(codec: int) -> 
     assert found.largest_timestamp == NOON + 100_000
 
 
-def test_a_damaged_entry_is_found_and_what_lies_before_it_is_taken() -> None:
+def test_a_damaged_entry_is_reported_and_the_entries_before_it_are_used() -> None:
     good, bad = entry(0, commit("a", 4)), bytearray(entry(1, commit("a", 5)))
     bad[-1] ^= 1
     found = OffsetsReplay()
@@ -138,7 +138,7 @@ def test_a_damaged_entry_is_found_and_what_lies_before_it_is_taken() -> None:
     assert (offsets(found), found.replayed_bytes) == ({"a": 4}, len(good))
 
 
-def test_offsets_that_go_back_are_no_log() -> None:
+def test_decreasing_offsets_are_an_error() -> None:
     with pytest.raises(CorruptData, match="entry at offset 4: entries before it go up to offset 5"):
         fold(entry(5, commit("a", 4)), entry(4, commit("a", 5)))
     old = message_set([Record(5, None, *commit("a", 4))], 0)
@@ -146,7 +146,7 @@ def test_offsets_that_go_back_are_no_log() -> None:
         fold(old, old)
 
 
-def test_a_batch_that_its_writer_broke_is_refused_though_its_checksum_is_right() -> None:
+def test_a_malformed_batch_with_a_right_checksum_is_rejected() -> None:
     records = [Record(0, NOON, *commit("a", 4))]
     whole = batch(records)
     short = whole[: whole.index(b"orders") - 3]
@@ -154,7 +154,7 @@ def test_a_batch_that_its_writer_broke_is_refused_though_its_checksum_is_right()
         fold(checked(short))
 
 
-def test_two_keys_of_one_offset_are_one_offset_and_the_later_record_holds() -> None:
+def test_two_spellings_of_a_key_are_one_offset_and_the_later_record_wins() -> None:
     key, value = commit("a", 9)
     old_key = b"\x00\x00" + key[2:]
 
@@ -173,7 +173,7 @@ def test_values_of_unknown_versions_are_errors_of_their_partition_alone() -> Non
     assert (tp, type(error), others) == (TopicPartition("orders", 1), UnknownVersion, [])
 
 
-def test_keys_that_hold_no_offsets_are_counted_by_version() -> None:
+def test_keys_without_offsets_are_counted_by_version() -> None:
     found = decode(fold(entry(0, (b"\x00\x03\x00\x01g", b"x"), (b"\x77\x77", b"x"), commit("a", 4))).newest)
 
     assert [group.group for group in found.groups] == ["a"]
@@ -181,7 +181,7 @@ def test_keys_that_hold_no_offsets_are_counted_by_version() -> None:
     assert found.foreign == 1
 
 
-def test_our_own_records_are_read_with_the_time_of_the_groups_activity() -> None:
+def test_records_of_a_manager_are_read_with_the_time_of_the_groups_activity() -> None:
     avro = AvroRecordFormat()
     offset = avro.encode_commit("a", "orders", [(0, 42, 3, "here")], NOON, NOON + 5)[0]
     found = decode(fold(entry(0, offset, avro.encode_group("a", GroupValue(NOON - 1)))).newest)
@@ -229,7 +229,7 @@ def test_a_transactions_state_of_an_unknown_version_is_an_error() -> None:
 
 
 class Step(NamedTuple):
-    """Group ``group`` commits (or deletes) in the transaction of ``producer`` (0: in none), or that one ends."""
+    """``group`` commits (or deletes) in the transaction of ``producer`` (0: without one), or that transaction ends."""
 
     producer: int
     group: str
@@ -250,7 +250,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, pieces=st.integers(1, 5))
-def test_of_what_counts_the_last_record_holds(steps: list[Step], pieces: int) -> None:
+def test_the_last_record_that_counts_wins(steps: list[Step], pieces: int) -> None:
     log: list[bytes] = []
     records: list[tuple[int, int, str, int | None]] = []  # producer, log offset, group, committed offset
     outcome: dict[int, list[tuple[int, bool]]] = {1: [], 2: []}
@@ -277,7 +277,7 @@ def test_of_what_counts_the_last_record_holds(steps: list[Step], pieces: int) ->
 
 
 def checked(data: bytes) -> bytes:
-    """A batch with the size and the checksum that are right for its bytes."""
+    """A batch with the right size and checksum for its bytes."""
     whole = bytearray(data)
     struct.pack_into(">i", whole, 8, len(whole) - 12)
     struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
@@ -291,7 +291,7 @@ def checked(data: bytes) -> bytes:
     new=st.binary(max_size=6),
     old=st.integers(0, 6),
 )
-def test_what_is_broken_under_a_right_checksum_is_a_typed_error_and_takes_nothing_twice(
+def test_a_changed_batch_with_a_right_checksum_is_a_typed_error_and_counts_nothing_twice(
     codec: int, producer: int | None, at: int, new: bytes, old: int
 ) -> None:
     records = [Record(n, NOON, *commit("a", n, partition=n)) for n in range(5)]
@@ -314,14 +314,14 @@ NEWEST = st.dictionaries(st.binary(max_size=40), st.tuples(st.integers(0), st.no
 
 
 @given(newest=NEWEST)
-def test_whatever_keys_and_values_are_they_are_decoded_or_counted(newest: Newest) -> None:
+def test_any_key_and_value_is_decoded_or_counted(newest: Newest) -> None:
     found = decode(newest)
 
     assert len(found.groups) + len(found.errors) + sum(found.other.values()) <= len(newest)
 
 
 @given(key=st.integers(0, 60), value=st.integers(0, 60), byte=st.binary(min_size=1, max_size=1))
-def test_a_byte_of_a_key_or_a_value_changed_is_another_one_or_an_error(key: int, value: int, byte: bytes) -> None:
+def test_a_changed_byte_of_a_key_or_value_gives_another_one_or_an_error(key: int, value: int, byte: bytes) -> None:
     right, content = commit("group", 4)
     assert content is not None
     changed = {

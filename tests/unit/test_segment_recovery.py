@@ -1,4 +1,4 @@
-"""What of a segment is sound, byte by byte: both kinds of corruption, and what no checksum covers."""
+"""The sound part of a segment, byte by byte: both kinds of corruption, and faults that no checksum covers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS = {
     "format 1": lambda first, number: message_set(records(first, number), 1, GZIP),
     "format 2": lambda first, number: batch(records(first, number), ZSTD, leader_epoch=3),
 }
-"""Each one entry with a number of messages."""
+"""For each format, a function that builds one entry with a number of messages."""
 
 
 @pytest.fixture(params=FORMATS)
@@ -34,12 +34,12 @@ def entry(request: pytest.FixtureRequest):
     return FORMATS[request.param]
 
 
-def look(data: bytes, base: int = 0, **options: int) -> ExaminationResult:
+def examined(data: bytes, base: int = 0, **options: int) -> ExaminationResult:
     return examine(io.BytesIO(data), base, "log", **options)
 
 
 def moved(entry: bytes, offset: int) -> bytes:
-    """The same entry with another number before its size."""
+    """The same entry with another offset."""
     return struct.pack(">q", offset) + entry[8:]
 
 
@@ -49,29 +49,29 @@ def moved(entry: bytes, offset: int) -> bytes:
 def test_a_whole_segment_is_sound(entry) -> None:
     data = entry(40, 3) + entry(43, 5)
 
-    assert look(data, 40) == ExaminationResult(40, len(data), len(data), 2, 48, outcome=RecoveryOutcome.KEPT)
+    assert examined(data, 40) == ExaminationResult(40, len(data), len(data), 2, 48, outcome=RecoveryOutcome.KEPT)
 
 
-def test_an_empty_segment_is_sound_and_goes_on_with_its_own_offset() -> None:
-    assert look(b"", 40) == ExaminationResult(40, 0, 0, 0, 40)
+def test_an_empty_segment_is_sound_and_its_base_offset_is_the_next_offset() -> None:
+    assert examined(b"", 40) == ExaminationResult(40, 0, 0, 0, 40)
 
 
-def test_wherever_the_tail_is_missing_the_cut_is_behind_the_last_whole_entry(entry) -> None:
+def test_a_missing_tail_is_cut_after_the_last_complete_entry(entry) -> None:
     first, second = entry(0, 3), entry(3, 5)
 
     for cut in range(len(second)):
-        found = look(first + second[:cut])
+        found = examined(first + second[:cut])
         expected = (len(first), 3, 1, Damage.MISSING_TAIL if cut else None)
         assert (found.valid_bytes, found.next_offset, found.entries, found.damage) == expected, cut
 
 
-def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on(entry) -> None:
+def test_a_flipped_bit_after_the_version_invalidates_the_segment_from_its_entry_on(entry) -> None:
     first, second, third = entry(0, 3), entry(3, 5), entry(8, 1)
 
     for at in range(17, len(second)):
         damaged = bytearray(second)
         damaged[at] ^= 1 << at % 8
-        found = look(first + damaged + third)
+        found = examined(first + damaged + third)
         assert (found.valid_bytes, found.next_offset, found.damage, found.outcome) == (
             len(first),
             3,
@@ -107,18 +107,18 @@ def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on
 def test_added_nonsense_is_cut(entry, junk: bytes, damage: Damage, why: str) -> None:
     data = entry(0, 3) + entry(3, 5)
 
-    found = look(data + junk)
+    found = examined(data + junk)
 
     assert (found.valid_bytes, found.invalid_bytes, found.next_offset) == (len(data), len(junk), 8)
     assert (found.damage, found.why, found.outcome, found.broker_keeps) == (damage, why, RecoveryOutcome.CUT, len(data))
 
 
-def test_nonsense_that_claims_much_of_a_large_file_costs_no_memory(tmp_path) -> None:
+def test_an_invalid_entry_with_a_huge_size_costs_no_memory(tmp_path) -> None:
     file = tmp_path / "00000000000000000000.log"
     good, claimed = batch(records(0, 3)), 128 * CHUNK
     with file.open("wb") as out:
         out.write(good + struct.pack(">qiib", 3, claimed, 0, 2))
-        out.truncate(len(good) + 12 + claimed)  # a hole: it takes no room
+        out.truncate(len(good) + 12 + claimed)  # a hole: it takes no disk space
     tracemalloc.start()
     with file.open("rb") as source:
         found = examine(source, 0, "log")
@@ -129,7 +129,7 @@ def test_nonsense_that_claims_much_of_a_large_file_costs_no_memory(tmp_path) -> 
     assert peak < 4 * CHUNK
 
 
-def test_an_entry_larger_than_what_is_read_at_once_has_its_checksum_taken_piece_by_piece() -> None:
+def test_the_checksum_of_an_entry_larger_than_a_chunk_is_computed_piece_by_piece() -> None:
     large = batch([Record(0, TIME, None, b"x" * (5 * CHUNK))])
     data = large + batch(records(1, 1))
     damaged = bytearray(data)
@@ -147,17 +147,17 @@ def test_an_entry_larger_than_what_is_read_at_once_has_its_checksum_taken_piece_
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error() -> None:
     with pytest.raises(FileFailure, match="it became shorter while offsetmgr read it"):
-        look(batch(records(0, 3)), end=5000)
+        examined(batch(records(0, 3)), end=5000)
 
 
-# --- what no checksum covers ----------------------------------------------------------------------
+# --- faults that no checksum covers ----------------------------------------------------------------------
 
 
-def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
+def test_decreasing_offsets_are_suspicious_and_a_broker_keeps_them() -> None:
     first, second, third = (batch(records(n, 5)) for n in (0, 5, 10))
     far = moved(second, 500)
 
-    found = look(first + far + third)
+    found = examined(first + far + third)
 
     assert (found.valid_bytes, found.damage, found.outcome) == (len(first + far + third), None, RecoveryOutcome.KEPT)
     why = "offset 10 comes after 504: one of the two entries was altered"
@@ -165,40 +165,40 @@ def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
 
 
 @pytest.mark.parametrize("offset", [39, -1, 40 + 2**31, 2**62])
-def test_offsets_that_are_not_the_segments_are_in_doubt_and_what_a_broker_does_is_not_known(offset: int) -> None:
+def test_offsets_outside_the_segment_are_suspicious_and_the_brokers_behaviour_is_unknown(offset: int) -> None:
     first = batch(records(40, 5))
 
-    found = look(first + moved(batch(records(45, 1)), offset), 40)
+    found = examined(first + moved(batch(records(45, 1)), offset), 40)
 
     why = f"offsets {offset} to {offset} do not belong to a segment that begins at 40"
     assert found.suspicions == (Suspicion(len(first), offset, why),)
     assert (found.damage, found.outcome, found.broker_keeps) == (None, RecoveryOutcome.UNKNOWN, None)
 
 
-def test_old_blocks_that_come_back_make_a_broker_throw_the_segment_away() -> None:
+def test_repeated_old_blocks_make_a_broker_empty_the_segment() -> None:
     data = b"".join(batch([Record(n, TIME + n, None, b"x" * 1000)]) for n in range(20))
 
-    found = look(data + data)
+    found = examined(data + data)
 
     assert (found.valid_bytes, found.suspicion_count, found.suspicions[0].position) == (2 * len(data), 1, len(data))
     assert (found.outcome, found.broker_keeps) == (RecoveryOutcome.EMPTIED, 0)
 
 
-def test_an_unknown_version_with_the_right_checksum_is_in_doubt() -> None:
+def test_an_unknown_version_with_the_right_checksum_is_suspicious() -> None:
     data = bytearray(batch(records(0, 3)))
     data[16] = 9
 
-    found = look(bytes(data))
+    found = examined(bytes(data))
 
     assert found.suspicions == (Suspicion(0, 0, "message format 9 is not known"),)
     assert (found.damage, found.outcome) == (None, RecoveryOutcome.KEPT)
 
 
-def test_gaps_that_compaction_left_are_no_doubt(entry) -> None:
-    assert look(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).suspicions == ()
+def test_gaps_that_compaction_left_are_not_suspicious(entry) -> None:
+    assert examined(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).suspicions == ()
 
 
-def test_no_longer_doubts_are_held_than_people_read() -> None:
-    found = look(batch(records(7, 1)) * 3000)
+def test_the_number_of_listed_suspicions_is_limited() -> None:
+    found = examined(batch(records(7, 1)) * 3000)
 
     assert (len(found.suspicions), found.suspicion_count) == (100, 2999)

@@ -1,4 +1,4 @@
-"""The page on logs on disk: its example runs and prints what the page says, and so does its table."""
+"""The page about logs on disk: its example and its table match the output of the program."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from offsetmgr.cli.app import run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "segments.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "segments.md"
 
 
-def test_the_example_prints_what_the_page_says(
+def test_the_example_prints_the_documented_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = PAGE.read_text()

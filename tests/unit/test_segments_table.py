@@ -1,4 +1,4 @@
-"""The log of offsets on a disk as the table of ``format("offsetmgr-segments")``, planned and read in this process."""
+"""An offsets log on disk as the table of ``format("offsetmgr-segments")``, planned and read in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.segments.batch_builder import Producer, end_of_transaction
 
 
 def rows(*dirs: Path, **options: str) -> list[dict[str, object]]:
-    """What the table of segments has, by a reader that plans and reads in this process."""
+    """The rows of the segments table, from a reader that plans and reads in this process."""
     from offsetmgr.spark.segment_source import SegmentSourceReader
 
     reader = SegmentSourceReader({"path": ",".join(map(str, dirs)), **options})
@@ -20,7 +20,7 @@ def rows(*dirs: Path, **options: str) -> list[dict[str, object]]:
     return [{name: value for name, value in row.items() if value is not None} for row in found]
 
 
-def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: Path) -> None:
+def test_the_table_contains_no_aborted_or_unfinished_transactions(tmp_path: Path) -> None:
     other = Producer(8, 0, 0, transactional=True)
     first = entry(0, "a", 4) + entry(1, "a", 5, producer=ENDED)
     aborted = end_of_transaction(3, ENDED, commit=False, timestamp=NOON)
@@ -53,10 +53,12 @@ def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: 
         "commit_timestamp": NOON,
     }
     assert found[-1]["error"] == f"{directory / f'{5:020}.log'}: its last 4 bytes are an incomplete entry"
-    assert [row.get("log_offset") for row in rows(directory, group="b")] == [7, None], "the damage may have hidden some"
+    assert [row.get("log_offset") for row in rows(directory, group="b")] == [7, None], (
+        "the damage may hide offsets of the group"
+    )
 
 
-def test_a_damaged_segment_is_a_row_that_says_so_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_a_row_with_an_error_and_the_others_are_read(tmp_path: Path) -> None:
     bad = bytearray(entry(1, "a", 5))
     bad[-1] ^= 1
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4) + bytes(bad)), (2, entry(2, "a", 6)))
@@ -67,7 +69,7 @@ def test_a_damaged_segment_is_a_row_that_says_so_and_the_others_are_read(tmp_pat
     assert "batch at offset 1: its checksum" in str(found[1]["error"])
 
 
-def test_what_is_missing_of_a_log_dir_is_a_row_that_says_so(tmp_path: Path) -> None:
+def test_a_missing_partition_of_a_log_dir_is_a_row_with_an_error(tmp_path: Path) -> None:
     for number in (1, 3):
         write(tmp_path / "disk" / f"__consumer_offsets-{number}", (0, entry(0, "a", number)))
     (tmp_path / "unmounted").mkdir()
@@ -81,10 +83,10 @@ def test_what_is_missing_of_a_log_dir_is_a_row_that_says_so(tmp_path: Path) -> N
         f"directory {tmp_path / 'unmounted'}: holds no partition of any topic",
         missing["error"],
     ]
-    assert len(rows(tmp_path / "disk" / "__consumer_offsets-3")) == 1, "who names one partition expects no other"
+    assert len(rows(tmp_path / "disk" / "__consumer_offsets-3")) == 1, "a path of one partition implies no others"
 
 
-def test_replicas_of_one_partition_are_no_table(tmp_path: Path) -> None:
+def test_replicas_of_one_partition_are_rejected(tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path / name / "__consumer_offsets-0", (0, entry(0, "a", 4)))
 

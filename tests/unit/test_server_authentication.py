@@ -1,4 +1,4 @@
-"""Logging in to the listener, the credentials file and the rules file."""
+"""Logins to the listener, the credentials file and the rules file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listening import Listening, MemoryBackend, WireClient, commit_errors
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors
 
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, UsageError
 from offsetmgr.kafka.client.sasl import mechanism
@@ -61,7 +61,7 @@ def authentication(credentials: Credentials) -> Authentication:
 
 
 def log_in(authentication: Authentication, name: str, user: str, password: str) -> str | None:
-    """The whole exchange between our client's side, which brokers accept, and our server's."""
+    """Performs a login between offsetmgr's client, which brokers accept, and its server. Returns the principal."""
     client = mechanism(name, user, password)
     server = authentication.exchange(name)
     assert server is not None
@@ -94,7 +94,7 @@ def test_a_login_with_the_right_password_succeeds(
     [
         ("alice", "bobs secret"),
         ("bob", ""),
-        ("nobody", "bobs secret"),
+        ("unknown", "bobs secret"),
         ("", ""),
         ("alice", "alices secret"),
         ("Alice", ""),
@@ -109,7 +109,7 @@ def test_all_failed_logins_get_the_same_error(
 
 
 @pytest.mark.parametrize("name", list(DIGESTS))
-def test_unknown_users_get_a_challenge_like_known_ones_and_always_the_same(
+def test_unknown_users_get_a_repeatable_challenge_like_that_of_known_users(
     authentication: Authentication, name: str
 ) -> None:
     def challenge(user: str) -> tuple[str, str]:
@@ -120,15 +120,15 @@ def test_unknown_users_get_a_challenge_like_known_ones_and_always_the_same(
         )
         return fields["s"], fields["i"]
 
-    assert challenge("nobody") == challenge("nobody")
-    assert challenge("nobody") != challenge("somebody")
-    assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "nobody"))} == {(24, "4096")}
+    assert challenge("unknown") == challenge("unknown")
+    assert challenge("unknown") != challenge("another")
+    assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "unknown"))} == {(24, "4096")}
 
 
-def test_failed_logins_of_unknown_users_take_the_same_work(
+def test_failed_logins_of_unknown_users_do_the_same_work(
     authentication: Authentication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The derivation is nearly all of it: without one it would be a hundredth."""
+    """The key derivation takes nearly all of the time. A login without it would take a hundredth."""
     derived: list[tuple[str, int, int]] = []
     derive = credentials_module.derive
 
@@ -138,7 +138,7 @@ def test_failed_logins_of_unknown_users_take_the_same_work(
 
     monkeypatch.setattr(credentials_module, "derive", counted)
 
-    for user in ("alice", "bob", "nobody"):
+    for user in ("alice", "bob", "unknown"):
         derived.clear()
         with pytest.raises(AuthenticationFailed):
             log_in(authentication, "PLAIN", user, "wrong")
@@ -146,7 +146,7 @@ def test_failed_logins_of_unknown_users_take_the_same_work(
 
 
 def test_failed_logins_of_unknown_users_take_as_long(authentication: Authentication) -> None:
-    """The processor's time, which others on the machine do not lengthen: the least of many, in a generous factor."""
+    """Compares processor time, which other processes do not lengthen: the least of many, within a generous factor."""
 
     def seconds(user: str) -> float:
         taken = []
@@ -157,7 +157,7 @@ def test_failed_logins_of_unknown_users_take_as_long(authentication: Authenticat
             taken.append(time.thread_time() - began)
         return min(taken)
 
-    times = [seconds(user) for user in ("alice", "bob", "nobody")]
+    times = [seconds(user) for user in ("alice", "bob", "unknown")]
     assert max(times) < 5 * min(times)
 
 
@@ -173,7 +173,7 @@ def test_failed_logins_of_unknown_users_take_as_long(authentication: Authenticat
         b"\0alice\0" + b"x" * 10_000,
     ],
 )
-def test_malformed_plain_messages_are_refused(authentication: Authentication, message: bytes) -> None:
+def test_malformed_plain_messages_are_rejected(authentication: Authentication, message: bytes) -> None:
     exchange = authentication.exchange("PLAIN")
     assert exchange is not None
     with pytest.raises(AuthenticationFailed):
@@ -181,7 +181,7 @@ def test_malformed_plain_messages_are_refused(authentication: Authentication, me
 
 
 @given(first=st.binary(max_size=60), second=st.binary(max_size=60), honest=st.booleans())
-def test_junk_is_refused_and_never_anything_else(
+def test_random_messages_raise_only_authentication_errors(
     credentials: Credentials, first: bytes, second: bytes, honest: bool
 ) -> None:
     for name in MECHANISMS:
@@ -194,8 +194,8 @@ def test_junk_is_refused_and_never_anything_else(
             pass
 
 
-def test_a_proof_of_one_exchange_is_worth_nothing_in_another(credentials: Credentials) -> None:
-    """A recorded login cannot be played again, as the server's nonce is another one."""
+def test_a_proof_of_one_exchange_is_invalid_in_another(credentials: Credentials) -> None:
+    """A recorded login cannot be replayed, because the server's nonce differs."""
     name, user, password = "SCRAM-SHA-256", "bob", "bobs secret"
     client = mechanism(name, user, password)
     recorded = [client.start()]
@@ -216,13 +216,13 @@ def test_channel_binding_and_other_identities_are_rejected(credentials: Credenti
             ScramExchange("SCRAM-SHA-256", credentials).step(first)
 
 
-# --- on the wire --------------------------------------------------------------------------------------
+# --- logins over a connection --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
+def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryListener]:
     monkeypatch.setattr(socket_server, "_SWEEP_S", 0.05)
-    with Listening(MemoryBackend(), authentication=authentication) as listening:
+    with MemoryListener(MemoryBackend(), authentication=authentication) as listening:
         yield listening
 
 
@@ -245,7 +245,7 @@ def authenticate(client: WireClient, user: str, password: str, *, name: str = "S
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_after_the_login_everything_is_answered(secured: Listening, name: str, version: int) -> None:
+def test_after_the_login_all_requests_are_answered(secured: MemoryListener, name: str, version: int) -> None:
     with WireClient(secured.port) as client:
         client.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
         assert authenticate(client, "bob", "bobs secret", name=name, version=version) == 0
@@ -255,15 +255,15 @@ def test_after_the_login_everything_is_answered(secured: Listening, name: str, v
 
 
 @pytest.mark.parametrize("api_key", [METADATA, 8, 9, 10, 16, 999])
-def test_without_a_login_only_a_login_is_answered(secured: Listening, api_key: int) -> None:
+def test_before_the_login_only_login_requests_are_answered(secured: MemoryListener, api_key: int) -> None:
     with WireClient(secured.port) as client:
         client.ask(API_VERSIONS, 0, {})
         client.send(api_key, 5, b"\0" * 30)
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert secured.backend.commits == 0
 
 
-def test_a_request_sent_right_behind_a_login_waits_for_its_outcome(secured: Listening) -> None:
+def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: MemoryListener) -> None:
     for password, answered in (("bobs secret", True), ("wrong", False)):
         with WireClient(secured.port) as client:
             assert shake(client, "PLAIN") == 0
@@ -273,95 +273,95 @@ def test_a_request_sent_right_behind_a_login_waits_for_its_outcome(secured: List
             if answered:
                 client.receive()
             else:
-                assert client.hung_up()
+                assert client.is_disconnected()
 
 
-@pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("nobody", "wrong"), ("", "")])
+@pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("unknown", "wrong"), ("", "")])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_wrong_credentials_are_reported_so_and_the_connection_is_closed(
-    secured: Listening, name: str, user: str, password: str
+def test_wrong_credentials_are_an_error_and_close_the_connection(
+    secured: MemoryListener, name: str, user: str, password: str
 ) -> None:
     with WireClient(secured.port) as client:
         assert authenticate(client, user, password, name=name) == 58
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
-def test_failed_logins_are_counted_and_warned_of_without_a_name(
-    secured: Listening, caplog: pytest.LogCaptureFixture
+def test_failed_logins_are_counted_and_logged_without_the_user_name(
+    secured: MemoryListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     for user in ("bob", "hunter2"):
         with WireClient(secured.port) as client:
             authenticate(client, user, "wrong")
     with WireClient(secured.port) as client:
         assert shake(client, "hunter2") == 33
-        assert client.hung_up()
-    figures = secured.service.metrics()
-    assert figures['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
-    assert figures['logins_failed_total{mechanism="unsupported"}'] == 1
+        assert client.is_disconnected()
+    metrics = secured.service.metrics()
+    assert metrics['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
+    assert metrics['logins_failed_total{mechanism="unsupported"}'] == 1
     warnings = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
     assert [(w["peer"], w["mechanism"], w["failed"]) for w in warnings] == [("127.0.0.1", "SCRAM-SHA-256", 1)]
     assert "hunter2" not in str(warnings)
 
 
-def test_steps_out_of_order(secured: Listening) -> None:
+def test_login_steps_out_of_order_close_the_connection(secured: MemoryListener) -> None:
     with WireClient(secured.port) as client:
         assert client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})["error_code"] == 34
-        assert client.hung_up()
+        assert client.is_disconnected()
     with WireClient(secured.port) as client:
         answer = client.ask(HANDSHAKE, 1, {"mechanism": "GSSAPI"})
         assert (answer["error_code"], answer["mechanisms"]) == (33, list(MECHANISMS))
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
-def test_a_client_that_does_not_log_in_is_disconnected(authentication: Authentication, secured: Listening) -> None:
+def test_a_client_that_does_not_log_in_is_disconnected(authentication: Authentication, secured: MemoryListener) -> None:
     limits = ServerLimits(authentication_seconds=10)
     with (
-        Listening(MemoryBackend(), authentication=authentication, limits=limits, hold_time=True) as listening,
+        MemoryListener(MemoryBackend(), authentication=authentication, limits=limits, manual_clock=True) as listening,
         WireClient(listening.port) as silent,
         WireClient(listening.port) as done,
     ):
         silent.ask(API_VERSIONS, 0, {})
         assert authenticate(done, "bob", "bobs secret") == 0
-        listening.pass_time(9)
+        listening.advance_time(9)
         silent.ask(API_VERSIONS, 0, {})
-        listening.pass_time(2)
-        assert silent.hung_up()
+        listening.advance_time(2)
+        assert silent.is_disconnected()
         assert listening.service.metrics()['connections_cut_total{why="no login"}'] == 1
         done.ask(METADATA, 5, EMPTY)
 
 
-def test_large_requests_before_the_login_are_refused(secured: Listening) -> None:
+def test_large_requests_before_the_login_close_the_connection(secured: MemoryListener) -> None:
     with WireClient(secured.port) as client:
         client.socket.sendall((600 * 1024).to_bytes(4, "big"))
-        assert client.hung_up()
+        assert client.is_disconnected()
 
 
-def test_a_session_ends_and_can_be_prolonged_by_the_same_user_only(credentials: Credentials) -> None:
+def test_a_session_expires_and_only_the_same_user_can_extend_it(credentials: Credentials) -> None:
     authentication = Authentication(credentials, session_seconds=60)
     with (
-        Listening(MemoryBackend(), authentication=authentication, hold_time=True) as listening,
+        MemoryListener(MemoryBackend(), authentication=authentication, manual_clock=True) as listening,
         WireClient(listening.port) as client,
     ):
         assert shake(client, "PLAIN") == 0
         answer = client.ask(AUTHENTICATE, 1, {"auth_bytes": b"\0bob\0bobs secret"})
         assert (answer["error_code"], answer["session_lifetime"]) == (0, 60_000)
         for _ in range(4):
-            listening.pass_time(59)
+            listening.advance_time(59)
             client.ask(METADATA, 5, EMPTY)
             assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
-        listening.pass_time(61)
+        listening.advance_time(61)
         client.send(METADATA, 5, EMPTY)
-        assert client.hung_up()
-    with Listening(MemoryBackend(), authentication=authentication) as listening:
+        assert client.is_disconnected()
+    with MemoryListener(MemoryBackend(), authentication=authentication) as listening:
         for user, password, name in (("alice", USERS[0][1], "PLAIN"), ("bob", "wrong", "PLAIN")):
             with WireClient(listening.port) as client:
                 assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
                 assert authenticate(client, user, password, name=name) == 58
-                assert client.hung_up()
+                assert client.is_disconnected()
 
 
-def test_nothing_that_a_client_sent_is_in_a_log_or_a_repr(
-    secured: Listening, credentials: Credentials, caplog: pytest.LogCaptureFixture
+def test_no_bytes_that_a_client_sent_are_in_a_log_or_a_repr(
+    secured: MemoryListener, credentials: Credentials, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     with WireClient(secured.port) as client:
@@ -375,7 +375,7 @@ def test_nothing_that_a_client_sent_is_in_a_log_or_a_repr(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[users.a\n", "line 1"),
         ("\n\nx = @", "line 3"),
@@ -391,20 +391,20 @@ def test_nothing_that_a_client_sent_is_in_a_log_or_a_repr(
         ("[users.a]\nscram-sha-256 = '4096:AAAA:AAAA:AAAA'", "its keys must have 32 bytes each"),
     ],
 )
-def test_a_credentials_file_that_cannot_be_used_says_where_and_shows_no_secret(
-    tmp_path: Path, text: str, said: str
+def test_the_error_of_an_invalid_credentials_file_names_the_place_and_no_secret(
+    tmp_path: Path, text: str, expected: str
 ) -> None:
     file = tmp_path / "users.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_credentials(file)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert str(file) in str(caught.value)
     assert caught.value.hint
     assert "hunter2" not in str(caught.value)
 
 
-def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_errors(tmp_path: Path) -> None:
     for load in (load_credentials, load_rules):
         with pytest.raises(ConfigError, match="cannot be read") as caught:
             load(tmp_path / "nothing.toml")
@@ -424,7 +424,7 @@ def test_only_known_mechanisms_can_be_offered(credentials: Credentials) -> None:
         scram_verifier("SCRAM-SHA-256", "x", 1)
 
 
-def test_rules_allow_exactly_what_they_say(tmp_path: Path) -> None:
+def test_rules_allow_exactly_the_listed_operations(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(
         """
@@ -451,13 +451,13 @@ def test_rules_allow_exactly_what_they_say(tmp_path: Path) -> None:
 
     assert rules.group("billing", read, "billing")
     assert rules.group("billing", write, "billing-eu")
-    assert not rules.group("billing", write, "billing2"), "a name is the whole name"
+    assert not rules.group("billing", write, "billing2"), "a name without a star matches only itself"
     assert not rules.group("billing", delete, "billing")
-    assert rules.group("billing", describe, "anything"), "as everybody may"
+    assert rules.group("billing", describe, "anything"), "every user may describe groups"
     assert not rules.group("billing", read, "anything")
     assert rules.topic("billing", read, "orders-eu")
     assert not rules.topic("billing", read, "order")
-    assert not rules.topic("someone", describe, "orders"), "no rule says so"
+    assert not rules.topic("someone", describe, "orders"), "no rule allows it"
     assert rules.group("admin", delete, "anything")
     assert rules.topic("admin", delete, "")
 
@@ -485,14 +485,14 @@ def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
     rules = load_rules(file)
     create, delete_topics, delete_records = 19, 20, 21
     assert all(rules.admin("operator", key, topic) for key in ADMIN_APIS for topic in (None, "anything"))
-    assert not rules.topic("operator", Operation.DESCRIBE, "anything"), "an API is no operation"
+    assert not rules.topic("operator", Operation.DESCRIBE, "anything"), "a rule with APIs alone allows no operation"
     assert rules.admin("orders", create, "orders-eu")
     assert rules.admin("orders", delete_records, "orders")
     assert not rules.admin("orders", create, "billing")
-    assert not rules.admin("orders", create, None), "a rule with topics is about these alone"
+    assert not rules.admin("orders", create, None), "a rule with topics covers only these topics"
     assert not rules.admin("orders", delete_topics, "orders")
     assert not rules.topic("orders", Operation.DESCRIBE, "orders"), "a rule without operations allows none"
-    assert not any(rules.admin("admin", key, "orders") for key in ADMIN_APIS), "all operations are no API"
+    assert not any(rules.admin("admin", key, "orders") for key in ADMIN_APIS), "all operations include no API"
 
 
 def test_no_rule_allows_reserved_names() -> None:
@@ -513,7 +513,7 @@ def test_no_rule_allows_reserved_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "contains no [[rule]], so no client may do anything"),
         ("[rule]\nprincipals = ['a']", "rule: must be written as [[rule]]"),
@@ -535,9 +535,9 @@ def test_no_rule_allows_reserved_names() -> None:
         ("[[rule]]\nprincipals = ['a']\ngroup = ['g']\noperations = ['all']", "rule 1.group: unknown field"),
     ],
 )
-def test_a_rules_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, said: str) -> None:
+def test_the_error_of_an_invalid_rules_file_names_the_place(tmp_path: Path, text: str, expected: str) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_rules(file)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)

@@ -1,5 +1,5 @@
-"""Bytes of Kafka's protocol to the manager's tuples and back: the same as kio's reading and writing, for every version;
-and what breaks the format is an `InvalidRequest`, never anything else."""
+"""Conversion between bytes of Kafka's protocol and the manager's tuples: equal to kio's in every version. Malformed
+bytes raise only `InvalidRequest`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from offsetmgr.server.apis import commit_codec, fetch_codec
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 MANY, FEW = (300, 40) if SOAK else (15, 2)
-"""Examples for each version of the hot requests, and of all the others."""
+"""Hypothesis examples for each version of the frequent requests, and of all others."""
 
 COMMIT_VERSIONS = range(commit_codec.MIN_VERSION, commit_codec.MAX_VERSION + 1)
 FETCH_VERSIONS = range(fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION + 1)
@@ -59,7 +59,7 @@ def topics_of(partition: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 commits = st.builds(
     CommitRequest,
     names,
-    # Often none of a topic's partitions has metadata, the case that has a path of its own.
+    # Often no partition of a topic has metadata. The codec has a separate path for that case.
     topics_of(st.tuples(numbers, offsets, epochs, st.just("")))
     | topics_of(st.tuples(numbers, offsets, epochs, metadata)),
     st.integers(-1, 2**31 - 1),
@@ -70,27 +70,29 @@ commits = st.builds(
 )
 
 
-def commit_as_kio_says_it(version: int, wanted: CommitRequest, rng: random.Random) -> Any:
+def kio_commit(version: int, expected: CommitRequest, rng: random.Random) -> Any:
     kind = load_request_schema(8, version)
     module = __import__(kind.__module__, fromlist=["*"])
     topics = []
-    for topic, partitions in wanted.topics:
+    for topic, partitions in expected.topics:
         parts = []
         for partition, offset, epoch, text in partitions:
             more = {"committed_leader_epoch": epoch} if version >= 6 else {}
-            said = text or rng.choice([None, ""])  # to a coordinator it is the same
+            sent_text = text or rng.choice([None, ""])  # a coordinator treats both the same
             parts.append(
                 module.OffsetCommitRequestPartition(
-                    partition_index=partition, committed_offset=offset, committed_metadata=said, **more
+                    partition_index=partition, committed_offset=offset, committed_metadata=sent_text, **more
                 )
             )
         topics.append(module.OffsetCommitRequestTopic(name=topic, partitions=tuple(parts)))
-    fields: dict[str, Any] = {"group_id": wanted.group, "member_id": wanted.member_id, "topics": tuple(topics)}
-    fields["generation_id_or_member_epoch"] = wanted.generation
+    fields: dict[str, Any] = {"group_id": expected.group, "member_id": expected.member_id, "topics": tuple(topics)}
+    fields["generation_id_or_member_epoch"] = expected.generation
     if version <= 4:
-        fields["retention_time"] = timedelta(milliseconds=-1 if wanted.retention_ms is None else wanted.retention_ms)
+        fields["retention_time"] = timedelta(
+            milliseconds=-1 if expected.retention_ms is None else expected.retention_ms
+        )
     if version >= 7:
-        fields["group_instance_id"] = wanted.instance_id
+        fields["group_instance_id"] = expected.instance_id
     known = {field.name for field in dataclasses.fields(kind)}
     if "generation_id_or_member_epoch" not in known:
         fields["generation_id"] = fields.pop("generation_id_or_member_epoch")
@@ -98,60 +100,60 @@ def commit_as_kio_says_it(version: int, wanted: CommitRequest, rng: random.Rando
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-@given(wanted=commits, seed=st.integers(0, 1000))
+@given(expected=commits, seed=st.integers(0, 1000))
 @settings(max_examples=MANY, deadline=None)
-def test_commits_are_read_as_kio_writes_them(version: int, wanted: CommitRequest, seed: int) -> None:
-    if wanted.retention_ms is not None:
-        wanted = wanted._replace(retention_ms=wanted.retention_ms % 10**12)
-    data = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(seed)))
+def test_commits_of_kio_are_decoded(version: int, expected: CommitRequest, seed: int) -> None:
+    if expected.retention_ms is not None:
+        expected = expected._replace(retention_ms=expected.retention_ms % 10**12)
+    data = kio_bytes(kio_commit(version, expected, random.Random(seed)))
 
     decoded = commit_codec.decode(version, b"header" + data, 6)
 
     topics = [
         (topic, [(p, o, e if version >= 6 else -1, m) for p, o, e, m in partitions])
-        for topic, partitions in wanted.topics
+        for topic, partitions in expected.topics
     ]
-    assert decoded == wanted._replace(
+    assert decoded == expected._replace(
         topics=topics,
-        instance_id=wanted.instance_id if version >= 7 else None,
-        retention_ms=wanted.retention_ms if version <= 4 else None,
+        instance_id=expected.instance_id if version >= 7 else None,
+        retention_ms=expected.retention_ms if version <= 4 else None,
     )
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-@given(wanted=commits, error=codes, errors=st.dictionaries(st.integers(0, 7), codes))
+@given(expected=commits, error=codes, errors=st.dictionaries(st.integers(0, 7), codes))
 @settings(max_examples=MANY, deadline=None)
-def test_answers_to_commits_are_read_by_kio(
-    version: int, wanted: CommitRequest, error: int, errors: dict[int, int]
+def test_kio_decodes_commit_responses(
+    version: int, expected: CommitRequest, error: int, errors: dict[int, int]
 ) -> None:
-    every = [(topic, part[0]) for topic, parts in wanted.topics for part in parts]
+    every = [(topic, part[0]) for topic, parts in expected.topics for part in parts]
     by_partition = {every[n % len(every)]: code for n, code in errors.items()} if every else {}
 
-    data = commit_codec.encode(version, wanted.topics, CommitResponse(error, by_partition))
+    data = commit_codec.encode(version, expected.topics, CommitResponse(error, by_partition))
 
     answer = kio_read(load_response_schema(8, version), data)
     found = [(t.name, p.partition_index, int(p.error_code)) for t in answer.topics for p in t.partitions]
     assert found == [(t, p, error or by_partition.get((t, p), 0)) for t, p in every]
-    assert [t.name for t in answer.topics] == [topic for topic, _ in wanted.topics]
+    assert [t.name for t in answer.topics] == [topic for topic, _ in expected.topics]
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 @pytest.mark.parametrize("text", ["", "with metadata"])
 @pytest.mark.parametrize(("partition", "offset"), [(-1, 5), (5, -1), (-(2**31), -(2**63))])
-def test_negative_numbers_are_read_as_they_are(version: int, text: str, partition: int, offset: int) -> None:
-    wanted = CommitRequest("g", [("t", [(0, 1, -1, text), (partition, offset, -1, text)])])
-    data = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(1)))
+def test_negative_numbers_are_decoded_unchanged(version: int, text: str, partition: int, offset: int) -> None:
+    expected = CommitRequest("g", [("t", [(0, 1, -1, text), (partition, offset, -1, text)])])
+    data = kio_bytes(kio_commit(version, expected, random.Random(1)))
 
-    assert commit_codec.decode(version, data, 0).topics == wanted.topics
+    assert commit_codec.decode(version, data, 0).topics == expected.topics
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_conditions_are_read(version: int) -> None:
-    wanted = CommitRequest("g", [("t", [(0, 11, 3, ""), (1, -1, -1, ""), (2, 13, -1, "m")])])
-    plain = kio_bytes(commit_as_kio_says_it(version, wanted, random.Random(3)))
+def test_expected_offsets_are_decoded(version: int) -> None:
+    expected = CommitRequest("g", [("t", [(0, 11, 3, ""), (1, -1, -1, ""), (2, 13, -1, "m")])])
+    plain = kio_bytes(kio_commit(version, expected, random.Random(3)))
 
     def tagged(value: int) -> bytes:
-        # A tag that nobody knows before it, one behind: both are skipped.
+        # The decoder skips the unknown tags before and after it.
         return b"\x03\x05\x01x" + b"\x91\x4e\x08" + EXPECTED.pack(value) + b"\xff\x7f\x00"
 
     assert EXPECTED_TAG == 10_001
@@ -164,7 +166,7 @@ def test_conditions_are_read(version: int) -> None:
 
     decoded = commit_codec.decode(version, bytes(data), 0)
 
-    assert decoded.topics == wanted.topics
+    assert decoded.topics == expected.topics
     assert decoded.expected == {("t", 0): -1, ("t", 1): 12}
 
 
@@ -181,7 +183,7 @@ fetched = topics_of(st.tuples(numbers, offsets | st.just(-1), epochs, st.just(""
 )
 
 
-def fetch_as_kio_says_it(version: int, wanted: list[FetchRequest]) -> Any:
+def kio_fetch(version: int, expected: list[FetchRequest]) -> Any:
     kind = load_request_schema(9, version)
     module = __import__(kind.__module__, fromlist=["*"])
 
@@ -191,11 +193,11 @@ def fetch_as_kio_says_it(version: int, wanted: list[FetchRequest]) -> Any:
         made = getattr(module, cls)
         return tuple(made(name=topic, partition_indexes=tuple(parts)) for topic, parts in request.topics)
 
-    stable = {"require_stable": wanted[0].require_stable} if version >= 7 else {}
+    stable = {"require_stable": expected[0].require_stable} if version >= 7 else {}
     if version < 8:
-        return kind(group_id=wanted[0].group, topics=topics(wanted[0], "OffsetFetchRequestTopic"), **stable)
+        return kind(group_id=expected[0].group, topics=topics(expected[0], "OffsetFetchRequestTopic"), **stable)
     groups = []
-    for request in wanted:
+    for request in expected:
         member = {"member_id": request.member_id, "member_epoch": request.member_epoch} if version >= 9 else {}
         groups.append(
             module.OffsetFetchRequestGroup(
@@ -206,17 +208,17 @@ def fetch_as_kio_says_it(version: int, wanted: list[FetchRequest]) -> Any:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-@given(wanted=st.lists(fetches, min_size=1, max_size=4), stable=st.booleans())
+@given(expected=st.lists(fetches, min_size=1, max_size=4), stable=st.booleans())
 @settings(max_examples=MANY, deadline=None)
-def test_fetches_are_read_as_kio_writes_them(version: int, wanted: list[FetchRequest], stable: bool) -> None:
-    wanted = [request._replace(require_stable=stable and version >= 7) for request in wanted]
+def test_fetches_of_kio_are_decoded(version: int, expected: list[FetchRequest], stable: bool) -> None:
+    expected = [request._replace(require_stable=stable and version >= 7) for request in expected]
     if version < 9:
-        wanted = [request._replace(member_id=None, member_epoch=-1) for request in wanted]
+        expected = [request._replace(member_id=None, member_epoch=-1) for request in expected]
     if version < 8:
-        wanted = wanted[:1]
+        expected = expected[:1]
     if version < 2:
-        wanted = [request._replace(topics=request.topics or []) for request in wanted]
-    data = kio_bytes(fetch_as_kio_says_it(version, wanted))
+        expected = [request._replace(topics=request.topics or []) for request in expected]
+    data = kio_bytes(kio_fetch(version, expected))
 
     found = fetch_codec.decode(version, b"header" + data, 6)
 
@@ -226,18 +228,20 @@ def test_fetches_are_read_as_kio_writes_them(version: int, wanted: list[FetchReq
         )
         for request in found
     ]
-    assert as_lists == wanted
+    assert as_lists == expected
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(answers=st.lists(st.tuples(names, fetched, st.sampled_from([0, 0, 0, 14, 16])), min_size=1, max_size=3))
 @settings(max_examples=MANY, deadline=None)
-def test_answers_to_fetches_are_read_by_kio(version: int, answers: list[Any]) -> None:
+def test_kio_decodes_fetch_responses(version: int, answers: list[Any]) -> None:
     answers = answers if version >= 8 else answers[:1]
-    asked = [FetchRequest(group, [(t, [p[0] for p in parts]) for t, parts in topics]) for group, topics, _ in answers]
+    requests = [
+        FetchRequest(group, [(t, [p[0] for p in parts]) for t, parts in topics]) for group, topics, _ in answers
+    ]
     responses = [FetchResponse(error, () if error else topics) for _, topics, error in answers]
 
-    data = fetch_codec.encode(version, asked, responses)
+    data = fetch_codec.encode(version, requests, responses)
 
     answer = kio_read(load_response_schema(9, version), data)
     groups = answer.groups if version >= 8 else [answer]
@@ -246,9 +250,9 @@ def test_answers_to_fetches_are_read_by_kio(version: int, answers: list[Any]) ->
             assert found.group_id == group
         if version >= 2:
             assert int(found.error_code) == error
-        wanted = [] if error else topics
-        if error and version < 2:  # which has no place for it but in each partition
-            wanted = [(t, [(p[0], -1, -1, "", error) for p in parts]) for t, parts in topics]
+        expected = [] if error else topics
+        if error and version < 2:  # these versions carry an error only in each partition
+            expected = [(t, [(p[0], -1, -1, "", error) for p in parts]) for t, parts in topics]
         assert [
             (
                 topic.name,
@@ -264,7 +268,7 @@ def test_answers_to_fetches_are_read_by_kio(version: int, answers: list[Any]) ->
                 ],
             )
             for topic in found.topics
-        ] == [(t, [(p, o, e if version >= 5 else None, m, c) for p, o, e, m, c in parts]) for t, parts in wanted]
+        ] == [(t, [(p, o, e if version >= 5 else None, m, c) for p, o, e, m, c in parts]) for t, parts in expected]
 
 
 def samples() -> list[tuple[str, Any, int, bytes]]:
@@ -276,18 +280,16 @@ def samples() -> list[tuple[str, Any, int, bytes]]:
     fetch = FetchRequest("group", [("topic", [1, 2, 3])], "member", 4, True)
     found: list[tuple[str, Any, int, bytes]] = []
     for version in COMMIT_VERSIONS:
-        data = kio_bytes(commit_as_kio_says_it(version, commit, rng))
+        data = kio_bytes(kio_commit(version, commit, rng))
         found.append(("OffsetCommit", commit_codec.decode, version, data))
     for version in FETCH_VERSIONS:
-        data = kio_bytes(fetch_as_kio_says_it(version, [fetch, fetch]))
+        data = kio_bytes(kio_fetch(version, [fetch, fetch]))
         found.append(("OffsetFetch", fetch_codec.decode, version, data))
     return found
 
 
 @pytest.mark.parametrize(("name", "decode", "version", "data"), samples())
-def test_a_request_that_ends_too_early_is_invalid_wherever_it_ends(
-    name: str, decode: Any, version: int, data: bytes
-) -> None:
+def test_a_truncated_request_is_invalid_at_any_length(name: str, decode: Any, version: int, data: bytes) -> None:
     decode(version, data, 0)
     for end in range(len(data)):
         with pytest.raises(InvalidRequest):
@@ -295,7 +297,7 @@ def test_a_request_that_ends_too_early_is_invalid_wherever_it_ends(
 
 
 @pytest.mark.parametrize(("name", "decode", "version", "data"), samples())
-def test_a_mutated_request_is_read_or_invalid(name: str, decode: Any, version: int, data: bytes) -> None:
+def test_a_mutated_request_is_decoded_or_invalid(name: str, decode: Any, version: int, data: bytes) -> None:
     rng = random.Random(version)
     for _ in range(500):
         broken = bytearray(data)
@@ -305,7 +307,7 @@ def test_a_mutated_request_is_read_or_invalid(name: str, decode: Any, version: i
             decode(version, bytes(broken), 0)
 
 
-def test_an_array_of_two_thousand_million_items_is_refused_before_anything_is_allocated() -> None:
+def test_an_array_of_two_billion_items_is_rejected_before_any_allocation() -> None:
     huge = struct.pack(">h1sih1sqi", 1, b"g", -1, 1, b"m", -1, 2**31 - 1)
     with pytest.raises(InvalidRequest):
         commit_codec.decode(2, huge, 0)
@@ -313,12 +315,12 @@ def test_an_array_of_two_thousand_million_items_is_refused_before_anything_is_al
         schema_codec.decode_request(47, 0, b"\0\1g" + struct.pack(">i", 2**31 - 1), 0)
 
 
-def test_many_tiny_items_are_refused_since_they_would_become_many_objects() -> None:
+def test_many_tiny_items_are_rejected_because_they_would_become_many_objects() -> None:
     with pytest.raises(InvalidRequest):
         schema_codec.decode_request(42, 1, struct.pack(">i", 300_000) + b"\0\0" * 300_000, 0)
 
 
-# --- the rest of the protocol, by kio's schemas ------------------------------------------------------
+# --- all other messages, by kio's schemas ------------------------------------------------------
 
 SPOKEN = {
     "list_offsets": 2,
@@ -342,7 +344,7 @@ SPOKEN = {
 
 
 def plain(value: Any) -> Any:
-    """A kio entity as `schema_codec` gives it."""
+    """A kio entity in the form that `schema_codec` returns."""
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -355,7 +357,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("load", [load_request_schema, load_response_schema], ids=["requests", "responses"])
 @pytest.mark.parametrize(("name", "version"), [(name, version) for name in SPOKEN for version in schema_name_map[name]])
-def test_everything_else_is_read_and_written_as_kio_does(name: str, version: int, load: Any) -> None:
+def test_all_other_messages_are_decoded_and_encoded_as_by_kio(name: str, version: int, load: Any) -> None:
     kind = load(SPOKEN[name], version)
     request = load is load_request_schema
     decode = schema_codec.decode_request if request else schema_codec.decode_response

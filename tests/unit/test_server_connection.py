@@ -1,4 +1,4 @@
-"""One client's connection: order, concurrency, pressure both ways, limits, and what happens to those who misbehave."""
+"""One client's connection: order, concurrency, backpressure in both directions, limits, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from listening import Listening, MemoryBackend, WireClient, commit_errors, commit_message, read_response
+from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message, read_response
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network import socket_server
@@ -54,19 +54,19 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend) as listening:
+def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
+    with MemoryListener(backend) as listening:
         yield listening
 
 
-def close_gate(listening: Listening) -> Callable[[], None]:
-    """From now on commits wait; gives what lets them go on."""
+def block_commits(listening: MemoryListener) -> Callable[[], None]:
+    """Blocks commits from now on. Returns a function that releases them."""
 
     async def make() -> asyncio.Event:
         return asyncio.Event()
 
-    gate = listening.backend.gate = listening.run(make())
-    return lambda: listening.loop.call_soon_threadsafe(gate.set) and None
+    event = listening.backend.commits_allowed = listening.run(make())
+    return lambda: listening.loop.call_soon_threadsafe(event.set) and None
 
 
 def fetch_message(group: str) -> dict[str, Any]:
@@ -76,13 +76,13 @@ def fetch_message(group: str) -> dict[str, Any]:
 # --- order --------------------------------------------------------------------------------------------
 
 
-def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees_them(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_gate = close_gate(listening)
+    release_commits = block_commits(listening)
     begun: list[str] = []
-    gated, fetch = backend._gated, backend.fetch
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(f"commit {r.group}") or gated(r))
+    commit, fetch = backend._commit_when_allowed, backend.fetch
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(f"commit {r.group}") or commit(r))
     monkeypatch.setattr(backend, "fetch", lambda r: begun.append(f"fetch {r.group}") or fetch(r))
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         sent = [client.send(COMMIT, 7, commit_message(group, {("t", 0): 5})) for group in ("a", "b")]
@@ -90,8 +90,8 @@ def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees
         sent.append(client.send(COMMIT, 7, commit_message("c", {("t", 0): 6})))
 
         assert wait_until(lambda: begun == ["commit a", "commit b"])
-        assert other.ask(FETCH, 5, fetch_message("b"))["topics"] == [], "another connection is not held up"
-        open_gate()
+        assert other.ask(FETCH, 5, fetch_message("b"))["topics"] == [], "another connection does not wait"
+        release_commits()
 
         frames = [client.receive() for _ in sent]
         assert [struct.unpack_from(">i", frame)[0] for frame in frames] == sent
@@ -100,23 +100,25 @@ def test_commits_of_one_connection_run_side_by_side_and_a_fetch_behind_them_sees
     assert begun == ["commit a", "commit b", "fetch b", "fetch b", "commit c"]
 
 
-def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
-    listening: Listening, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+def test_a_search_for_the_coordinator_does_not_delay_the_commits_behind_it(
+    listening: MemoryListener, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_gate = close_gate(listening)
+    release_commits = block_commits(listening)
     begun: list[str] = []
-    gated = backend._gated
-    monkeypatch.setattr(backend, "_gated", lambda r: begun.append(r.group) or gated(r))
+    commit = backend._commit_when_allowed
+    monkeypatch.setattr(backend, "_commit_when_allowed", lambda r: begun.append(r.group) or commit(r))
     with WireClient(listening.port) as client:
         sent = [client.send(COMMIT, 7, commit_message("a", {("t", 0): 5}))]
         sent.append(client.send(FIND_COORDINATOR, 2, {"key": "b", "key_type": 0}))
         sent.append(client.send(COMMIT, 7, commit_message("b", {("t", 0): 5})))
 
         assert wait_until(lambda: begun == ["a", "b"])
-        open_gate()
+        release_commits()
 
         frames = [client.receive() for _ in sent]
-        assert [struct.unpack_from(">i", frame)[0] for frame in frames] == sent, "the order of answers is kept"
+        assert [struct.unpack_from(">i", frame)[0] for frame in frames] == sent, (
+            "the responses keep the order of the requests"
+        )
 
 
 def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() -> None:
@@ -136,12 +138,12 @@ def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() 
 
 
 class Custom:
-    """A service with one API of the test's own."""
+    """A service with one API that the test defines."""
 
     def __init__(
         self, handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
     ) -> None:
-        self._listening = Listening()
+        self._listening = MemoryListener()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
         self._options = options
 
@@ -161,10 +163,10 @@ class Custom:
         self._listening.__exit__(*error)
 
 
-# --- kinds of answers ---------------------------------------------------------------------------------
+# --- kinds of responses ---------------------------------------------------------------------------------
 
 
-def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
+def test_a_forwarded_frame_is_sent_unchanged_and_none_sends_no_response() -> None:
     def handle(request: ApiRequest) -> HandlerResult:
         return None if request.version == 1 else Frame(request.frame)
 
@@ -180,10 +182,10 @@ def test_a_final_response_and_close_connection_close_after_earlier_responses() -
 
     for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
         with Custom(handle) as (_, port), WireClient(port) as client:
-            for wanted in (1, version, 1):
-                client.send(FORWARDED, wanted, b"")
+            for sent_version in (1, version, 1):
+                client.send(FORWARDED, sent_version, b"")
             assert [client.receive()[4:] for _ in expected] == expected
-            assert client.hung_up()
+            assert client.is_disconnected()
 
 
 def test_a_handler_that_raises_closes_only_its_connection() -> None:
@@ -203,16 +205,16 @@ def test_a_handler_that_raises_closes_only_its_connection() -> None:
         for version in (1, 2, 3):
             with WireClient(port) as bad:
                 bad.send(FORWARDED, version, b"")
-                assert bad.hung_up()
+                assert bad.is_disconnected()
             good.send(FORWARDED, 0, b"")
             assert good.receive()[4:] == b"fine"
 
 
 class Pieces:
-    """A streamed response of many pieces, which notes what it is told."""
+    """A streamed response of many pieces, which records the connection's calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, correlation: int, pieces: int, size: int = 1024) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.written = 0
         self._loop = loop
         self._head = struct.pack(">ii", 4 + pieces * size, correlation)
@@ -223,7 +225,7 @@ class Pieces:
         self._sink: Sink
 
     def begin(self, sink: Sink) -> None:
-        self.told.append("begin")
+        self.calls.append("begin")
         self._sink = sink
         sink.write(self._head)
         self._loop.call_soon(self._more)
@@ -241,16 +243,16 @@ class Pieces:
         self._loop.call_soon(self._more)
 
     def pause(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
         self._paused = True
 
     def resume(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
         self._paused = False
         self._more()
 
     def lost(self) -> None:
-        self.told.append("lost")
+        self.calls.append("lost")
         self._over = True
 
 
@@ -267,10 +269,10 @@ def test_streams_are_written_one_after_the_other_in_order() -> None:
         for version in (3, 5, 1, 4):
             client.send(FORWARDED, version, b"")
         assert [len(client.receive()) - 4 for _ in range(4)] == [3072, 5120, 12, 4096]
-    assert [stream.told for stream in streams] == [["begin"]] * 3
+    assert [stream.calls for stream in streams] == [["begin"]] * 3
 
 
-def test_a_stream_stops_while_the_client_does_not_read_and_hears_when_it_is_gone() -> None:
+def test_a_stream_pauses_while_the_client_does_not_read_and_is_lost_when_the_client_disconnects() -> None:
     streams: list[Pieces] = []
 
     def handle(request: ApiRequest) -> HandlerResult:
@@ -281,20 +283,20 @@ def test_a_stream_stops_while_the_client_does_not_read_and_hears_when_it_is_gone
         with WireClient(port) as client:
             client.send(FORWARDED, 0, b"")
             client.send(FORWARDED, 0, b"")
-            assert wait_until(lambda: bool(streams) and "pause" in streams[0].told)
-            held = streams[0].written
-            assert held < 50 << 20
+            assert wait_until(lambda: bool(streams) and "pause" in streams[0].calls)
+            buffered = streams[0].written
+            assert buffered < 50 << 20
             assert len(client.receive()) == 4 + (200 << 20)
-            assert streams[0].told.count("pause") == streams[0].told.count("resume")
-            assert wait_until(lambda: len(streams) == 2 and "begin" in streams[1].told)
-        assert wait_until(lambda: streams[1].told[-1] == "lost")
+            assert streams[0].calls.count("pause") == streams[0].calls.count("resume")
+            assert wait_until(lambda: len(streams) == 2 and "begin" in streams[1].calls)
+        assert wait_until(lambda: streams[1].calls[-1] == "lost")
         assert streams[1].written < 200 << 20
 
 
 # --- frames -------------------------------------------------------------------------------------------
 
 
-def test_frames_are_cut_however_they_are_fed() -> None:
+def test_frames_are_split_correctly_in_any_chunks() -> None:
     frames = [struct.pack(">i", size) + bytes([size % 256]) * size for size in (8, 9, 100, 5000, 8)]
     data = b"".join(frames)
     for step in (1, 2, 3, 7, 64, 1000, len(data)):
@@ -310,14 +312,14 @@ def test_frames_are_cut_however_they_are_fed() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7, 10_001, 100 * 1024 * 1024, 2**31 - 1, -(2**31)])
-def test_a_length_that_no_request_may_have_is_refused_at_once(length: int) -> None:
+def test_an_invalid_length_is_rejected_immediately(length: int) -> None:
     splitter = FrameSplitter(10_000)
     splitter.feed(struct.pack(">i", length))
     with pytest.raises(InvalidRequest):
         splitter.next()
 
 
-def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listening) -> None:
+def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         frame = client.frame(COMMIT, 7, b"", 1)
         frame = client.frame(API_VERSIONS, 0, b"", 1)
@@ -331,25 +333,27 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listenin
         writer.join()
 
 
-# --- pressure -----------------------------------------------------------------------------------------
+# --- backpressure -----------------------------------------------------------------------------------------
 
 
-def test_no_longer_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
-        open_gate = close_gate(listening)
+def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: MemoryBackend) -> None:
+    with MemoryListener(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
+        release_commits = block_commits(listening)
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
         assert wait_until(lambda: [len(one._pipeline) for one in listening.service.connections] == [5])
         (connection,) = listening.service.connections
         time.sleep(0.1)
         assert len(connection._pipeline) == 5
-        open_gate()
+        release_commits()
         for _ in range(20):
             client.receive()
     assert backend.offsets["g"]["t"][0][0] == 19
 
 
-def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_backend_with_backpressure_receives_no_more_commits(
+    listening: MemoryListener, backend: MemoryBackend
+) -> None:
     async def make() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 
@@ -367,10 +371,10 @@ def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening,
     assert backend.commits == 3
 
 
-def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backend: MemoryBackend) -> None:
+def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
     limits = ServerLimits(idle_seconds=0.5)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as client:
         client.socket.settimeout(0.2)
         with pytest.raises((TimeoutError, ConnectionError)):
             for _ in range(100_000):
@@ -384,7 +388,7 @@ def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backen
 def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))
@@ -393,74 +397,74 @@ def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> Non
         (length,) = struct.unpack(">i", client._exactly(4))
         taken, waits = 0, 0
         while unsent := connection.unsent:
-            # The last bytes may have come before the transport has counted them off.
+            # The client may receive the last bytes before the transport has counted them as sent.
             while connection.unsent == unsent and taken < length:
                 taken += len(client.socket.recv(160_000))
-            listening.pass_time(9)
+            listening.advance_time(9)
             waits += 1
         client._exactly(length - taken)
-        assert waits >= 2, "longer in all than an idle connection may last"
+        assert waits >= 2, "longer in total than the idle timeout"
         assert listening.service.connections == {connection}
 
 
 # --- limits -------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_megabytes_are_refused_by_their_length_field(listening: Listening) -> None:
+def test_a_request_of_a_hundred_megabytes_is_rejected_by_its_length_field(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client, WireClient(listening.port) as other:
         client.socket.sendall(struct.pack(">i", 100 * 1024 * 1024))
-        assert client.hung_up()
+        assert client.is_disconnected()
         other.ask(API_VERSIONS, 0, {})
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as idle,
         WireClient(listening.port) as waiting,
     ):
-        open_gate = close_gate(listening)
+        release_commits = block_commits(listening)
         idle.ask(API_VERSIONS, 0, {})
         waiting.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(connection.busy for connection in listening.service.connections))
-        listening.pass_time(9)
+        listening.advance_time(9)
         assert len(listening.service.connections) == 2
-        listening.pass_time(2)
-        assert idle.hung_up()
-        listening.pass_time(20)
-        open_gate()
+        listening.advance_time(2)
+        assert idle.is_disconnected()
+        listening.advance_time(20)
+        release_commits()
         waiting.receive()
         assert listening.service.metrics()['connections_cut_total{why="idle"}'] == 1
 
 
-def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: MemoryBackend) -> None:
+def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_does_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(request_seconds=10), hold_time=True) as listening,
+        MemoryListener(backend, limits=ServerLimits(request_seconds=10), manual_clock=True) as listening,
         WireClient(listening.port) as slow,
         WireClient(listening.port) as steady,
     ):
         frame = steady.frame(API_VERSIONS, 0, b"", 1)
         slow.socket.sendall(frame[:5])
-        # Every piece ends in the middle of a request, for longer than one request may take.
+        # Every piece ends in the middle of a request. Together they take longer than one request may take.
         steady.socket.sendall(frame[:7])
         assert wait_until(lambda: [c.partial_since is None for c in listening.service.connections] == [False, False])
         for turn in range(5):
             steady.socket.sendall(frame[7:] + frame[:7])
             steady.receive()
             assert wait_until(lambda: all(c.partial_since is not None for c in listening.service.connections))
-            listening.pass_time(4)
+            listening.advance_time(4)
             assert len(listening.service.connections) == (2 if turn < 2 else 1)
-        assert slow.hung_up()
+        assert slow.is_disconnected()
         assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
 
 
-def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=ServerLimits(connections=3)) as listening:
+def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(backend: MemoryBackend) -> None:
+    with MemoryListener(backend, limits=ServerLimits(connections=3)) as listening:
         clients = [WireClient(listening.port) for _ in range(3)]
         for client in clients:
             client.ask(API_VERSIONS, 0, {})
         with WireClient(listening.port) as fourth:
-            assert fourth.hung_up()
+            assert fourth.is_disconnected()
         clients[0].socket.close()
         assert wait_until(lambda: len(listening.service.connections) == 2)
         with WireClient(listening.port) as again:
@@ -469,20 +473,20 @@ def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: M
             client.socket.close()
 
 
-def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
+def test_the_connections_of_one_address_are_limited(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=ServerLimits(connections_per_address=1)) as listening,
+        MemoryListener(backend, limits=ServerLimits(connections_per_address=1)) as listening,
         WireClient(listening.port) as first,
         WireClient(listening.port) as second,
     ):
         first.ask(API_VERSIONS, 0, {})
-        assert second.hung_up()
+        assert second.is_disconnected()
 
 
-def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: MemoryBackend) -> None:
-    """Those that only send parts of large requests are cut, the others are served."""
+def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) -> None:
+    """The service closes connections that send only parts of large requests, and serves the others."""
     limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
-    with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
+    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as good:
         greedy = [WireClient(listening.port) for _ in range(8)]
         for client in greedy:
             client.socket.setblocking(False)
@@ -497,42 +501,44 @@ def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: M
                     break
             good.commit("g", {("t", 0): 1})
             assert listening.service.held_bytes <= (4 << 20) + (256 << 10) * 9
-        # What was sent may still be on its way; two of the eight fit, and the kernel holds some of the rest.
+        # Sent bytes may still be on their way. Two of the eight requests fit, and the kernel buffers some of the rest.
         assert wait_until(lambda: listening.service.metrics().get('connections_cut_total{why="memory"}', 0) >= 4)
         for client in greedy:
             client.socket.close()
         assert wait_until(lambda: listening.service.held_bytes == 0)
 
 
-def test_a_client_that_stops_sending_is_closed(listening: Listening) -> None:
+def test_a_client_that_stops_sending_is_closed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
         client.socket.shutdown(socket.SHUT_WR)
-        assert client.hung_up()
+        assert client.is_disconnected()
     assert wait_until(lambda: not listening.service.connections)
 
 
-def test_clients_that_vanish_under_way_leave_nothing_behind(listening: Listening, backend: MemoryBackend) -> None:
-    open_gate = close_gate(listening)
+def test_clients_that_disconnect_during_requests_leave_nothing_behind(
+    listening: MemoryListener, backend: MemoryBackend
+) -> None:
+    release_commits = block_commits(listening)
     for _ in range(20):
         with WireClient(listening.port) as client:
             client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
             client.send(FETCH, 5, fetch_message("g"))
     assert wait_until(lambda: not listening.service.connections)
-    open_gate()
-    assert wait_until(lambda: backend.commits == 20), "a commit that has begun is carried out"
+    release_commits()
+    assert wait_until(lambda: backend.commits == 20), "a commit that has begun is finished"
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
     assert wait_until(lambda: listening.service.held_bytes == 0)
-    # The last answer may be on its way before its request is put away.
+    # The service may send the last response before it drops the request.
     assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, ApiRequest)])
 
 
 # --- the service --------------------------------------------------------------------------------------
 
 
-def refuses(port: int) -> bool:
-    """Whether nobody listens there."""
+def refuses_connections(port: int) -> bool:
+    """Whether the port accepts no connections."""
     try:
         WireClient(port).socket.close()
     except ConnectionError:
@@ -540,22 +546,22 @@ def refuses(port: int) -> bool:
     return False
 
 
-def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
-    with Listening(backend) as listening:
-        open_gate = close_gate(listening)
+def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
+    with MemoryListener(backend) as listening:
+        release_commits = block_commits(listening)
         client, idle = WireClient(listening.port), WireClient(listening.port)
         client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
         assert wait_until(lambda: any(c.busy for c in listening.service.connections))
         closing = asyncio.run_coroutine_threadsafe(listening.service.close(grace_s=10), listening.loop)
-        assert wait_until(lambda: refuses(listening.port))
-        open_gate()
+        assert wait_until(lambda: refuses_connections(listening.port))
+        release_commits()
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
-        assert client.hung_up()
-        assert idle.hung_up()
+        assert client.is_disconnected()
+        assert idle.is_disconnected()
         closing.result(10)
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> None:
+def test_a_port_in_use_is_an_error_that_names_the_port(listening: MemoryListener) -> None:
     async def again() -> None:
         await ServerListener(SocketServer([]), "127.0.0.1", listening.port).start()
 
@@ -563,9 +569,9 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> 
         listening.run(again())
 
 
-def test_how_long_requests_took_is_reported_by_kind(backend: MemoryBackend) -> None:
+def test_the_durations_of_requests_are_reported_by_kind(backend: MemoryBackend) -> None:
     seen: list[tuple[str, float]] = []
-    with Listening(backend) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend) as listening, WireClient(listening.port) as client:
         listening.service._observe = lambda kind, seconds: seen.append((kind, seconds))
         client.commit("g", {("t", 0): 1})
         client.ask(FETCH, 5, fetch_message("g"))

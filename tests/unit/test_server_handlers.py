@@ -1,4 +1,4 @@
-"""What the offsets endpoint answers, through its listener and in every version that it advertises."""
+"""The responses of the offsets endpoint, through its listener and in every version that it advertises."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from listening import (
+from memory_listener import (
     NODE_ID,
     ConnectionClosedByBroker,
-    Listening,
     MemoryBackend,
+    MemoryListener,
     WireClient,
     commit_errors,
     commit_message,
@@ -52,11 +52,11 @@ LEADER = Address("real-broker", 9092)
 
 
 class FakeCluster:
-    """A real cluster with one topic, whose second partition has no leader."""
+    """A fake of the real cluster, with one topic whose second partition has no leader."""
 
     def __init__(self) -> None:
         self.reachable = True
-        self.asked: list[Mapping[str, Sequence[OffsetQuery]]] = []
+        self.queries: list[Mapping[str, Sequence[OffsetQuery]]] = []
 
     async def cluster_id(self) -> str | None:
         self._reach()
@@ -75,12 +75,12 @@ class FakeCluster:
         return found + [orders if topic_id == ORDERS_ID else TopicLayout(None, topic_id, 100) for topic_id in ids]
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, queries: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         self._reach()
-        self.asked.append(asked)
+        self.queries.append(queries)
         value = 90 if read_committed else 100
-        return {name: [FoundOffset(p, 0, -1, value + p, 4) for p, _ in parts] for name, parts in asked.items()}
+        return {name: [FoundOffset(p, 0, -1, value + p, 4) for p, _ in parts] for name, parts in queries.items()}
 
     def _reach(self) -> None:
         if not self.reachable:
@@ -100,13 +100,13 @@ def backend() -> MemoryBackend:
 
 
 @pytest.fixture
-def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: cluster) as listening:
+def listening(backend: MemoryBackend, cluster: FakeCluster) -> Iterator[MemoryListener]:
+    with MemoryListener(backend, cluster=lambda: cluster) as listening:
         yield listening
 
 
 @pytest.fixture
-def client(listening: Listening) -> Iterator[WireClient]:
+def client(listening: MemoryListener) -> Iterator[WireClient]:
     with WireClient(listening.port) as client:
         yield client
 
@@ -116,10 +116,10 @@ def every_version(api_key: int) -> Any:
     return pytest.mark.parametrize("version", range(low, high + 1))
 
 
-# --- which versions -----------------------------------------------------------------------------------
+# --- versions -----------------------------------------------------------------------------------
 
 
-def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
+def test_the_table_marks_the_same_versions_as_flexible_as_kafkas_schemas() -> None:
     apis = listener_apis(ApiContext(MemoryBackend(), NODE_ID))
     assert {api.key: (api.min_version, api.max_version) for api in apis} == ADVERTISED
     for api in apis:
@@ -128,14 +128,14 @@ def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schema
 
 
 @every_version(API_VERSIONS)
-def test_api_versions_names_ours_and_nothing_else(client: WireClient, version: int) -> None:
+def test_api_versions_lists_the_supported_apis_and_no_others(client: WireClient, version: int) -> None:
     answer = client.ask(API_VERSIONS, version, {"client_software_name": "tester", "client_software_version": "1.0-x"})
 
     assert answer["error_code"] == 0
     assert {k["api_key"]: (k["min_version"], k["max_version"]) for k in answer["api_keys"]} == ADVERTISED
 
 
-def test_a_version_of_api_versions_that_we_do_not_know_is_answered_in_version_0_with_ours(client: WireClient) -> None:
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: WireClient) -> None:
     client.send(API_VERSIONS, 77, b"\x00whatever it looks like")
     frame = client.receive()
 
@@ -143,10 +143,12 @@ def test_a_version_of_api_versions_that_we_do_not_know_is_answered_in_version_0_
     keys = [struct.unpack_from(">hhh", frame, 10 + 6 * n) for n in range(number)]
     assert error == ErrorCode.UNSUPPORTED_VERSION
     assert {key: (low, high) for key, low, high in keys} == ADVERTISED
-    assert client.ask(API_VERSIONS, 0, {})["error_code"] == 0, "and the connection is still good"
+    assert client.ask(API_VERSIONS, 0, {})["error_code"] == 0, "the connection is still open"
 
 
-def test_the_clients_software_is_kept_and_nonsense_refused(client: WireClient, listening: Listening) -> None:
+def test_the_clients_software_is_recorded_and_an_invalid_name_is_rejected(
+    client: WireClient, listening: MemoryListener
+) -> None:
     client.ask(API_VERSIONS, 3, {"client_software_name": "librdkafka", "client_software_version": "2.6"})
     (connection,) = listening.service.connections
     assert connection.client_software == ("librdkafka", "2.6")
@@ -155,7 +157,7 @@ def test_the_clients_software_is_kept_and_nonsense_refused(client: WireClient, l
     assert answer["error_code"] == ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: MemoryBackend) -> None:
+def test_features_beyond_kafkas_protocol_are_announced(client: WireClient, backend: MemoryBackend) -> None:
     backend.announced = {CONDITIONAL_FEATURE: 1}
     answer = client.ask(API_VERSIONS, 4, {"client_software_name": "a", "client_software_version": "1"})
     assert answer["supported_features"] == [{"name": CONDITIONAL_FEATURE, "min_version": 1, "max_version": 1}]
@@ -166,15 +168,15 @@ def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: 
 )
 def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: int, version: int) -> None:
     client.send(api_key, version, b"\0" * 20)
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
-# --- the cluster, as we show it -----------------------------------------------------------------------
+# --- the cluster, as clients see it -----------------------------------------------------------------------
 
 
 @every_version(METADATA)
 def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
-    client: WireClient, listening: Listening, version: int
+    client: WireClient, listening: MemoryListener, version: int
 ) -> None:
     answer = client.ask(METADATA, version, {"topics": [{"name": "orders", "topic_id": None}]})
 
@@ -190,12 +192,12 @@ def test_metadata_names_managers_as_brokers_and_this_one_as_every_leader(
     assert topic.get("topic_id", ORDERS_ID) == ORDERS_ID
 
 
-def test_metadata_of_all_of_none_and_of_unknown_topics(client: WireClient) -> None:
+def test_metadata_of_all_topics_of_no_topics_and_of_unknown_topics(client: WireClient) -> None:
     def names(version: int, topics: Any) -> list[tuple[str, int]]:
         answer = client.ask(METADATA, version, {"topics": topics})
         return [(topic["name"], topic["error_code"]) for topic in answer["topics"]]
 
-    assert names(0, []) == [("orders", 0), ("secret", 0)], "in version 0 an empty list means all"
+    assert names(0, []) == [("orders", 0), ("secret", 0)], "in version 0 an empty list selects all topics"
     assert names(9, None) == [("orders", 0), ("secret", 0)]
     assert names(9, []) == []
     assert names(9, [{"name": "nope"}]) == [("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
@@ -206,29 +208,29 @@ def test_metadata_of_all_of_none_and_of_unknown_topics(client: WireClient) -> No
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_metadata_of_a_topic_without_a_name_is_refused_where_the_answer_could_not_say_it(
+def test_metadata_of_a_topic_without_a_name_is_rejected_in_versions_that_cannot_express_it(
     client: WireClient, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.send(METADATA, version, {"topics": [{"name": None, "topic_id": uuid.UUID(int=7)}]})
-    assert client.hung_up()
+    assert client.is_disconnected()
     assert "defect" not in caplog.text
 
 
-def test_metadata_while_the_cluster_is_away_is_an_error_and_never_an_empty_list(
+def test_metadata_of_an_unreachable_cluster_is_an_error_and_never_an_empty_list(
     client: WireClient, cluster: FakeCluster
 ) -> None:
     cluster.reachable = False
 
     answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [("orders", 5)]
-    assert len(client.ask(METADATA, 9, {"topics": []})["brokers"]) == 1, "whoever needs only managers is served"
+    assert len(client.ask(METADATA, 9, {"topics": []})["brokers"]) == 1, "a request for the managers alone is answered"
 
     client.send(METADATA, 9, {"topics": None})
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
 def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
-    with Listening() as listening, WireClient(listening.port) as client:
+    with MemoryListener() as listening, WireClient(listening.port) as client:
         answer = client.ask(METADATA, 9, {"topics": [{"name": "orders"}]})
         assert [topic["error_code"] for topic in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert answer["cluster_id"] == "offsetmgr"
@@ -242,19 +244,19 @@ def test_describe_cluster(client: WireClient, backend: MemoryBackend, version: i
     assert [b["broker_id"] for b in answer["brokers"]] == [NODE_ID, 9]
 
 
-def test_describe_cluster_while_its_id_is_not_known_is_an_error(client: WireClient, cluster: FakeCluster) -> None:
+def test_describe_cluster_with_an_unknown_id_is_an_error(client: WireClient, cluster: FakeCluster) -> None:
     cluster.reachable = False
     answer = client.ask(DESCRIBE_CLUSTER, 1, {"endpoint_type": 1})
     assert (answer["error_code"], answer["brokers"]) == (ErrorCode.REQUEST_TIMED_OUT, [])
 
 
-def test_describe_cluster_of_controllers_is_refused(client: WireClient) -> None:
+def test_describe_cluster_of_controllers_is_rejected(client: WireClient) -> None:
     answer = client.ask(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False, "endpoint_type": 2})
     assert (answer["error_code"], answer["brokers"]) == (115, [])
 
 
 @every_version(FIND_COORDINATOR)
-def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: Listening, version: int) -> None:
+def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening: MemoryListener, version: int) -> None:
     def ask(key: str, kind: int = 0) -> dict[str, Any]:
         answer = client.ask(
             FIND_COORDINATOR, version, {"key": key, "coordinator_keys": [key, "other"], "key_type": kind}
@@ -278,7 +280,7 @@ def test_find_coordinator(client: WireClient, backend: MemoryBackend, listening:
 
 
 @every_version(COMMIT)
-def test_a_commit_is_handed_on_and_its_outcomes_come_back(
+def test_a_commit_reaches_the_backend_and_its_outcomes_are_returned(
     client: WireClient, backend: MemoryBackend, version: int
 ) -> None:
     backend.partition_errors = {("orders", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
@@ -293,7 +295,7 @@ def test_a_commit_is_handed_on_and_its_outcomes_come_back(
     assert backend.offsets["new"] == {"orders": {0: (10, -1, "")}, "bills": {0: (12, -1, "")}}
 
 
-def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, backend: MemoryBackend) -> None:
+def test_an_error_of_the_group_is_returned_for_each_partition(client: WireClient, backend: MemoryBackend) -> None:
     backend.errors["moved"] = ErrorCode.NOT_COORDINATOR
     assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", 1): 2})) == {
         ("t", 0): ErrorCode.NOT_COORDINATOR,
@@ -301,7 +303,7 @@ def test_an_error_of_the_group_is_that_of_each_partition(client: WireClient, bac
     }
 
 
-def test_a_commit_of_nothing_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
+def test_a_commit_without_offsets_does_nothing(client: WireClient, backend: MemoryBackend) -> None:
     assert client.commit("g", {})["topics"] == []
     message = {**commit_message("g", {}), "topics": [{"name": "t", "partitions": []}]}
     assert client.ask(COMMIT, 7, message)["topics"] == [{"name": "t", "partitions": []}]
@@ -322,14 +324,14 @@ def test_a_defect_of_the_backend_is_an_error_of_the_partitions(
 
     monkeypatch.setattr(backend, "commit", broken_at_once)
     client.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
-    assert client.hung_up()
+    assert client.is_disconnected()
 
 
-def fetch_message(asked: Mapping[str, Any]) -> dict[str, Any]:
+def fetch_message(topics_by_group: Mapping[str, Any]) -> dict[str, Any]:
     groups = []
-    for group, topics in asked.items():
-        said = None if topics is None else [{"name": t, "partition_indexes": p} for t, p in topics.items()]
-        groups.append({"group_id": group, "topics": said, "member_id": None, "member_epoch": -1})
+    for group, topics in topics_by_group.items():
+        topic_messages = None if topics is None else [{"name": t, "partition_indexes": p} for t, p in topics.items()]
+        groups.append({"group_id": group, "topics": topic_messages, "member_id": None, "member_epoch": -1})
     return {**groups[0], "groups": groups, "require_stable": False}
 
 
@@ -342,7 +344,7 @@ def offsets(answer: Mapping[str, Any]) -> dict[tuple[str, int], tuple[int, str]]
 
 
 @every_version(FETCH)
-def test_a_fetch(client: WireClient, backend: MemoryBackend, version: int) -> None:
+def test_a_fetch_returns_the_committed_offsets(client: WireClient, backend: MemoryBackend, version: int) -> None:
     def ask(group: str, topics: Any) -> dict[str, Any]:
         answer = client.ask(FETCH, version, fetch_message({group: topics}))
         return answer["groups"][0] if version >= 8 else answer
@@ -354,7 +356,7 @@ def test_a_fetch(client: WireClient, backend: MemoryBackend, version: int) -> No
     }
     if version >= 2:
         assert offsets(ask("g", None)) == {("orders", 0): (5, "note"), ("orders", 1): (6, "")}
-        assert ask("nobody", None)["topics"] == []
+        assert ask("unknown", None)["topics"] == []
     backend.errors["g"] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     loading = ask("g", {"orders": [0]})
     if version >= 2:
@@ -378,7 +380,9 @@ def test_offsets_of_partitions_are_deleted(client: WireClient, backend: MemoryBa
     answer = client.ask(OFFSET_DELETE, 0, message)
     assert (answer["error_code"], commit_errors(answer)) == (0, {("orders", 0): 0})
     assert backend.offsets["g"] == {"orders": {1: (6, -1, "")}}
-    assert client.ask(OFFSET_DELETE, 0, {**message, "group_id": "nobody"})["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    assert (
+        client.ask(OFFSET_DELETE, 0, {**message, "group_id": "unknown"})["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    )
 
 
 # --- groups -------------------------------------------------------------------------------------------
@@ -413,7 +417,7 @@ def test_groups_are_described_as_kafka_describes_simple_ones(
 ) -> None:
     backend.errors["moved"] = ErrorCode.NOT_COORDINATOR
     answer = client.ask(
-        DESCRIBE_GROUPS, version, {"groups": ["g", "nobody", "moved"], "include_authorized_operations": True}
+        DESCRIBE_GROUPS, version, {"groups": ["g", "unknown", "moved"], "include_authorized_operations": True}
     )
     found, unknown, moved = answer["groups"]
     assert (found["error_code"], found["group_state"], found["protocol_type"], found["members"]) == (0, "Empty", "", [])
@@ -428,10 +432,10 @@ def test_groups_are_described_as_kafka_describes_simple_ones(
 
 @every_version(DELETE_GROUPS)
 def test_groups_are_deleted(client: WireClient, backend: MemoryBackend, version: int) -> None:
-    answer = client.ask(DELETE_GROUPS, version, {"groups_names": ["g", "nobody", "g"]})
+    answer = client.ask(DELETE_GROUPS, version, {"groups_names": ["g", "unknown", "g"]})
     assert [(r["group_id"], r["error_code"]) for r in answer["results"]] == [
         ("g", 0),
-        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+        ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
     ]
     assert list(backend.offsets) == ["h"]
 
@@ -443,13 +447,13 @@ def test_log_offsets_come_from_the_real_cluster(client: WireClient, cluster: Fak
     answer = client.ask(LIST_OFFSETS, version, message)
 
     assert answer["topics"][0]["partitions"][0]["offset"] == (92 if version >= 2 else 102)
-    assert cluster.asked == [{"orders": [OffsetQuery(2, -2)]}]
+    assert cluster.queries == [{"orders": [OffsetQuery(2, -2)]}]
     cluster.reachable = False
     answer = client.ask(LIST_OFFSETS, version, message)
     assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-# --- who may ------------------------------------------------------------------------------------------
+# --- authorization ------------------------------------------------------------------------------------------
 
 
 def rules(*operations: Operation, principal: str = "ANONYMOUS") -> AuthorizationRules:
@@ -462,13 +466,13 @@ def restricted(backend: MemoryBackend, cluster: FakeCluster, request: pytest.Fix
     backend.offsets["mine-1"] = {"orders": {0: (1, -1, "")}, "bills": {0: (2, -1, "")}}
     operations = getattr(request, "param", tuple(Operation))
     with (
-        Listening(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
+        MemoryListener(backend, cluster=lambda: cluster, authorizer=rules(*operations)) as listening,
         WireClient(listening.port) as client,
     ):
         yield client
 
 
-def test_commits_to_others_groups_and_topics_are_refused(restricted: WireClient, backend: MemoryBackend) -> None:
+def test_commits_to_others_groups_and_topics_are_rejected(restricted: WireClient, backend: MemoryBackend) -> None:
     before = dict(backend.offsets["g"])
     assert commit_errors(restricted.commit("g", {("orders", 0): 99})) == {
         ("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -491,7 +495,9 @@ def test_fetches_show_only_what_is_allowed(restricted: WireClient) -> None:
     )
     foreign, mine, shared = answer["groups"]
     assert (foreign["error_code"], foreign["topics"]) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, [])
-    assert offsets(mine) == {("orders", 0): (1, "")}, "topics that it may not see are left out of all"
+    assert offsets(mine) == {("orders", 0): (1, "")}, (
+        "a fetch of all topics leaves out topics that the user may not describe"
+    )
     errors = {t["name"]: t["partitions"][0]["error_code"] for t in shared["topics"]}
     assert errors == {"orders": 0, "bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
@@ -510,7 +516,7 @@ def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, 
         (0, "Empty"),
     ]
     found = restricted.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "mine-1"]})
-    assert [c["error_code"] for c in found["coordinators"]] == [0, 0], "so that the refusal comes with the commit"
+    assert [c["error_code"] for c in found["coordinators"]] == [0, 0], "only the later commit is rejected"
     deleted = restricted.ask(DELETE_GROUPS, 2, {"groups_names": ["g", "mine-1"]})
     assert [r["error_code"] for r in deleted["results"]] == [ErrorCode.GROUP_AUTHORIZATION_FAILED, 0]
     message = {"group_id": "g", "topics": [{"name": "orders", "partitions": [{"partition_index": 0}]}]}
@@ -522,8 +528,8 @@ def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, 
         "orders": 0,
     }
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
-    asked = [{"name": name, "partitions": [part]} for name in ("bills", "orders")]
-    answer = restricted.ask(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": asked})
+    queries = [{"name": name, "partitions": [part]} for name in ("bills", "orders")]
+    answer = restricted.ask(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": queries})
     assert {t["name"]: t["partitions"][0]["error_code"] for t in answer["topics"]} == {
         "bills": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         "orders": 0,
@@ -539,7 +545,7 @@ def test_offsets_of_a_topic_that_is_not_allowed_are_not_deleted(restricted: Wire
 
 
 @pytest.mark.parametrize("restricted", [(Operation.READ,)], indirect=True)
-def test_who_may_read_may_neither_write_nor_delete(restricted: WireClient) -> None:
+def test_a_user_with_read_may_neither_write_nor_delete(restricted: WireClient) -> None:
     assert commit_errors(restricted.commit("mine-1", {("orders", 0): 9})) == {
         ("orders", 0): ErrorCode.GROUP_AUTHORIZATION_FAILED
     }
@@ -551,14 +557,14 @@ def test_who_may_read_may_neither_write_nor_delete(restricted: WireClient) -> No
 
 
 @pytest.mark.parametrize("restricted", [()], indirect=True)
-def test_who_may_only_describe_fetches_nothing(restricted: WireClient) -> None:
+def test_a_user_with_describe_alone_fetches_nothing(restricted: WireClient) -> None:
     assert (
         restricted.ask(FETCH, 5, fetch_message({"mine-1": None}))["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
     )
     assert restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["mine-1"]})["groups"][0]["group_state"] == "Empty"
 
 
-def test_an_answer_that_does_not_come_is_noticed_by_the_test_client(listening: Listening) -> None:
+def test_the_test_client_detects_a_missing_response(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.socket.sendall(struct.pack(">i", -1))
         with pytest.raises(ConnectionClosedByBroker):

@@ -1,6 +1,6 @@
-"""Commits to a shard, conditional ones too, with records in plain text (`scenarios.plain_format`).
+"""Commits to a shard, also conditional ones, with records in plain text (`scenarios.plain_format`).
 
-What broker 3.9.1 does was tried on it; tests that say so expect the same.
+Tests that mention broker 3.9.1 expect the behaviour that was observed on such a broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def shard() -> Shard:
 
 
 class TestCommitting:
-    def test_a_commit_is_seen_when_it_is_acknowledged_and_not_before(self, shard: Shard) -> None:
+    def test_a_commit_is_visible_when_it_is_acknowledged_and_not_before(self, shard: Shard) -> None:
         prepared = shard.commit(CommitRequest("g", [("t", [(0, 5, 3, "m")])]), NOW)
 
         assert prepared.response == CommitResponse()
@@ -34,13 +34,13 @@ class TestCommitting:
         assert fetched(shard, "g", 0) == (5, 3, "m", 0)
         assert (shard.position, shard.offset_count, [*shard.groups()]) == (8, 1, ["g"])
 
-    def test_what_is_discarded_was_never_there(self, shard: Shard) -> None:
+    def test_a_discarded_commit_leaves_no_trace(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
         shard.on_discarded(shard.commit(committing("g", p0=6, p1=1), NOW))
 
         assert offsets(shard, "g") == {("t", 0): 5}
 
-    def test_the_last_acknowledged_wins(self, shard: Shard) -> None:
+    def test_the_last_acknowledged_commit_wins(self, shard: Shard) -> None:
         first = shard.commit(committing("g", p0=9), NOW)
         second = shard.commit(committing("g", p0=4), NOW)
         shard.acknowledged(first, 0)
@@ -48,15 +48,15 @@ class TestCommitting:
 
         assert fetched(shard, "g", 0)[0] == 4
 
-    def test_a_partition_twice_in_one_commit_has_the_later_offset(self, shard: Shard) -> None:
+    def test_a_partition_that_occurs_twice_in_one_commit_gets_the_later_offset(self, shard: Shard) -> None:
         """As broker 3.9.1."""
         acknowledge(shard, shard.commit(CommitRequest("g", [("t", [(0, 1, -1, ""), (0, 2, -1, "")])]), NOW))
 
         assert fetched(shard, "g", 0)[0] == 2
         assert shard.offset_count == 1
 
-    def test_negative_partitions_and_offsets_are_refused_alone(self, shard: Shard) -> None:
-        """Broker 3.9.1 takes a negative offset; a fetch would give it back as "no offset is committed"."""
+    def test_only_negative_partitions_and_offsets_are_rejected(self, shard: Shard) -> None:
+        """Broker 3.9.1 accepts a negative offset, and a fetch would return it as "no committed offset"."""
         committed(shard, "g", p1=8)
         prepared = shard.commit(
             CommitRequest(
@@ -102,14 +102,14 @@ class TestCommitting:
         assert fetched(shard, "g", 0) == (ABSENT if error else (1, -1, metadata, 0))
         assert fetched(shard, "g", 1)[0] == 2
 
-    def test_a_commit_of_which_nothing_is_left_has_nothing_to_wait_for(self, shard: Shard) -> None:
+    def test_a_commit_without_a_valid_partition_writes_no_record(self, shard: Shard) -> None:
         prepared = shard.commit(CommitRequest("g", [("t", [(0, 1, -1, "a" * 5000)])]), NOW)
 
         assert prepared.response.errors == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
         assert not prepared.records
 
-    def test_the_empty_group_takes_commits_from_no_client_s_member(self, shard: Shard) -> None:
-        """As broker 3.9.1: ILLEGAL_GENERATION where the group is unknown, else UNKNOWN_MEMBER_ID."""
+    def test_the_group_with_the_empty_name_accepts_no_commits_of_members(self, shard: Shard) -> None:
+        """As broker 3.9.1: ILLEGAL_GENERATION if the group is unknown, otherwise UNKNOWN_MEMBER_ID."""
         assert (
             shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error
             == ErrorCode.ILLEGAL_GENERATION
@@ -126,13 +126,15 @@ class TestCommitting:
         ("retention", "expire"),
         [(0, NOW), (1000, NOW + 1000), (-5, NOW - 5), (2**63 - 1, 2**63 - 1), (-(2**63), 0)],
     )
-    def test_a_retention_of_its_own_becomes_a_time_to_expire(self, shard: Shard, retention: int, expire: int) -> None:
-        """Kafka lets the largest retention wrap around and expires such a commit at once; here it never expires."""
+    def test_a_retention_in_the_commit_becomes_an_expiration_time(
+        self, shard: Shard, retention: int, expire: int
+    ) -> None:
+        """With the largest retention, Kafka overflows and expires the commit at once. Here the commit never expires."""
         acknowledge(shard, shard.commit(committing("g", p0=1)._replace(retention_ms=retention), NOW))
 
         assert [*shard.entries()] == [(OffsetKey("g", "t", 0), OffsetValue(1, None, "", NOW, expire))]
 
-    def test_a_name_that_a_record_has_no_room_for(self) -> None:
+    def test_a_name_that_is_too_long_for_a_record_is_rejected(self) -> None:
         shard = Shard(0, KafkaRecordFormat(), ShardLimits())
 
         assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(
@@ -141,14 +143,14 @@ class TestCommitting:
 
 
 class TestConditions:
-    """`CommitRequest.expected`: the offset that must be committed, -1 for none; 55 where it is not."""
+    """`CommitRequest.expected`: the offset that must be committed, -1 for no offset. The error is 55 if it is not."""
 
     def commit(self, shard: Shard, expected: int, new: int) -> CoordinatorResult[CommitResponse]:
         request = committing("g", p0=new, p1=77)._replace(expected={("t", 0): expected})
         return shard.commit(request, NOW)
 
     @pytest.mark.parametrize(("before", "expected"), [(5, 5), (0, 0), (None, -1)])
-    def test_one_that_holds(self, shard: Shard, before: int | None, expected: int) -> None:
+    def test_a_condition_that_holds_lets_the_commit_pass(self, shard: Shard, before: int | None, expected: int) -> None:
         if before is not None:
             committed(shard, "g", p0=before)
         prepared = self.commit(shard, expected, 9)
@@ -158,7 +160,7 @@ class TestConditions:
         assert offsets(shard, "g") == {("t", 0): 9, ("t", 1): 77}
 
     @pytest.mark.parametrize(("before", "expected"), [(5, 4), (5, -1), (None, 0), (None, 5)])
-    def test_one_that_does_not_hold_fails_its_partition_alone(
+    def test_a_condition_that_does_not_hold_fails_its_partition_alone(
         self, shard: Shard, before: int | None, expected: int
     ) -> None:
         if before is not None:
@@ -169,27 +171,27 @@ class TestConditions:
         assert prepared.response == CommitResponse(0, {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED})
         assert offsets(shard, "g") == {("t", 1): 77} | ({} if before is None else {("t", 0): before})
 
-    def test_one_on_a_partition_with_a_commit_in_flight_cannot_be_told(self, shard: Shard) -> None:
+    def test_a_condition_on_a_partition_with_a_commit_in_flight_cannot_be_checked(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
-        under_way = shard.commit(committing("g", p0=6), NOW)
+        in_flight = shard.commit(committing("g", p0=6), NOW)
 
         assert self.commit(shard, 5, 9).response.errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
-        shard.on_discarded(under_way)
+        shard.on_discarded(in_flight)
         assert self.commit(shard, 5, 9).response.errors == {}
 
-    def test_nor_on_one_whose_deletion_is_in_flight(self, shard: Shard) -> None:
+    def test_a_condition_on_a_partition_with_a_deletion_in_flight_cannot_be_checked(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
         shard.delete_group("g")
 
         assert self.commit(shard, 5, 9).response.errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED}
 
-    def test_a_commit_to_another_partition_in_flight_does_not_matter(self, shard: Shard) -> None:
+    def test_a_commit_in_flight_to_another_partition_does_not_matter(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
         shard.commit(committing("g", p3=6), NOW)
 
         assert self.commit(shard, 5, 9).response.errors == {}
 
-    def test_a_new_offset_of_minus_one_deletes(self, shard: Shard) -> None:
+    def test_a_new_offset_of_minus_one_deletes_the_offset(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
         prepared = self.commit(shard, 5, -1)
         acknowledge(shard, prepared)
@@ -197,18 +199,18 @@ class TestConditions:
         assert prepared.response == CommitResponse()
         assert offsets(shard, "g") == {("t", 1): 77}
 
-    def test_deleting_what_is_not_there_needs_no_record(self, shard: Shard) -> None:
+    def test_deleting_an_absent_offset_needs_no_record(self, shard: Shard) -> None:
         request = committing("g", p0=-1)._replace(expected={("t", 0): -1})
 
         assert shard.commit(request, NOW) == CoordinatorResult(CommitResponse(), [], ("g",), [])
 
-    def test_the_last_deletion_takes_the_group_s_record_with_it(self, shard: Shard) -> None:
+    def test_the_last_deletion_also_deletes_the_groups_record(self, shard: Shard) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=5)._replace(generation=1), NOW))
         prepared = shard.commit(committing("g", p0=-1)._replace(expected={("t", 0): 5}), NOW)
 
         assert prepared.records == [(b"o|g|t|0", None), (b"g|g", None)]
 
-    def test_an_unreadable_offset_is_equal_to_nothing(self, shard: Shard) -> None:
+    def test_an_unreadable_offset_meets_no_condition(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
 
         assert self.commit(shard, -1, 9).response.errors == {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR}

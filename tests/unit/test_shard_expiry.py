@@ -21,19 +21,19 @@ WEEK = 7 * DAY_MS
 ACTIVITY = 6 * HOUR_MS
 
 
-def never_asked(group: str) -> bool:
-    raise AssertionError(f"asked about {group}")
+def fail_if_requested(group: str) -> bool:
+    raise AssertionError(f"requested the members of {group}")
 
 
 def expire(shard: Shard, now: int, *, active: bool | None = False) -> Mapping[bytes, bytes | None]:
-    """The records of a pass, which is not acknowledged."""
+    """The records of an expiration pass, which is then discarded."""
     prepared = shard.expire(now, lambda group: active)
     shard.on_discarded(prepared)
     return dict(prepared.records)
 
 
 class TestExpiry:
-    def test_a_retention_after_the_commit(self, shard: Shard) -> None:
+    def test_an_offset_expires_one_retention_after_its_commit(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         committed(shard, "g", p1=1, now=NOW + 1)
 
@@ -42,7 +42,7 @@ class TestExpiry:
         assert expire(shard, NOW + WEEK + 1) == {b"o|g|t|0": None, b"o|g|t|1": None}
         assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 1}
 
-    def test_what_expired_is_absent_once_acknowledged(self, shard: Shard) -> None:
+    def test_an_expired_offset_is_absent_once_the_pass_is_acknowledged(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         prepared = shard.expire(NOW + WEEK, lambda group: False)
         acknowledge(shard, prepared)
@@ -51,7 +51,7 @@ class TestExpiry:
         assert (prepared.response.offsets, prepared.response.emptied, prepared.response.groups) == (1, 1, 1)
 
     @pytest.mark.parametrize("retention", [1000, 30 * DAY_MS])
-    def test_a_retention_of_its_own_comes_first(self, shard: Shard, retention: int) -> None:
+    def test_a_retention_in_the_commit_takes_precedence(self, shard: Shard, retention: int) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=1)._replace(retention_ms=retention), NOW))
 
         assert expire(shard, NOW + retention - 1) == {}
@@ -59,45 +59,45 @@ class TestExpiry:
         assert expire(shard, NOW + retention, active=None) == {}
 
     @pytest.mark.parametrize("active", [True, None])
-    def test_never_while_the_group_has_members_or_may_have(self, shard: Shard, active: bool | None) -> None:
+    def test_no_offset_expires_while_the_group_has_or_may_have_members(self, shard: Shard, active: bool | None) -> None:
         committed(shard, "g", p0=1)
 
         assert b"o|g|t|0" not in expire(shard, NOW + 10 * WEEK, active=active)
 
-    def test_no_client_is_asked_about_groups_of_which_nothing_is_due(self, shard: Shard) -> None:
+    def test_members_are_requested_only_for_groups_with_expired_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert not shard.expirable("g", NOW + WEEK - 1)
-        assert shard.expire(NOW + WEEK - 1, never_asked).records == []
+        assert shard.expire(NOW + WEEK - 1, fail_if_requested).records == []
         assert shard.expirable("g", NOW + WEEK)
 
-    def test_of_unreadable_offsets_no_client_knows_the_age(self, shard: Shard) -> None:
+    def test_unreadable_offsets_never_expire(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
         shard.replay(1, b"o|g|t|1", b"1,-1,%d,-," % NOW)
 
         assert expire(shard, NOW + 10 * WEEK) == {b"o|g|t|1": None}
         assert len(shard.problems) == 1
 
-    def test_a_group_with_something_in_flight_is_left_alone(self, shard: Shard) -> None:
-        """A tombstone prepared now would stand behind the commit and delete it."""
+    def test_a_group_with_a_write_in_flight_is_skipped(self, shard: Shard) -> None:
+        """A tombstone prepared now would follow the commit in the log and delete it."""
         committed(shard, "g", p0=1)
         later = NOW + WEEK
-        under_way = shard.commit(committing("g", p0=2), later)
-        prepared = shard.expire(later, never_asked)
+        in_flight = shard.commit(committing("g", p0=2), later)
+        prepared = shard.expire(later, fail_if_requested)
 
         assert (prepared.records, prepared.response.busy) == ([], 1)
-        acknowledge(shard, under_way)
+        acknowledge(shard, in_flight)
         assert expire(shard, later) == {}
         assert fetched(shard, "g", 0)[0] == 2
 
-    def test_only_the_groups_asked_for(self, shard: Shard) -> None:
+    def test_only_the_requested_groups_are_checked(self, shard: Shard) -> None:
         for group in "abc":
             committed(shard, group, p0=1)
         prepared = shard.expire(NOW + WEEK, lambda group: False, ["a", "c", "gone"])
 
         assert [*prepared.groups] == ["a", "c"]
 
-    def test_no_longer_at_once_than_the_limit(self) -> None:
+    def test_a_pass_deletes_no_more_offsets_than_the_limit(self) -> None:
         shard = Shard(0, PlainFormat(), ShardLimits(max_tombstones=3))
         committed(shard, "a", p0=1, p1=1)
         committed(shard, "b", p0=1, p1=1)
@@ -111,8 +111,8 @@ class TestExpiry:
 
 
 class TestExpiryOfGroupsThatHadMembers:
-    """Their offsets count from when they were last known to have members, in a record that commits of members and
-    passes renew every six hours; so they are kept that much longer than the retention."""
+    """The retention counts from the last time at which the group was known to have members. A record stores that time;
+    commits of members and passes renew it every six hours, so the offsets are kept that much longer."""
 
     @pytest.fixture
     def consumed(self, shard: Shard) -> Shard:
@@ -120,22 +120,22 @@ class TestExpiryOfGroupsThatHadMembers:
         acknowledge(shard, shard.commit(committing("g", p0=1)._replace(generation=3, member_id="m"), NOW))
         return shard
 
-    def test_a_member_s_commit_is_recorded(self, consumed: Shard) -> None:
+    def test_a_members_commit_is_recorded(self, consumed: Shard) -> None:
         assert consumed.last_active("g") == NOW
 
-    def test_but_not_every_one(self, consumed: Shard) -> None:
+    def test_not_every_commit_of_a_member_is_recorded(self, consumed: Shard) -> None:
         again = committing("g", p0=2)._replace(generation=3, member_id="m")
 
         assert len(consumed.commit(again, NOW + ACTIVITY - 1).records) == 1
         assert consumed.commit(again, NOW + ACTIVITY).records[1:] == [(b"g|g", b"%d" % (NOW + ACTIVITY))]
 
-    def test_a_commit_by_no_client_s_member_is_not(self, shard: Shard) -> None:
+    def test_a_commit_without_a_member_is_not_recorded(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert shard.last_active("g") is None
 
-    def test_while_it_has_members_passes_record_that(self, consumed: Shard) -> None:
-        assert consumed.expire(NOW + ACTIVITY - 1, never_asked).records == []
+    def test_a_pass_records_that_the_group_has_members(self, consumed: Shard) -> None:
+        assert consumed.expire(NOW + ACTIVITY - 1, fail_if_requested).records == []
         assert expire(consumed, NOW + ACTIVITY, active=True) == {b"g|g": b"%d" % (NOW + ACTIVITY)}
         assert expire(consumed, NOW + ACTIVITY, active=None) == {}
 
@@ -147,17 +147,17 @@ class TestExpiryOfGroupsThatHadMembers:
         assert expire(consumed, left + WEEK + ACTIVITY) == {b"o|g|t|0": None, b"g|g": None}
 
     def test_a_commit_after_the_last_member_left_counts_from_itself(self, consumed: Shard) -> None:
-        """Kafka counts it from when the group became empty."""
+        """Kafka counts from the time at which the group became empty."""
         committed(consumed, "g", p1=5, now=NOW + WEEK)
 
         assert expire(consumed, NOW + WEEK + ACTIVITY) == {b"o|g|t|0": None}
 
-    def test_members_that_never_committed_are_recorded_when_it_matters(self, shard: Shard) -> None:
+    def test_members_that_never_committed_are_recorded_when_an_offset_would_expire(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert expire(shard, NOW + WEEK, active=True) == {b"g|g": b"%d" % (NOW + WEEK)}
 
-    def test_what_is_left_of_the_record_alone_goes_too(self, shard: Shard) -> None:
+    def test_a_record_without_offsets_is_deleted_too(self, shard: Shard) -> None:
         shard.replay(0, b"g|g", b"%d" % NOW)
 
         assert expire(shard, NOW + WEEK + ACTIVITY - 1) == {}
@@ -165,7 +165,7 @@ class TestExpiryOfGroupsThatHadMembers:
         assert not shard.has_group("g")
         assert [*shard.groups()] == []
 
-    def test_with_an_unreadable_record_no_client_knows_when_it_had_members(self, shard: Shard) -> None:
+    def test_with_an_unreadable_record_the_last_time_with_members_is_unknown(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         shard.replay(1, b"g|g", b"junk")
 

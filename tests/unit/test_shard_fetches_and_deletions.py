@@ -1,6 +1,6 @@
-"""What a shard answers to fetches and deletions.
+"""Responses of a shard to fetches and deletions.
 
-What broker 3.9.1 does was tried on it; tests that say so expect the same.
+Tests that mention broker 3.9.1 expect the behaviour that was observed on such a broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def shard() -> Shard:
 
 
 class TestFetching:
-    def test_nothing_committed(self, shard: Shard) -> None:
+    def test_a_partition_without_a_commit_is_absent(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert fetched(shard, "g", 1) == ABSENT
@@ -29,7 +29,7 @@ class TestFetching:
         assert fetched(shard, "other", 0) == ABSENT
         assert shard.fetch(FetchRequest("other")).topics == []
 
-    def test_everything_is_sorted(self, shard: Shard) -> None:
+    def test_a_fetch_of_all_topics_is_sorted(self, shard: Shard) -> None:
         committed(shard, "g", topic="z", p9=1, p10=2)
         committed(shard, "g", topic="a", p1=3, p0=4)
 
@@ -38,7 +38,7 @@ class TestFetching:
             ("z", [(9, 1, -1, "", 0), (10, 2, -1, "", 0)]),
         ]
 
-    def test_answers_keep_the_order_of_the_request(self, shard: Shard) -> None:
+    def test_responses_keep_the_order_of_the_request(self, shard: Shard) -> None:
         committed(shard, "g", p0=1, p1=2)
 
         assert shard.fetch(FetchRequest("g", [("u", [3]), ("t", [1, 7, 0])])).topics == [
@@ -55,8 +55,8 @@ class TestFetching:
 
 
 class TestDeleting:
-    def test_single_offsets(self, shard: Shard) -> None:
-        """As broker 3.9.1: what is absent is no error."""
+    def test_single_offsets_are_deleted(self, shard: Shard) -> None:
+        """As broker 3.9.1: an absent offset is not an error."""
         committed(shard, "g", p0=1, p1=2)
         prepared = shard.delete_offsets("g", [("t", [1, 9]), ("nope", [0])])
 
@@ -67,14 +67,14 @@ class TestDeleting:
         assert offsets(shard, "g") == {("t", 0): 1}
         assert shard.offset_count == 1
 
-    def test_refusals(self, shard: Shard) -> None:
+    def test_deletions_of_unknown_groups_are_rejected(self, shard: Shard) -> None:
         """As broker 3.9.1: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
         assert shard.delete_offsets("", [("t", [0])]).response.error == ErrorCode.INVALID_GROUP_ID
         assert shard.delete_offsets("g", [("t", [0])]).response.error == ErrorCode.GROUP_ID_NOT_FOUND
         assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
         assert shard.delete_group("").response == ErrorCode.GROUP_ID_NOT_FOUND
 
-    def test_with_its_last_offset_a_group_is_gone(self, shard: Shard) -> None:
+    def test_a_group_ends_with_its_last_offset(self, shard: Shard) -> None:
         """As broker 3.9.1."""
         committed(shard, "g", p0=1)
         acknowledge(shard, shard.delete_offsets("g", [("t", [0])]))
@@ -82,7 +82,7 @@ class TestDeleting:
         assert not shard.has_group("g")
         assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
 
-    def test_a_group(self, shard: Shard) -> None:
+    def test_a_group_is_deleted_with_all_its_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         committed(shard, "g", topic="u", p3=1)
         committed(shard, "other", p0=1)
@@ -93,13 +93,13 @@ class TestDeleting:
         assert prepared.records == [(b"o|g|t|0", None), (b"o|g|u|3", None)]
         assert [*shard.groups()] == ["other"]
 
-    def test_the_empty_group_too(self, shard: Shard) -> None:
+    def test_the_group_with_the_empty_name_can_be_deleted(self, shard: Shard) -> None:
         """As broker 3.9.1."""
         committed(shard, "", p0=1)
         assert shard.delete_group("").response == 0
 
-    def test_commits_in_flight_are_deleted_as_well(self, shard: Shard) -> None:
-        """Or one commit would be half deleted: its records stand before the tombstones."""
+    def test_commits_in_flight_are_deleted_too(self, shard: Shard) -> None:
+        """Otherwise one commit would be half deleted: its records precede the tombstones."""
         committed(shard, "g", p0=1)
         commit = shard.commit(committing("g", p0=2, p1=3), NOW)
         deletion = shard.delete_group("g")
@@ -108,7 +108,7 @@ class TestDeleting:
 
         assert not shard.has_group("g")
 
-    def test_a_group_of_which_only_a_commit_in_flight_is_known(self, shard: Shard) -> None:
+    def test_a_group_with_only_a_commit_in_flight_can_be_deleted(self, shard: Shard) -> None:
         commit = shard.commit(committing("g", p0=2), NOW)
         deletion = shard.delete_offsets("g", [("t", [0])])
         acknowledge(shard, commit)
@@ -125,7 +125,7 @@ class TestDeleting:
         assert fetched(shard, "g", 0) == ABSENT
         assert shard.problems == ()
 
-    def test_a_commit_after_a_deletion_begins_again(self, shard: Shard) -> None:
+    def test_a_commit_after_a_deletion_creates_the_group_again(self, shard: Shard) -> None:
         committed(shard, "g", p0=1, p1=1)
         acknowledge(shard, shard.delete_group("g"))
         committed(shard, "g", p1=8)

@@ -50,7 +50,7 @@ def test_three_managers_get_three_three_and_two() -> None:
     assert sorted(list(owners.values()).count(m) for m in "abc") == [2, 3, 3]
 
 
-def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
+def test_a_new_manager_waits_for_revoked_shard_groups() -> None:
     alone = info(1, dict.fromkeys(range(SHARD_GROUPS), 1))
     both = assign(2, [("a", alone), ("b", info(2))])
     assert both.owners == dict.fromkeys(range(4), "a")
@@ -63,7 +63,7 @@ def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
     assert after.waiting == {}
 
 
-def test_shard_groups_of_one_that_is_gone_are_given_away_at_once() -> None:
+def test_shard_groups_of_a_manager_that_left_are_assigned_immediately() -> None:
     left = [("a", info(1, {0: 1, 1: 1, 2: 1})), ("b", info(2, {3: 1, 4: 1, 5: 1}))]
     owners = assign(2, left).owners
     assert {shard_group: owners[shard_group] for shard_group in range(6)} == {
@@ -77,29 +77,29 @@ def test_shard_groups_of_one_that_is_gone_are_given_away_at_once() -> None:
     assert {owners[6], owners[7]} == {"a", "b"}
 
 
-def test_of_two_claims_the_younger_generation_s_holds() -> None:
+def test_the_claim_of_the_younger_generation_wins() -> None:
     found = assign(9, [("a", info(1, {0: 3})), ("b", info(2, {0: 8}))])
     assert found.owners[0] == "b"
 
 
-def test_what_a_member_has_not_heard_of_yet_is_given_to_no_other_client() -> None:
-    """Its JoinGroup is an old one that arrived late; the process has gone on, and was given shard group 1 meanwhile."""
+def test_a_shard_group_that_its_owner_does_not_know_yet_is_assigned_to_no_other_manager() -> None:
+    """Its JoinGroup is old and arrived late. The manager continued and was assigned shard group 1 in the meantime."""
     given = {0: "late", 1: "late", 2: "b"}
     late = info(1, {0: 4})
-    told = replace(info(2, {2: 5}), seen=5, seen_owners=given)
-    found = assign(6, [("late", replace(late, seen=4)), ("b", told)])
+    current = replace(info(2, {2: 5}), seen=5, seen_owners=given)
+    found = assign(6, [("late", replace(late, seen=4)), ("b", current)])
     assert found.owners[0] == found.owners[1] == "late"
 
 
-def test_what_a_member_has_lost_since_it_heard_of_it_is_free() -> None:
+def test_a_shard_group_that_a_member_lost_after_its_assignment_is_free() -> None:
     given = {0: "a", 1: "a"}
     lost = replace(info(1, {0: 5}), seen=5, seen_owners=given)
     found = assign(6, [("a", lost), ("b", replace(info(2, dict.fromkeys(range(2, 8), 5)), seen=5, seen_owners=given))])
-    assert found.owners[1] == "a"  # it has fewest, so it is given the shard group again
+    assert found.owners[1] == "a"  # it has the fewest, so it is assigned the shard group again
     assert found.waiting == {shard_group: PendingRevocation("b", "a") for shard_group in found.waiting}
 
 
-def test_a_manager_with_other_parameters_gets_nothing_and_is_reported_why() -> None:
+def test_a_manager_with_other_parameters_gets_no_shard_groups_and_a_reason() -> None:
     other = replace_parameters(partitions=40, record_format="kafka")
     found = assign(2, [("leader", info(1, parameters=other)), ("b", info(2, {0: 1})), ("c", info(3, {1: 1}))])
     assert found.shard_groups_of("leader") == frozenset()
@@ -118,7 +118,9 @@ def test_a_manager_with_other_parameters_gets_nothing_and_is_reported_why() -> N
         ({"relay": True}, "relay is on here and off at the other managers"),
     ],
 )
-def test_one_that_would_delete_what_others_keep_gets_nothing(parameters: dict[str, object], why: str) -> None:
+def test_a_manager_with_another_retention_or_relay_setting_gets_no_shard_groups(
+    parameters: dict[str, object], why: str
+) -> None:
     other = info(2, parameters=replace_parameters(**parameters))
     found = assign(2, [("a", info(1, {0: 1})), ("b", other)])
     assert found.rejected == {"b": why}
@@ -131,28 +133,28 @@ def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
     assert found.rejected == {"c": "relay is off here and on at the other managers"}
 
 
-def test_every_way_to_run_a_manager_keeps_offsets_equally_long_by_default() -> None:
+def test_all_ways_to_run_a_manager_have_the_same_default_retention() -> None:
     minutes = inspect.signature(serve).parameters["retention_minutes"].default
     assert minutes * 60_000 == ServeOptions("b", ConnectionConfig(), ("h", 1)).retention_ms
     assert minutes * 60_000 == ManagerConfig().limits.retention_ms
     assert inspect.signature(OffsetManager).parameters["retention_ms"].default is None
 
 
-def test_a_program_says_how_long_it_keeps_offsets() -> None:
+def test_a_program_can_set_the_retention() -> None:
     manager = OffsetManager("b", retention_ms=60_000, manager=ManagerConfig(lag_interval_s=1.0))
     kept = manager._node._node.settings.manager
     assert (kept.limits.retention_ms, kept.lag_interval_s) == (60_000, 1.0)
 
 
 @pytest.mark.parametrize("relay", [None, 1, "true"])
-def test_whether_one_relays_is_reported_by_yes_or_no(relay: object) -> None:
-    told = json.loads(encode_metadata(info(1), 1))
-    told["parameters"]["relay"] = relay
+def test_a_relay_setting_that_is_not_a_boolean_is_malformed(relay: object) -> None:
+    metadata = json.loads(encode_metadata(info(1), 1))
+    metadata["parameters"]["relay"] = relay
     with pytest.raises(MalformedData, match="relay is neither true nor false"):
-        decode_metadata(json.dumps(told).encode())
+        decode_metadata(json.dumps(metadata).encode())
 
 
-def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> None:
+def test_the_parameters_of_managers_with_shard_groups_win_even_against_a_majority() -> None:
     other = replace_parameters(topic="elsewhere")
     found = assign(2, [("a", info(1, {0: 1})), ("b", info(2, parameters=other)), ("c", info(3, parameters=other))])
     assert set(found.rejected) == {"b", "c"}
@@ -178,7 +180,7 @@ def test_node_ids_follow_from_addresses_and_are_never_a_broker_s() -> None:
     assert all(FIRST_NODE_ID <= n < 2**31 for n in ids.values())
 
 
-def test_two_addresses_with_one_id_are_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_with_equal_hashes_get_different_node_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsetmgr.manager.assignment._NODE_IDS", 3)
     ids = node_ids([("a", port) for port in range(3)])
     assert set(ids.values()) == {FIRST_NODE_ID, FIRST_NODE_ID + 1, FIRST_NODE_ID + 2}
@@ -186,7 +188,7 @@ def test_two_addresses_with_one_id_are_reported_apart(monkeypatch: pytest.Monkey
 
 
 def test_two_members_at_one_address_are_one_node() -> None:
-    """A manager that was killed and started again, while its dead self is still a member."""
+    """A manager that was killed and restarted while its former process is still a member."""
     found = assign(1, [("dead", info(1, {0: 1})), ("new", info(1))])
     assert found.nodes["dead"] == found.nodes["new"]
 
@@ -202,7 +204,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 @st.composite
 def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
-    """Members with any claims at all, conflicting ones too, some with parameters of their own."""
+    """Members with any claims, also conflicting ones, some with different parameters."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     members = []
     for name in names:
@@ -213,7 +215,7 @@ def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
 
 
 def holders_of_claims(members: list[tuple[str, ManagerMetadata]]) -> dict[int, str]:
-    """Whose claim holds, shard group by shard group: the youngest, of equals the first by name."""
+    """The member whose claim wins for each shard group: the youngest claim, among equals the first by name."""
     found = {}
     for shard_group in range(SHARD_GROUPS):
         claims = [(-i.owned[shard_group], name) for name, i in members if shard_group in i.owned]
@@ -230,7 +232,7 @@ def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerMe
 
 
 @given(groups())
-def test_every_shard_group_is_owned_or_waits_and_no_client_is_robbed(
+def test_every_shard_group_is_owned_or_waits_and_no_claim_is_taken_away(
     members: list[tuple[str, ManagerMetadata]],
 ) -> None:
     found = assign(7, members)
@@ -245,7 +247,7 @@ def test_every_shard_group_is_owned_or_waits_and_no_client_is_robbed(
 
 
 @given(groups())
-def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
+def test_two_rebalances_balance_the_shard_groups_with_the_fewest_moves(
     members: list[tuple[str, ManagerMetadata]],
 ) -> None:
     first = assign(7, members)
@@ -266,7 +268,7 @@ def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
 
 
 def most_that_can_stay(members: list[str], owners: list[str]) -> int:
-    """Tries every way of who has one shard group more than others."""
+    """Tries every choice of the members that own one shard group more than the others."""
     share, more = divmod(SHARD_GROUPS, len(members))
     return max(
         sum(min(owners.count(m), share + (m in rich)) for m in members)
@@ -299,16 +301,16 @@ ASSIGNMENTS = st.builds(
 
 
 @given(INFOS)
-def test_metadata_is_read_as_it_was_written(written: ManagerMetadata) -> None:
+def test_metadata_is_read_back(written: ManagerMetadata) -> None:
     assert decode_metadata(encode_metadata(written, 3)) == written
 
 
 @given(ASSIGNMENTS)
-def test_an_assignment_is_read_as_it_was_written(written: Assignment) -> None:
+def test_an_assignment_is_read_back(written: Assignment) -> None:
     assert decode_assignment(encode_assignment(written)) == written
 
 
-def test_each_joining_says_something_else() -> None:
+def test_each_join_sends_different_metadata() -> None:
     assert encode_metadata(info(1), 1) != encode_metadata(info(1), 2)
 
 
@@ -320,7 +322,7 @@ def test_an_unknown_version_is_named(decode: object) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"version":"1"}', b'{"version":true}', b"[" * 100_000])
 @pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
-def test_junk_is_malformed(decode: object, data: bytes) -> None:
+def test_invalid_data_is_malformed(decode: object, data: bytes) -> None:
     with pytest.raises(MalformedData):
         decode(data)  # type: ignore[operator]
 
@@ -332,7 +334,7 @@ def test_junk_is_malformed(decode: object, data: bytes) -> None:
     st.lists(st.sampled_from(["version", "host", "parameters", "owned", "seen_owners", "nodes", "waiting", "relay"])),
     st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, lambda c: st.lists(c) | st.dictionaries(TEXTS, c)),
 )
-def test_damaged_data_never_raises_anything_else(data: bytes, names: list[str], value: object) -> None:
+def test_damaged_data_raises_only_typed_errors(data: bytes, names: list[str], value: object) -> None:
     damaged = json.loads(data)
     for name in names:
         damaged[name] = value
@@ -341,6 +343,6 @@ def test_damaged_data_never_raises_anything_else(data: bytes, names: list[str], 
             decode(json.dumps(damaged).encode())
 
 
-def test_more_shard_groups_than_partitions_is_no_manager() -> None:
+def test_more_shard_groups_than_partitions_are_malformed() -> None:
     with pytest.raises(MalformedData, match="51 shard groups for 50 partitions"):
         decode_metadata(encode_metadata(info(1, parameters=replace_parameters(shard_groups=51)), 1))

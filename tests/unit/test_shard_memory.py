@@ -1,6 +1,6 @@
-"""What a committed offset costs in memory, in groups of 50 partitions: far below the 250 bytes that it may cost.
+"""The memory of a committed offset, in groups of 50 partitions: far below the limit of 250 bytes.
 
-Counted by the interpreter's own allocator, so the figure is the same on every machine.
+The interpreter's own allocator counts the bytes, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from offsetmgr.records.base import RecordFormat
 from offsetmgr.records.kafka import KafkaRecordFormat
 
 GROUPS, PARTITIONS = 400, 50
-MOST = 130
+LIMIT = 130
 
 
 @pytest.fixture(params=[AvroRecordFormat, KafkaRecordFormat])
 def record_format(request: pytest.FixtureRequest) -> RecordFormat:
     found: RecordFormat = request.param()
     shard = Shard(0, found, ShardLimits())
-    shard.acknowledged(shard.commit(request_of(0), 0), 0)  # fills the format's own tables
+    shard.acknowledged(shard.commit(request_of(0), 0), 0)  # fills the caches of the format
     return found
 
 
@@ -37,7 +37,7 @@ def allocated() -> int:
 
 
 @pytest.mark.parametrize("how", ["commits", "load"])
-def test_bytes_an_offset(record_format: RecordFormat, how: str) -> None:
+def test_bytes_per_offset(record_format: RecordFormat, how: str) -> None:
     tracemalloc.start()
     try:
         before = allocated()
@@ -51,25 +51,25 @@ def test_bytes_an_offset(record_format: RecordFormat, how: str) -> None:
                 shard.replay_newest(dict(prepared.records), shard.position)
         del prepared
         assert shard.offset_count == GROUPS * PARTITIONS
-        assert (allocated() - before) / shard.offset_count <= MOST
+        assert (allocated() - before) / shard.offset_count <= LIMIT
     finally:
         tracemalloc.stop()
 
 
-def test_nothing_is_left_of_what_was_deleted(record_format: RecordFormat) -> None:
+def test_deleted_offsets_occupy_no_memory(record_format: RecordFormat) -> None:
     shard = Shard(0, record_format, ShardLimits())
 
-    def come_and_go() -> None:
+    def commit_and_delete() -> None:
         for number in range(100):
             shard.acknowledged(shard.commit(request_of(number), 1_800_000_000_000), shard.position)
         for number in range(100):
             shard.acknowledged(shard.delete_group(f"group-{number:08d}"), shard.position)
 
-    come_and_go()
+    commit_and_delete()
     tracemalloc.start()
     try:
         before = allocated()
-        come_and_go()
+        commit_and_delete()
         assert allocated() - before < 20_000
     finally:
         tracemalloc.stop()

@@ -19,7 +19,7 @@ def shard() -> Shard:
 
 
 class TestReplaying:
-    def test_what_was_replayed_already_is_ignored(self, shard: Shard) -> None:
+    def test_records_that_were_already_replayed_are_ignored(self, shard: Shard) -> None:
         shard.replay(5, b"o|g|t|0", b"7,-1,0,-,")
         shard.replay(5, b"o|g|t|0", b"8,-1,0,-,")
         shard.replay(2, b"o|g|t|0", b"9,-1,0,-,")
@@ -27,7 +27,7 @@ class TestReplaying:
 
         assert (fetched(shard, "g", 0)[0], shard.position) == (7, 6)
 
-    def test_an_append_that_was_read_from_the_log_before_it_was_acknowledged(self, shard: Shard) -> None:
+    def test_an_append_may_be_read_from_the_log_before_its_acknowledgement(self, shard: Shard) -> None:
         prepared = shard.commit(committing("g", p0=1, p1=2, p2=3), NOW)
         shard.replay(0, *prepared.records[0])
         shard.replay(1, *prepared.records[1])
@@ -36,7 +36,7 @@ class TestReplaying:
         assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 2, ("t", 2): 3}
         assert shard.position == 3
 
-    def test_an_acknowledgement_after_a_later_one_was_read_takes_nothing_back(self, shard: Shard) -> None:
+    def test_a_late_acknowledgement_does_not_undo_later_records(self, shard: Shard) -> None:
         prepared = shard.commit(committing("g", p0=1), NOW)
         shard.replay(0, *prepared.records[0])
         shard.replay(1, b"o|g|t|0", b"2,-1,0,-,")
@@ -59,7 +59,7 @@ class TestReplaying:
 
         assert (shard.unknown_versions, shard.unknown_keys) == ({7: 1}, 1)
 
-    def test_a_survey_finds_values_of_unknown_versions_before_anybody_asks(self, shard: Shard) -> None:
+    def test_a_survey_finds_values_of_unknown_versions_before_any_fetch(self, shard: Shard) -> None:
         shard.replay_newest({b"o|g|t|0": b"7,-1,0,-,", b"o|g|t|1": b"version 99", b"o|g|u|0": b"7,-1,0,-,"}, 3)
         assert shard.unreadable == 0
         shard.check_versions()
@@ -115,7 +115,7 @@ class TestReplaying:
 
         assert shard.position == 0
 
-    def test_a_large_load_in_parts(self, shard: Shard) -> None:
+    def test_a_large_load_is_replayed_in_parts(self, shard: Shard) -> None:
         shard.replay_newest({b"o|g|t|0": b"7,-1,0,-,"}, shard.position)
         shard.replay_newest({b"o|g|t|1": b"8,-1,0,-,"}, 40)
 
@@ -136,7 +136,7 @@ class TestReplaying:
             shard.replay(shard.position, key, b"7,-1,0,-,")
         assert offsets(shard, "g") == {("t", 2): 7, ("t", 3): 7}
 
-    def test_tombstones_for_what_is_not_there(self, shard: Shard) -> None:
+    def test_tombstones_of_absent_offsets_are_ignored(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         for key in (b"o|g|t|1", b"o|h|t|0", b"g|h"):
             shard.replay(shard.position, key, None)
@@ -152,7 +152,7 @@ VALUES = st.sampled_from([None, b"1,-1,0,-,", b"2,3,5,9,m", b"junk", b"77"])
 
 
 class TestEveryWayOfReplaying:
-    """Gives the same: one by one, newest values only, and as an owner's own commits."""
+    """Replay gives the same state one by one, in bulk with the newest values only, and as an owner's own commits."""
 
     @given(st.lists(st.tuples(KEYS, VALUES), max_size=30), st.integers(0, 30))
     def test_one_by_one_or_in_bulk(self, records: list[tuple[bytes, bytes | None]], loaded: int) -> None:
@@ -175,8 +175,8 @@ class TestEveryWayOfReplaying:
     )
     def test_as_the_owner_or_as_a_standby(self, commits: list[dict[tuple[str, int], int]]) -> None:
         owner, standby = (Shard(0, PlainFormat(), ShardLimits()) for _ in range(2))
-        for wanted in commits:
-            topics = [(topic, [(p, offset, -1, "")]) for (topic, p), offset in wanted.items()]
+        for commit in commits:
+            topics = [(topic, [(p, offset, -1, "")]) for (topic, p), offset in commit.items()]
             prepared = owner.commit(CommitRequest("g", topics, generation=1, member_id="m"), NOW)
             for offset, (key, value) in enumerate(prepared.records, owner.position):
                 standby.replay(offset, key, value)
@@ -186,7 +186,7 @@ class TestEveryWayOfReplaying:
 
 
 def contents(shard: Shard) -> object:
-    """All that can be told apart from outside."""
+    """The observable state of a shard."""
     fetches = {group: shard.fetch(FetchRequest(group)) for group in shard.groups()}
     activity = {group: shard.last_active(group) for group in ("g", "h")}
     return fetches, activity, shard.offset_count, shard.position, [*shard.entries()]

@@ -1,4 +1,4 @@
-"""How long a shared group under change may take until all is owned again, and from when that counts."""
+"""The time limit of a changed shared group to own all partitions again, and the start of that time."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Frozen:
 
 @pytest.fixture
 def expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], SharedGroup]:
-    """Expires a member of a group whose others own all so many ms after the session's end."""
+    """Expires a member; the other members own all partitions so many ms after the end of its session."""
 
-    def carry_out(taken_over_after_ms: int) -> SharedGroup:
+    def run_expiry(taken_over_after_ms: int) -> SharedGroup:
         clock = [FROZEN_AT]
         group = SharedGroup(tmp_path, ZooKeeperServer(tmp_path, port=1), [], "g", "range")
         member = Frozen()
         group.members = [cast(AnyMember, member)]
 
-        def settled() -> bool:
+        def is_balanced() -> bool:
             clock[0] = SESSION_END + taken_over_after_ms
             return True
 
@@ -51,11 +51,11 @@ def expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], S
         monkeypatch.setattr(shared_group, "_now_ms", lambda: clock[0])
         monkeypatch.setattr(shared_group, "group_history", lambda *_: history)
         monkeypatch.setattr(group, "_registered", lambda one: one.registered)
-        monkeypatch.setattr(group, "settled", settled)
+        monkeypatch.setattr(group, "is_balanced", is_balanced)
         group.event("a member is frozen past its session", lambda: group.expire(cast(AnyMember, member)))
         return group
 
-    return carry_out
+    return run_expiry
 
 
 def test_a_take_over_counts_from_the_end_of_the_session(expire: Callable[[int], SharedGroup]) -> None:
@@ -64,6 +64,6 @@ def test_a_take_over_counts_from_the_end_of_the_session(expire: Callable[[int], 
     assert group.took[0] == ("a frozen member's session has ended", 9.9)
 
 
-def test_a_take_over_that_takes_longer_than_it_may_is_found(expire: Callable[[int], SharedGroup]) -> None:
+def test_a_take_over_that_exceeds_its_limit_fails(expire: Callable[[int], SharedGroup]) -> None:
     with pytest.raises(AssertionError, match=r"10\.1 s until all partitions were owned"):
         expire(10_100)

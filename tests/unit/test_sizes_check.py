@@ -19,7 +19,7 @@ def found(tmp_path: Path, text: str) -> list[str]:
 
 
 def function(lines: int, *, parameters: int = 0, decorator: str = "", signature_lines: int = 1) -> str:
-    """A function of so many lines, its signature included."""
+    """A function of so many lines, including its signature."""
     signature = ", ".join(f"p{number}" for number in range(parameters))
     padding = "\n" * (signature_lines - 1)
     return f"{decorator}def work({signature}{padding}):\n" + "    pass\n" * (lines - signature_lines)
@@ -41,7 +41,7 @@ def test_a_function_has_at_most_8_parameters(tmp_path: Path):
     assert found(tmp_path, function(2, parameters=9)) == ["one.py:1: work has 9 parameters (at most 8)"]
 
 
-def test_self_and_cls_are_no_parameters(tmp_path: Path):
+def test_self_and_cls_do_not_count_as_parameters(tmp_path: Path):
     names = ", ".join(f"p{number}" for number in range(8))
     methods = f"    def one(self, {names}): pass\n    def two(cls, *, {names}): pass\n"
     assert found(tmp_path, "class Thing:\n" + methods) == []

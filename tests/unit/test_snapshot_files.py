@@ -1,4 +1,4 @@
-"""What only snapshot files do: atomic replacement, identity, one writer, flat memory, forms that name no group."""
+"""Properties of snapshot files alone: atomic replacement, identity, one writer, memory, formats without a group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def leftovers(directory: Path) -> list[str]:
 # --- writing a snapshot -----------------------------------------------------------------------------
 
 
-def test_a_snapshot_is_written_from_a_stores_scan_and_reports_what_it_holds(tmp_path: Path) -> None:
+def test_a_snapshot_is_written_from_a_stores_scan_and_its_content_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
 
     report = write_snapshot(path, HEADER, [GroupOffsets("g", {T0: Committed(5, "m")}), GroupOffsets("h", {})])
@@ -58,24 +58,24 @@ def test_a_snapshot_is_written_from_a_stores_scan_and_reports_what_it_holds(tmp_
     assert leftovers(tmp_path) == ["s.csv"]
 
 
-def test_an_existing_file_is_refused_before_the_source_is_read_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_existing_file_is_rejected_before_the_source_is_read_unless_it_may_be_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"precious")
-    asked = []
+    reads = []
 
     def source() -> Iterator[GroupEntry]:
-        asked.append(True)
+        reads.append(True)
         yield from one_group()
 
     with pytest.raises(FileFailure, match="exists already"):
         write_snapshot(path, HEADER, source())
-    assert (path.read_bytes(), asked) == (b"precious", [])
+    assert (path.read_bytes(), reads) == (b"precious", [])
 
     write_snapshot(path, HEADER, source(), overwrite=True)
     assert path.read_bytes() == b"g,t,0,5\n\n"
 
 
-def test_a_source_that_fails_leaves_no_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
+def test_a_failing_source_creates_no_file_and_leaves_an_old_one_unchanged(tmp_path: Path) -> None:
     def source() -> Iterator[GroupEntry]:
         yield from one_group()
         raise TimedOut("the source", "no answer")
@@ -104,7 +104,7 @@ def test_a_file_that_appears_while_we_write_is_not_overwritten(tmp_path: Path) -
     assert leftovers(tmp_path) == ["s.csv"]
 
 
-def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(tmp_path: Path) -> None:
+def test_unreadable_offsets_are_recorded_only_on_request_and_stay_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "s.avro"
     groups = [
         GroupOffsets("partly", {T0: Committed(5)}, {T1: CorruptData("t-1", "not a number")}),
@@ -130,7 +130,7 @@ def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(
     assert isinstance(wholly.error, TimedOut)
 
 
-def test_an_edit_keeps_what_is_unreadable_and_does_not_write_over_it(tmp_path: Path) -> None:
+def test_an_edit_keeps_unreadable_offsets_and_does_not_overwrite_them(tmp_path: Path) -> None:
     path = tmp_path / "s.avro"
     write_snapshot(path, HEADER, [GroupOffsets("g", {}, {T1: CorruptData("t-1", "not a number")})], keep_errors=True)
     store = SnapshotStore(path)
@@ -144,7 +144,7 @@ def test_an_edit_keeps_what_is_unreadable_and_does_not_write_over_it(tmp_path: P
     assert (dict(found.offsets), set(found.errors)) == ({T0: Committed(1)}, {T1})
 
 
-def test_a_full_disk_is_one_clear_error_and_the_old_file_is_as_it_was(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_clear_error_and_the_old_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,5\n\n")
     program = """
@@ -168,7 +168,7 @@ except FileFailure as error:
     assert leftovers(tmp_path) == ["s.csv"]
 
 
-# --- files that are not there, or broken ------------------------------------------------------------
+# --- missing and broken files ------------------------------------------------------------
 
 
 def test_reading_a_missing_file_is_an_error_and_an_edit_creates_it(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_directory_and_a_missing_directory_are_clear_errors(tmp_path: Path) ->
         SnapshotStore(tmp_path / "nowhere" / "s.csv").commit("g", {T0: OffsetAndMetadata(1)})
 
 
-def test_a_broken_file_is_never_half_used_and_never_written_over(tmp_path: Path) -> None:
+def test_a_broken_file_is_never_partly_used_and_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,5\ng,t,1,oops\n")
     store = SnapshotStore(path)
@@ -218,7 +218,7 @@ def test_a_broken_file_is_never_half_used_and_never_written_over(tmp_path: Path)
     assert path.read_bytes() == b"g,t,0,5\ng,t,1,oops\n"
 
 
-def test_a_file_replaced_by_others_is_reloaded_and_a_scan_in_progress_goes_on_with_the_old(tmp_path: Path) -> None:
+def test_a_file_replaced_by_others_is_reloaded_and_a_running_scan_continues_with_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,5\nh,t,0,5\n")
     store = SnapshotStore(path)
@@ -279,7 +279,7 @@ def test_a_name_that_the_format_cannot_carry_is_that_partitions_failure(tmp_path
     assert dict(store.fetch("g")) == {T0: Committed(1)}
 
 
-def test_edits_that_come_from_a_failing_source_write_nothing(tmp_path: Path) -> None:
+def test_edits_from_a_failing_source_write_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,1\n")
 
@@ -294,7 +294,7 @@ def test_edits_that_come_from_a_failing_source_write_nothing(tmp_path: Path) -> 
     assert leftovers(tmp_path) == ["s.csv"]
 
 
-def test_another_writer_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_an_edit_waits_for_another_writer_and_then_fails(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,1\n")
     store = SnapshotStore(path, lock_timeout_ms=50)
@@ -304,11 +304,11 @@ def test_another_writer_is_waited_for_and_then_named(tmp_path: Path) -> None:
         with pytest.raises(FileFailure, match="another process is writing it"):
             store.commit("g", {T0: OffsetAndMetadata(2)})
 
-    store.commit("g", {T0: OffsetAndMetadata(2)})  # a lock file left by a dead process holds nobody up
+    store.commit("g", {T0: OffsetAndMetadata(2)})  # a lock file left by a dead process blocks no writer
     assert leftovers(tmp_path) == ["s.csv"]
 
 
-def test_two_processes_that_edit_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_edits_of_two_processes_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     program = """
 import sys
@@ -328,7 +328,7 @@ for n in range(20):
 # --- identity and URIs ------------------------------------------------------------------------------
 
 
-def test_the_identity_is_the_snapshots_own_id_through_edits(tmp_path: Path) -> None:
+def test_the_identity_is_the_snapshots_own_id_and_survives_edits(tmp_path: Path) -> None:
     write_snapshot(tmp_path / "s.avro", HEADER, one_group())
     store = SnapshotStore(tmp_path / "s.avro")
 
@@ -358,10 +358,10 @@ def test_a_uri_opens_and_names_the_same_file(tmp_path: Path) -> None:
         assert store.uri == uri
 
 
-# --- forms that name no group -----------------------------------------------------------------------
+# --- formats without a group -----------------------------------------------------------------------
 
 
-def test_a_csv_without_a_group_column_stays_one(tmp_path: Path) -> None:
+def test_an_edit_keeps_a_csv_without_a_group_column(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"t,0,5\n")
     store = SnapshotStore(path, group="g")
@@ -375,7 +375,7 @@ def test_a_csv_without_a_group_column_stays_one(tmp_path: Path) -> None:
     assert dict(store.fetch("other")) == {}
 
 
-def test_without_being_told_the_group_such_a_file_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_without_a_group_cannot_be_read_unless_the_group_is_given(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_bytes(b"t,0,5\n")
 
     with pytest.raises(UsageError) as caught:
@@ -384,7 +384,7 @@ def test_without_being_told_the_group_such_a_file_cannot_be_read(tmp_path: Path)
     assert caught.value.hint == "name it with --group (in a URI: group=)"
 
 
-def test_sparks_json_stays_in_its_form_and_keeps_its_symbols(tmp_path: Path) -> None:
+def test_an_edit_of_sparks_json_keeps_its_form_and_its_symbols(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_bytes(b'{"t":{"0":5,"1":-1}}')
     store = SnapshotStore(path, group="g")
@@ -423,7 +423,7 @@ def test_memory_grows_with_the_groups_and_not_with_the_offsets(tmp_path: Path, s
         tracemalloc.stop()
 
     assert read == 40_000
-    assert peak < 6_000_000  # 40,000 offsets as Python objects are over 12 MB
+    assert peak < 6_000_000  # 40,000 offsets as Python objects take over 12 MB
 
 
 def test_lock_and_temporary_files_are_with_the_file_they_belong_to(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: P
 
 @pytest.fixture
 def fed(tmp_path: Path) -> Iterator[Path]:
-    """A named pipe, into which one group is written once."""
+    """A named pipe into which a writer writes one group once."""
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     feeding = threading.Thread(target=pipe.write_bytes, args=(b"g,t,0,5\n",), daemon=True)
@@ -470,7 +470,7 @@ def fed(tmp_path: Path) -> Iterator[Path]:
     assert not feeding.is_alive()
 
 
-def test_a_pipe_is_read_once_and_answers_as_often_as_it_is_asked(fed: Path) -> None:
+def test_a_pipe_is_read_once_and_the_store_can_be_read_repeatedly(fed: Path) -> None:
     with SnapshotStore(fed) as store:
         identity = store.identity()
         assert list(store.groups()) == ["g"]
@@ -504,7 +504,7 @@ def test_a_pipe_is_planned_and_applied(fed: Path, tmp_path: Path, capsys: pytest
         assert there.fetch("g")[T0] == Committed(5)
 
 
-# --- no standard output by the name of - --------------------------------------------------------------
+# --- the file name "-" --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -520,12 +520,12 @@ def test_a_pipe_is_planned_and_applied(fed: Path, tmp_path: Path, capsys: pytest
         (["zk", "rebalance", "--group", "g", "--save", "-"], "--save -"),
     ],
 )
-def test_a_file_named_dash_is_refused(
+def test_a_file_named_dash_is_rejected(
     arguments: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.csv").write_bytes(b"g,t,0,5\n")
     assert run(arguments) == 2
-    said = capsys.readouterr().err
-    assert f"error: {what}: - is not standard input or output here\nhint: name a file" in said
+    errors = capsys.readouterr().err
+    assert f"error: {what}: - is not standard input or output here\nhint: name a file" in errors
     assert leftovers(tmp_path) == ["here.csv"]

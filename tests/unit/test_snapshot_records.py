@@ -1,4 +1,4 @@
-"""The records of snapshots, encoded by hand, are what fastavro makes of the schema; what does not fit is refused."""
+"""The hand-written encoding of snapshot records equals fastavro's, and values that do not fit are rejected."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 T0, T1 = TopicPartition("orders", 0), TopicPartition("zahlungen-ü", 300)
 
 
-def fastavros(schema: dict[str, object], record: dict[str, object]) -> bytes:
+def fastavro_bytes(schema: dict[str, object], record: dict[str, object]) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(dict(schema)), record)
     return stream.getvalue()
 
 
 @given(LONGS)
-def test_a_long_is_what_fastavro_writes(number: int) -> None:
-    assert long(number) == fastavros({"type": "long"}, number)  # type: ignore[arg-type]
+def test_a_long_is_encoded_as_by_fastavro(number: int) -> None:
+    assert long(number) == fastavro_bytes({"type": "long"}, number)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bits", range(64))
 def test_a_long_on_either_side_of_each_length(bits: int) -> None:
     for number in (2**bits - 1, -(2**bits)):
-        assert long(number) == fastavros({"type": "long"}, number)
+        assert long(number) == fastavro_bytes({"type": "long"}, number)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**80])
-def test_what_is_longer_than_64_bits_is_refused(number: int) -> None:
+def test_a_number_over_64_bits_is_rejected(number: int) -> None:
     with pytest.raises(OverflowError, match="64 bits"):
         long(number)
 
 
 @given(LONGS, st.text(max_size=5), st.none() | INTS, st.none() | LONGS, st.none() | LONGS)
-def test_a_record_of_before_images_is_what_fastavro_writes(
+def test_a_record_of_before_images_is_encoded_as_by_fastavro(
     offset: int, metadata: str, epoch: int | None, timestamp: int | None, after: int | None
 ) -> None:
     encoder = RecordEncoder()
@@ -52,7 +52,7 @@ def test_a_record_of_before_images_is_what_fastavro_writes(
     value = {"offset": offset, "metadata": metadata, "leader_epoch": epoch, "commit_timestamp": timestamp}
     plain = {"offset": 1, "metadata": "", "leader_epoch": None, "commit_timestamp": None}
     names = [{"topic": tp.topic, "partition": tp.partition} for tp in (T0, T1)]
-    theirs = fastavros(
+    theirs = fastavro_bytes(
         IMAGES_SCHEMA,
         {
             "group": "g",
@@ -67,10 +67,10 @@ def test_a_record_of_before_images_is_what_fastavro_writes(
     again = encoder.group("g", {T1: Committed(1), T0: found}) + NO_END + encoder.planned_offsets([T1, T0], [after, 7])
 
     assert first == theirs
-    assert again == theirs  # what is remembered is remembered rightly
+    assert again == theirs  # the cached parts give the same bytes
 
 
-def test_errors_and_the_end_are_what_fastavro_writes() -> None:
+def test_errors_and_the_end_are_encoded_as_by_fastavro() -> None:
     whole, one = OffsetMgrError("group g", "cannot be read", "look"), CorruptData("node", "is junk")
     recorded = [
         {"topic": None, "partition": None, "kind": "OffsetMgrError"}
@@ -79,15 +79,15 @@ def test_errors_and_the_end_are_what_fastavro_writes() -> None:
     ]
     encoder = RecordEncoder()
 
-    assert encoder.group("g", {}, errors_field([(None, whole), (T0, one)])) + NO_END == fastavros(
+    assert encoder.group("g", {}, errors_field([(None, whole), (T0, one)])) + NO_END == fastavro_bytes(
         SCHEMA, {"group": "g", "offsets": [], "errors": recorded, "end": None}
     )
-    assert encoder.group("", {}) + end(3, 70_000, 2**32 - 1) == fastavros(
+    assert encoder.group("", {}) + end(3, 70_000, 2**32 - 1) == fastavro_bytes(
         SCHEMA, {"group": "", "offsets": [], "errors": [], "end": {"groups": 3, "offsets": 70_000, "crc32": 2**32 - 1}}
     )
 
 
-def test_a_partition_of_kafka_0_7_is_its_number() -> None:
+def test_a_partition_of_kafka_0_7_is_encoded_as_its_number() -> None:
     partition = BrokerPartition(65_534, 32_767)
 
     assert RecordEncoder().planned_offsets(
@@ -104,6 +104,6 @@ def test_a_partition_of_kafka_0_7_is_its_number() -> None:
         (0, Committed(1, commit_timestamp=2**63)),
     ],
 )
-def test_a_number_that_its_field_cannot_hold_is_refused(partition: int, found: Committed) -> None:
+def test_a_number_outside_the_range_of_its_field_is_rejected(partition: int, found: Committed) -> None:
     with pytest.raises(OverflowError):
         RecordEncoder().group("g", {TopicPartition("orders", partition): found})

@@ -1,4 +1,4 @@
-"""Snapshot formats: what is written is read again, and what is broken is named."""
+"""Snapshot formats: round trips, and errors that name the broken part."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_sparks_json_carries_names_and_offsets(groups: list[GroupEntry]) -> None
 
 @given(groups_of(SEGMENT, BARE), st.randoms(use_true_random=False))
 @pytest.mark.parametrize("form", ["csv", "zk"])
-def test_lines_of_a_group_need_not_stand_together(form: str, groups: list[GroupEntry], random: object) -> None:
+def test_lines_of_a_group_need_not_be_contiguous(form: str, groups: list[GroupEntry], random: object) -> None:
     lines = [line for line in write(by_name(form), groups).splitlines() if line]
     random.shuffle(lines)  # type: ignore[attr-defined]
 
@@ -133,7 +133,7 @@ def test_lines_of_a_group_need_not_stand_together(form: str, groups: list[GroupE
     assert {e.group: e for e in reader.read()} == {g.group: g for g in groups}
 
 
-# --- exact forms ------------------------------------------------------------------------------------
+# --- exact formats ------------------------------------------------------------------------------------
 
 TWO = [
     GroupEntry("g1", {TopicPartition("t", 1): Committed(5, "m", 3, 9), TopicPartition("t", 0): Committed(4)}),
@@ -141,7 +141,7 @@ TWO = [
 ]
 
 
-def test_csv_is_what_kafkas_tool_prints() -> None:
+def test_csv_equals_the_output_of_kafkas_tool() -> None:
     assert write(CsvFormat(), TWO) == b'g1,t,0,4\ng1,t,1,5\n"g,""2""",a.b-c,7,9223372036854775807\n\n'
     assert write(CsvFormat("g1"), TWO[:1]) == b"t,0,4\nt,1,5\n\n"
 
@@ -170,7 +170,7 @@ def test_json_forms() -> None:
         ),
     ],
 )
-def test_the_writer_says_what_is_lost(form: Format, lost: tuple[str, ...]) -> None:
+def test_the_writer_reports_lost_fields(form: Format, lost: tuple[str, ...]) -> None:
     report = form.write(io.BytesIO(), HEADER, TWO)
 
     assert (report.groups, report.offsets, report.lost) == (2, 3, lost)
@@ -207,7 +207,7 @@ def test_golden_bytes_of_avro_version_1() -> None:
     assert again.getvalue() == golden
 
 
-# --- what was unreadable ----------------------------------------------------------------------------
+# --- unreadable offsets ----------------------------------------------------------------------------
 
 PARTLY = GroupEntry(
     "g", {TopicPartition("t", 0): Committed(1)}, {TopicPartition("t", 1): CorruptData("t-1", "not a number")}
@@ -215,18 +215,18 @@ PARTLY = GroupEntry(
 
 
 @pytest.mark.parametrize("form", [AvroFormat(), CsvFormat(), ZkExportFormat(), KafkaUtilsFormat(), SparkFormat()])
-def test_a_snapshot_with_unreadable_partitions_is_refused(form: Format) -> None:
+def test_a_snapshot_with_unreadable_partitions_is_rejected(form: Format) -> None:
     with pytest.raises(UnsupportedOperation, match="1 partition of group g could not be read: t-1: not a number"):
         write(form, [PARTLY])
 
 
 @pytest.mark.parametrize("form", [CsvFormat(), ZkExportFormat(), KafkaUtilsFormat(), SparkFormat()])
-def test_text_cannot_record_what_was_unreadable(form: Format) -> None:
+def test_text_formats_cannot_record_unreadable_offsets(form: Format) -> None:
     with pytest.raises(UnsupportedOperation, match="could not be read"):
         write(form, [PARTLY], keep_errors=True)
 
 
-def test_avro_records_what_was_unreadable_when_told_to() -> None:
+def test_avro_records_unreadable_offsets_on_request() -> None:
     reader = read("avro", write(AvroFormat(), [PARTLY], keep_errors=True))
 
     found = reader.find("g")
@@ -249,7 +249,7 @@ def test_csv_reads_quotes_titles_empty_lines_crlf_and_a_byte_order_mark() -> Non
     assert offsets(read("csv", data)) == {"g": {("t", 0): 1, ("t", 1): 2}, 'a "b"': {("t", 7): 3}}
 
 
-def test_csv_without_a_group_column_needs_to_be_told_the_group() -> None:
+def test_csv_without_a_group_column_needs_a_given_group() -> None:
     assert offsets(read("csv", b"topic,partition,offset\nt,0,1\n\n", "g")) == {"g": {("t", 0): 1}}
     with pytest.raises(UsageError, match="do not contain the group"):
         read("csv", b"t,0,1\n")
@@ -257,7 +257,7 @@ def test_csv_without_a_group_column_needs_to_be_told_the_group() -> None:
         read("csv", b"g,t,0,1\n", "g")
 
 
-def test_a_title_in_the_middle_is_a_bad_line() -> None:
+def test_a_title_line_in_the_middle_is_a_bad_line() -> None:
     assert why("csv", b"g,t,0,1\ngroup,topic,partition,offset\n") == (
         "line 2: partition is not a number in 'group,topic,partition,offset'"
     )
@@ -278,20 +278,20 @@ ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r\r\n", b"\n\n", b""])
 @given(st.lists(st.tuples(PIECES, ENDS), max_size=8))
 def test_a_small_file_is_read_like_a_large_one(lines: list[tuple[bytes, bytes]]) -> None:
     data = b"".join(chain.from_iterable(lines))
-    said: list[object] = []
+    results: list[object] = []
     for small in (snapshot_lines._MAX_SMALL_FILE_BYTES, 0):
         with mock.patch.object(snapshot_lines, "_MAX_SMALL_FILE_BYTES", small):
             try:
-                said.append(list(offsets(read("csv", data)).items()))
+                results.append(list(offsets(read("csv", data)).items()))
             except MalformedData as error:
-                said.append(str(error))
+                results.append(str(error))
             except UsageError as error:  # the first line has too few values
-                said.append(str(error))
+                results.append(str(error))
 
-    assert said[0] == said[1]
+    assert results[0] == results[1]
 
 
-def test_lines_of_many_blocks_come_to_whole_groups() -> None:
+def test_lines_of_many_blocks_give_complete_groups() -> None:
     groups = {f"group-{g}": {("orders", p): g + p for p in range(500)} for g in range(40)}
     data = "".join(f"{g},{t},{p},{o}\n" for g, found in groups.items() for (t, p), o in found.items()).encode()
 
@@ -379,11 +379,11 @@ def test_byte_positions_of_kafka_0_7_are_not_written_where_they_would_look_like_
         write(form, [OLD])
 
 
-def test_a_double_is_found_where_the_groups_lines_do_not_stand_together() -> None:
+def test_a_duplicate_is_found_if_the_groups_lines_are_not_contiguous() -> None:
     assert why("csv", b"a,t,0,1\nb,t,0,1\n\na,t,00,2\n") == "line 4: the same partition as line 1 in 'a,t,00,2'"
 
 
-def test_a_long_bad_line_is_cut() -> None:
+def test_a_long_bad_line_is_shortened() -> None:
     assert why("csv", b"g," + b"x" * 500 + b"\n") == (
         f"line 1: 2 values instead of 4 (group,topic,partition,offset) in 'g,{'x' * 78}...'"
     )
@@ -400,7 +400,7 @@ def test_many_bad_lines_are_named_together_up_to_a_number() -> None:
 @pytest.mark.parametrize(
     ("form", "name"), [("csv", "a\nb"), ("csv", ""), ("zk", "a/b"), ("zk", "a:b"), ("json", "a\0"), ("spark", "\ud800")]
 )
-def test_names_that_a_format_cannot_carry_are_refused(form: str, name: str) -> None:
+def test_names_that_a_format_cannot_carry_are_rejected(form: str, name: str) -> None:
     with pytest.raises(UnsupportedOperation, match="cannot contain a name that"):
         write(by_name(form), [GroupEntry("g", {TopicPartition(name, 0): Committed(1)})])
 
@@ -530,7 +530,7 @@ def many_groups() -> list[GroupEntry]:
     ]
 
 
-def test_a_cut_file_is_reported_from_a_whole_one_wherever_it_is_cut() -> None:
+def test_a_truncated_file_is_distinguished_from_a_complete_one_at_any_length() -> None:
     data = write(AvroFormat(), many_groups())
     assert len(list(read("avro", data).read())) == 400
 
@@ -550,16 +550,16 @@ def test_a_flipped_bit_is_never_read_as_an_offset() -> None:
             list(read("avro", bytes(damaged)).read())
 
 
-def test_a_group_that_comes_twice_is_named() -> None:
+def test_a_duplicate_group_is_named() -> None:
     groups = [GroupEntry("g", {TopicPartition("t", 0): Committed(1)}), GroupEntry("h", {})]
 
     assert why("avro", write(AvroFormat(), [*groups, groups[0]])) == "record 3: the same group as record 1 in 'g'"
 
 
-# --- choosing ---------------------------------------------------------------------------------------
+# --- choice of the format ---------------------------------------------------------------------------------------
 
 
-def test_the_suffix_tells_the_format_unless_it_is_given() -> None:
+def test_the_suffix_determines_the_format_unless_it_is_given() -> None:
     assert [format_name(f"a/b.{s}") for s in ("avro", "CSV", "zk", "json")] == ["avro", "csv", "zk", "json"]
     assert format_name("x.avro", "csv") == "csv"
     with pytest.raises(UsageError, match="its suffix is not that of a format"):
@@ -569,6 +569,6 @@ def test_the_suffix_tells_the_format_unless_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("form", ["avro", "zk", "json"])
-def test_a_group_is_for_formats_that_do_not_name_it(form: str) -> None:
+def test_a_group_can_be_given_only_for_formats_without_group_names(form: str) -> None:
     with pytest.raises(UsageError, match="contain the groups"):
         by_name(form, "g")

@@ -1,4 +1,4 @@
-"""``offsetmgr spark`` where there is nothing to work on: told in a line, before any Spark is started."""
+"""``offsetmgr spark`` with an unreachable server: an error of one line, before Spark starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from offsetmgr.cli.app import run
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address where nobody listens, and which nobody else can take meanwhile."""
+def dead_server() -> Iterator[str]:
+    """An address without a listener, reserved so that no other process can use it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -23,26 +23,26 @@ def nobody() -> Iterator[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["audit", "--bootstrap-server", "{nobody}", "-o", "{directory}"],
-        ["copy", "--from", "kafka://{nobody}", "--to", "kafka://{nobody}", "--all-groups"],
-        ["diff", "--from", "zookeeper://{nobody}", "--to", "kafka://{nobody}", "--group", "g"],
+        ["audit", "--bootstrap-server", "{dead_server}", "-o", "{directory}"],
+        ["copy", "--from", "kafka://{dead_server}", "--to", "kafka://{dead_server}", "--all-groups"],
+        ["diff", "--from", "zookeeper://{dead_server}", "--to", "kafka://{dead_server}", "--group", "g"],
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_dead_server_is_reported_in_a_line_and_no_spark_is_started_for_it(
+def test_a_dead_server_is_reported_in_one_line_and_spark_is_not_started(
     arguments: list[str],
-    nobody: str,
+    dead_server: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commands, "_spark", lambda *_: pytest.fail("Spark was started"))
     directory = tmp_path / "audit"
-    given = [part.format(nobody=nobody, directory=directory) for part in arguments]
+    given = [part.format(dead_server=dead_server, directory=directory) for part in arguments]
 
     assert run(["spark", *given, "--timeout", "500"]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert said[0].startswith("error: ") and nobody in said[0] and "Connection refused" in said[0]
-    assert said[1].startswith("hint: ")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("error: ") and dead_server in lines[0] and "Connection refused" in lines[0]
+    assert lines[1].startswith("hint: ")
     assert not directory.exists()

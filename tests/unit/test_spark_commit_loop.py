@@ -1,4 +1,4 @@
-"""The committer's thread, without Spark: checkpoints are directories written here, queries say what they read."""
+"""The committer's thread without Spark: the tests write the checkpoints and define the sources of the queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = RetryPolicy(reconcile_s=60.0, retries=2, pause_s=0.001)
 
 
 class Query:
-    """A query that reads topic t (or ``topic``) of cluster k, and whose batches are finished by `finish`."""
+    """A query that reads topic t of a cluster. `plan` and `finish` write a batch to its checkpoint."""
 
     def __init__(
         self, directory: Path, id: str = "q", *, name: str | None = None, cluster: str = "k", run: str = "1"
@@ -88,11 +88,11 @@ def committed(memory: MemoryStore) -> dict[TopicPartition, int]:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "did not come about within 60 s"
+        assert time.monotonic() < deadline, "the condition did not become true within 60 s"
         time.sleep(0.002)
 
 
-def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_finished_batches_are_committed_and_planned_ones_are_not(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     query.plan(1, 20)
@@ -106,7 +106,7 @@ def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Pat
     until(lambda: committed(memory) == {T0: 20})
 
 
-def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_the_next_reconciliation_makes_up_for_a_lost_event(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(retry_policy=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
     follower.track(query)
     query.finish(0, 10)
@@ -114,7 +114,7 @@ def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, me
     until(lambda: committed(memory) == {T0: 10})
 
 
-def test_a_reconciliation_repairs_what_others_did_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_a_reconciliation_repairs_foreign_changes_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     follower.track(query)
@@ -145,9 +145,7 @@ def test_two_queries_on_one_topic_commit_the_smaller_offset(tmp_path: Path, memo
 
 
 @pytest.mark.parametrize("same", ["name", "checkpoint", "id"])
-def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
-    same: str, tmp_path: Path, memory: MemoryStore, make
-) -> None:
+def test_an_ended_query_is_replaced_by_its_successor(same: str, tmp_path: Path, memory: MemoryStore, make) -> None:
     follower = make()
     old = Query(tmp_path / "old", "old", name="job")
     old.finish(0, 10)
@@ -167,7 +165,7 @@ def test_an_ended_query_is_replaced_by_the_one_that_takes_its_place(
     assert committed(memory) == {T0: 50}
 
 
-def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_an_ended_query_without_a_checkpoint_blocks_no_topic(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower = make()
     old, new = Query(tmp_path / "old", "old"), Query(tmp_path / "new", "new")
     old.finish(0, 10)
@@ -183,7 +181,7 @@ def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, m
     assert committed(memory) == {T0: 50}
 
 
-def test_a_query_is_read_once_it_is_planned_and_until_then_not_all_is_known_to_be_committed(
+def test_a_query_is_read_once_it_is_planned_and_reconciliation_is_incomplete_until_then(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
     follower, query = make(), Query(tmp_path)
@@ -198,16 +196,14 @@ def test_a_query_is_read_once_it_is_planned_and_until_then_not_all_is_known_to_b
     assert committed(memory) == {T0: 10}
 
 
-def test_a_query_that_has_finished_no_batch_holds_what_it_reads_and_nothing_else(
-    tmp_path: Path, memory: MemoryStore, make
-) -> None:
+def test_a_query_without_a_finished_batch_blocks_only_its_own_topics(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower = make()
     fast, slow, other = Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s"), Query(tmp_path / "o", "o")
     fast.finish(0, 90)
     slow.plan(0, 20)
     other.planned = (Source("KafkaV2[Subscribe[u]]", "k"),)
     other.finish(0, 5, "u")
-    for query in (slow, fast, other):  # the one that holds first: what the thread reads between changes nothing
+    for query in (slow, fast, other):  # the blocking query first, so that the thread cannot commit in between
         follower.track(query)
 
     assert follower.reconcile(60)
@@ -219,7 +215,7 @@ def test_a_query_that_has_finished_no_batch_holds_what_it_reads_and_nothing_else
 
 
 @pytest.mark.parametrize("how", ["not planned", "unreadable"])
-def test_nothing_is_committed_ahead_of_a_query_of_which_it_is_not_known_how_far_it_is(
+def test_no_offset_is_committed_ahead_of_a_query_with_unknown_progress(
     how: str, tmp_path: Path, memory: MemoryStore, make
 ) -> None:
     follower, fast, slow = make(), Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s")
@@ -242,7 +238,7 @@ def test_nothing_is_committed_ahead_of_a_query_of_which_it_is_not_known_how_far_
     assert committed(memory) == {T0: 20}
 
 
-def test_a_query_that_failed_before_it_was_planned_holds_what_its_checkpoint_speaks_of(
+def test_a_query_that_failed_before_it_was_planned_blocks_the_topics_of_its_checkpoint(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
     follower, fast, slow = make(), Query(tmp_path / "f", "f"), Query(tmp_path / "s", "s")
@@ -260,10 +256,10 @@ def test_a_query_that_failed_before_it_was_planned_holds_what_its_checkpoint_spe
     assert committed(memory) == {T0: 90}
 
 
-def test_with_names_of_queries_nothing_is_committed_before_all_of_them_have_started(
+def test_with_expected_queries_nothing_is_committed_before_all_of_them_have_started(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
-    # Given a driver that starts again: the group is where the slower of two queries was, and the faster one is first
+    # Given a restarted driver: the group is at the offset of the slower of two queries, and the faster one starts first
     memory.commit("g", {T0: OffsetAndMetadata(10)})
     follower = make(expected=frozenset({"fast", "slow"}))
     fast, slow = Query(tmp_path / "f", "f", name="fast"), Query(tmp_path / "s", "s", name="slow")
@@ -278,7 +274,7 @@ def test_with_names_of_queries_nothing_is_committed_before_all_of_them_have_star
     assert committed(memory) == {T0: 20}
 
 
-def test_the_end_of_an_earlier_run_that_is_reported_late_does_not_end_the_query(
+def test_a_late_report_of_the_end_of_an_earlier_run_does_not_end_the_query(
     tmp_path: Path, store: FaultyStore, make
 ) -> None:
     follower = make(stop_on_failure=True)
@@ -287,13 +283,13 @@ def test_the_end_of_an_earlier_run_that_is_reported_late_does_not_end_the_query(
     follower.track(again)
     follower.schedule_check("q", ended="1")
     again.finish(0, 10)
-    store.fail("write", GroupActive("group g", "told to fail"))
+    store.fail("write", GroupActive("group g", "injected failure"))
 
     assert not follower.reconcile(60)
     assert again.stopped.wait(60)
 
 
-def test_a_cluster_that_no_client_reads_from_is_reported_and_not_taken_for_done(
+def test_a_cluster_that_no_source_reads_from_is_reported_and_does_not_count_as_committed(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
     follower = make(clusters=frozenset({"localhost:9092"}))
@@ -308,7 +304,7 @@ def test_a_cluster_that_no_client_reads_from_is_reported_and_not_taken_for_done(
     assert committed(memory) == {}
 
 
-def test_what_one_query_suffers_from_is_not_repaired_by_anothers_event(
+def test_the_failure_of_one_query_is_not_cleared_by_another_querys_event(
     tmp_path: Path, memory: MemoryStore, make, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, broken, well = make(), Query(tmp_path / "b", "b"), Query(tmp_path / "w", "w")
@@ -328,14 +324,12 @@ def test_what_one_query_suffers_from_is_not_repaired_by_anothers_event(
     assert [r.message for r in caplog.records if "committed again" in r.message] == []
 
 
-def test_a_reconciliation_waits_for_what_is_tried_again(
-    tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
-) -> None:
+def test_a_reconciliation_waits_for_retries(tmp_path: Path, memory: MemoryStore, store: FaultyStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     follower.track(query)
     assert follower.reconcile(60)
     query.finish(0, 10)
-    store.fail("write", Unreachable("store s", "told to fail"), times=2)
+    store.fail("write", Unreachable("store s", "injected failure"), times=2)
 
     assert follower.reconcile(60)
     assert committed(memory) == {T0: 10}
@@ -355,18 +349,18 @@ def test_a_failed_commit_is_retried_and_the_newest_wins(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_after_its_retries_a_failure_is_reported_once_and_repaired_when_it_ends(
+def test_a_failure_after_all_retries_is_reported_once_and_repaired_when_it_ends(
     tmp_path: Path, memory: MemoryStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, query = make(), Query(tmp_path)
-    store.fail("write", Unreachable("store s", "told to fail"))
+    store.fail("write", Unreachable("store s", "injected failure"))
     query.finish(0, 10)
     follower.track(query)
     until(lambda: follower.state.failures >= 6)
 
-    assert str(follower.state.failing) == "store s: told to fail"
-    said = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert said == ["cannot commit offsets of group g: store s: told to fail"]
+    assert str(follower.state.failing) == "store s: injected failure"
+    logged = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged == ["cannot commit offsets of group g: store s: injected failure"]
     assert not query.stopped.is_set()
 
     store.heal()
@@ -374,9 +368,9 @@ def test_after_its_retries_a_failure_is_reported_once_and_repaired_when_it_ends(
 
 
 @pytest.mark.parametrize(
-    "error", [GroupActive("group g", "it has active members"), Unreachable("store s", "told to fail")]
+    "error", [GroupActive("group g", "it has active members"), Unreachable("store s", "injected failure")]
 )
-def test_a_query_is_stopped_only_where_that_was_asked_for(
+def test_a_query_is_stopped_only_if_that_option_is_set(
     error: OffsetMgrError, tmp_path: Path, store: FaultyStore, make
 ) -> None:
     follower, query = make(stop_on_failure=True), Query(tmp_path)
@@ -388,7 +382,7 @@ def test_a_query_is_stopped_only_where_that_was_asked_for(
     assert follower.state.failing is error
 
 
-def test_the_group_is_not_taken_back_unless_that_is_allowed(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path: Path, memory: MemoryStore, make) -> None:
     memory.commit("g", {T0: OffsetAndMetadata(40)})
     query = Query(tmp_path)
     query.finish(0, 10)
@@ -405,14 +399,14 @@ def test_the_group_is_not_taken_back_unless_that_is_allowed(tmp_path: Path, memo
     assert memory.data["g"][T0].offset == 10
 
 
-def test_one_partition_that_fails_does_not_hold_the_others(
+def test_one_partition_that_fails_does_not_block_the_others(
     tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
 ) -> None:
     follower = make()
     first, second = Query(tmp_path / "1", "1"), Query(tmp_path / "2", "2")
     first.finish(0, 10)
     second.finish(0, 20, "u")
-    store.fail("write", GroupActive("group g", "told to fail"), partition=T0)
+    store.fail("write", GroupActive("group g", "injected failure"), partition=T0)
     follower.track(first)
     follower.track(second)
 
@@ -436,7 +430,7 @@ def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: Mem
     east, west = Query(tmp_path / "e", "e", cluster="east:1"), Query(tmp_path / "w", "w", cluster="west:1")
     follower.track(east)
     follower.track(west)
-    # Whichever of them finishes first: that the other reads the topic too is known from its plan.
+    # The order in which the queries finish does not matter: the plan of each shows that it reads the topic.
     east.finish(0, 10)
     west.finish(0, 20)
 
@@ -445,7 +439,9 @@ def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: Mem
     assert committed(memory) == {}
 
 
-def test_closing_commits_what_is_finished_and_takes_no_longer(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_closing_commits_finished_batches_and_rejects_further_queries(
+    tmp_path: Path, memory: MemoryStore, make
+) -> None:
     follower, query = make(), Query(tmp_path)
     follower.track(query)
     query.finish(0, 10)

@@ -1,4 +1,4 @@
-"""Which Kafka connector a session takes, and what is kept of it. Ivy is played by a script that knows one version."""
+"""The choice and the cache of a session's Kafka connector. A script that knows one version replaces Ivy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ fi
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the script, in which it notes its runs."""
+    """The directory of the script, in which the script records its runs."""
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"
@@ -38,7 +38,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script.parent
 
 
-def test_the_newest_first_and_none_newer_than_pyspark() -> None:
+def test_the_newest_version_comes_first_and_none_is_newer_than_pyspark() -> None:
     assert candidates("4.0.3") == ["4.0.3", "4.0.2", "4.0.1", "4.0.0"]
     assert candidates("4.1.0.dev1") == ["4.1.0"]
     assert candidates("4.3.1") == ["4.3.1", "4.3.0", "4.2.0"]
@@ -46,7 +46,7 @@ def test_the_newest_first_and_none_newer_than_pyspark() -> None:
         candidates("unknown")
 
 
-def test_the_newest_that_can_be_fetched_is_taken_and_kept(java: Path, tmp_path: Path) -> None:
+def test_the_newest_available_version_is_used_and_cached(java: Path, tmp_path: Path) -> None:
     found = connector_jars(cache=tmp_path / "cache")
     assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.0.1.jar"]
     assert (java / "runs").read_text() == "run\n" * 3
@@ -55,7 +55,7 @@ def test_the_newest_that_can_be_fetched_is_taken_and_kept(java: Path, tmp_path: 
     assert (java / "runs").read_text() == "run\n" * 3
 
 
-def test_where_no_connector_of_the_minor_version_can_be_fetched_the_last_resort_is_taken_and_remembered(
+def test_without_a_connector_of_the_minor_version_the_last_resort_is_used_and_cached(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.1")
@@ -74,7 +74,7 @@ def test_where_no_connector_of_the_minor_version_can_be_fetched_the_last_resort_
     assert [jar.name for jar in found] == ["spark-sql-kafka-0-10_2.13-4.3.0.jar"]
 
 
-def test_a_connector_of_another_minor_version_in_the_cache_does_not_replace_the_own(
+def test_a_cached_connector_of_another_minor_version_is_not_used(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = java / "java"
@@ -86,7 +86,7 @@ def test_a_connector_of_another_minor_version_in_the_cache_does_not_replace_the_
     assert second.parent.name == "4.3.0"
 
 
-def test_where_no_connector_at_all_can_be_fetched_the_error_names_each(
+def test_without_any_connector_the_error_names_each_version(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "4.3.0")
@@ -95,7 +95,7 @@ def test_where_no_connector_at_all_can_be_fetched_the_error_names_each(
     assert "session(connector=VERSION)" in str(refused.value.hint)
 
 
-def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Path) -> None:
+def test_a_named_version_is_the_only_one_tried(java: Path, tmp_path: Path) -> None:
     with pytest.raises(SparkError) as refused:
         connector_jars("4.0.2", cache=tmp_path / "cache")
 
@@ -106,7 +106,7 @@ def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Pa
     assert [path.name for path in (tmp_path / "cache" / "spark").iterdir()] == ["resolve.lock"]
 
 
-def test_the_cache_is_where_it_is_reported_to_be(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_in_the_configured_directory(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path / "mine"))
 
     (jar,) = connector_jars("4.0.1")

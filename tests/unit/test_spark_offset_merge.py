@@ -1,4 +1,4 @@
-"""What a group may say when several sources have each read so far; told apart by what they read."""
+"""Offsets that a group may commit when several sources read, distinguished by their clusters and topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_two_sources_on_one_topic_give_the_smaller_offset_of_each_partition() ->
     assert merged.ambiguous == {}
 
 
-def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_says_which() -> None:
+def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_names_one() -> None:
     read = [SourceProgress("east:9092", {T0: 5, U0: 2}), SourceProgress("west:9092", {T0: 700})]
 
     undecided = merge_min(read, None)
@@ -33,11 +33,11 @@ def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_says_whi
     assert (both.offsets, both.ambiguous) == ({T0: 5, U0: 2}, {})
 
 
-def test_servers_in_another_order_are_the_same_cluster() -> None:
+def test_bootstrap_servers_in_another_order_are_the_same_cluster() -> None:
     assert normalized("h2:9092, h1:9092,") == normalized("h1:9092,h2:9092") == "h1:9092,h2:9092"
 
 
-def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_alike() -> None:
+def test_sources_other_than_kafka_commit_nothing_although_their_offsets_look_alike() -> None:
     batch = CheckpointBatch(3, ({T0: 5}, {U0: 9}, None))
     sources = (Source("KafkaV2[Subscribe[t]]", "k"), Source("OtherStream[u]"), Source("KafkaV2[Subscribe[v]]", "k"))
 
@@ -49,7 +49,7 @@ def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
         progress_of(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
 
 
-def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
+def test_a_source_without_a_finished_batch_blocks_its_topics() -> None:
     batch = CheckpointBatch(3, ({T0: 5}, None))
     sources = (Source("KafkaV2[Subscribe[t, u]]", "k"), Source("KafkaV2[Assign[u-0, v.w-12]]", "k"))
 
@@ -58,7 +58,7 @@ def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hold", "left"),
+    ("block", "left"),
     [
         (CommitBlock("k", frozenset({"t"})), {U0: 1}),
         (CommitBlock("", frozenset({"u"})), {T0: 5}),
@@ -66,17 +66,17 @@ def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
         (CommitBlock("other", None), {T0: 5, U0: 1}),
     ],
 )
-def test_what_is_held_is_not_committed(hold: CommitBlock, left: dict[TopicPartition, int]) -> None:
-    assert merge_min([SourceProgress("k", {T0: 5, U0: 1})], frozenset({"k"}), [hold]).offsets == left
+def test_blocked_topics_are_not_committed(block: CommitBlock, left: dict[TopicPartition, int]) -> None:
+    assert merge_min([SourceProgress("k", {T0: 5, U0: 1})], frozenset({"k"}), [block]).offsets == left
 
 
-def test_a_topic_is_read_from_two_clusters_as_soon_as_that_is_planned() -> None:
+def test_a_topic_counts_as_read_from_two_clusters_as_soon_as_that_is_planned() -> None:
     merged = merge_min([SourceProgress("east:1", {T0: 5})], None, [CommitBlock("west:1", frozenset({"t"}))])
 
     assert (merged.offsets, merged.ambiguous) == ({}, {"t": ("east:1", "west:1")})
 
 
-def test_where_no_source_reads_from_the_groups_cluster_that_is_reported() -> None:
+def test_the_problem_is_reported_if_no_source_reads_from_the_groups_cluster() -> None:
     read = [SourceProgress("east:1", {T0: 5}), SourceProgress("", {U0: 2})]
 
     merged = merge_min(read, frozenset({"esat:1"}))
@@ -86,6 +86,6 @@ def test_where_no_source_reads_from_the_groups_cluster_that_is_reported() -> Non
         "cluster and from east:1"
     )
     assert merge_min(read, frozenset({"esat:1"}), [CommitBlock()]).problem is None, (
-        "it may be that of one not planned yet"
+        "a source that is not planned yet may read from it"
     )
     assert merge_min(read, frozenset({"east:1"})).problem is None

@@ -1,4 +1,4 @@
-"""What is said of where a job begins."""
+"""The report of a job's starting offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from offsetmgr.spark.start_offsets import StartingOffsets
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_a_group_that_has_committed_nothing_at_all_is_doubted() -> None:
+def test_a_group_without_any_committed_offset_may_be_misspelt() -> None:
     start = StartingOffsets("odrers", {T0: -2, T1: -2}, new=(T0, T1))
 
     assert start.unknown
@@ -20,7 +20,7 @@ def test_a_group_that_has_committed_nothing_at_all_is_doubted() -> None:
     ]
 
 
-def test_a_group_of_which_something_is_known_is_not() -> None:
+def test_a_group_with_a_committed_offset_counts_as_known() -> None:
     start = StartingOffsets("orders", {T0: -2, T1: -1}, new=(T0,), outside_log={T1: (4, LogRange(5, 9))})
 
     assert not start.unknown

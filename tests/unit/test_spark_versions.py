@@ -47,7 +47,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("old")
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
-def test_whatever_needs_spark_refuses_another_version_at_its_start(start: Callable[[], object]) -> None:
+def test_everything_that_needs_spark_rejects_an_unsupported_version_at_its_start(start: Callable[[], object]) -> None:
     with pytest.raises(SparkError) as refused:
         start()
     assert refused.value.why == WHY
@@ -56,7 +56,7 @@ def test_whatever_needs_spark_refuses_another_version_at_its_start(start: Callab
 
 @pytest.mark.usefixtures("old")
 @pytest.mark.parametrize("module", ["data_source", "log_source", "segment_source", "table_session"])
-def test_a_table_cannot_be_imported_with_another_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_cannot_be_imported_with_an_unsupported_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("data_source_api", "data_source", "log_source", "segment_source", "table_session"):
         monkeypatch.delitem(sys.modules, f"offsetmgr.spark.{name}", raising=False)
     with pytest.raises(SparkError, match=WHY):
@@ -73,7 +73,7 @@ def test_a_table_cannot_be_imported_with_another_version(module: str, monkeypatc
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_command_refuses_another_version_before_it_looks_at_anything(
+def test_a_command_rejects_an_unsupported_version_before_it_does_anything_else(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["spark", *arguments]) == 1
@@ -84,9 +84,7 @@ def test_a_command_refuses_another_version_before_it_looks_at_anything(
     ("version", "supported"),
     [("3.5.5", False), ("4.0.0", True), ("4.0.5", True), ("4.3.0.dev1", True), ("4.4.0", False), ("odd", False)],
 )
-def test_the_versions_that_were_tried_are_supported(
-    version: str, supported: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tested_versions_are_supported(version: str, supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
     if supported:
         require_supported("x")

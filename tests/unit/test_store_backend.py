@@ -1,4 +1,4 @@
-"""Stores behind the listener, over stores in memory: what clients are told, whether the store answers or not."""
+"""Stores behind the listener, with stores in memory: clients' results while the store answers and while it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
@@ -28,25 +28,25 @@ def test_it_is_a_backend() -> None:
     assert (backend.nodes(), backend.coordinator("any"), backend.ownership_error("any")) == ([HERE], HERE, 0)
 
 
-# --- whether the store answers --------------------------------------------------------------------
+# --- availability of the store --------------------------------------------------------------------
 
 
-def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_client_asks() -> None:
+def test_a_failing_store_is_reported_until_it_answers_again_even_without_requests() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
-        store.fail("read", Unreachable("store", "nobody listens"))
+        store.fail("read", Unreachable("store", "connection refused"))
         async with running(store, probe_interval_s=0.02) as backend:
-            await until(backend.failure, "trouble")
-            assert "nobody listens" in (backend.failure() or "")
+            await until(backend.failure, "the failure")
+            assert "connection refused" in (backend.failure() or "")
             assert backend.metrics()["store_failing"] == 1
             store.heal()
-            await until(lambda: backend.failure() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the failure")
             assert backend.metrics()["store_failing"] == 0
 
     asyncio.run(scenario())
 
 
-def test_errors_of_one_group_are_no_failure_of_the_store() -> None:
+def test_errors_of_one_group_do_not_count_as_a_failure_of_the_store() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
         async with running(store, probe_interval_s=60) as backend:
@@ -63,14 +63,14 @@ def test_errors_of_one_group_are_no_failure_of_the_store() -> None:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_either_half_of_a_dual_store_is_reported_of(half: int) -> None:
+def test_a_failure_of_either_half_of_a_dual_store_is_reported(half: int) -> None:
     async def scenario() -> None:
         *halves, store = dual()
-        halves[half].fail("read", Unreachable("half", "nobody listens"))
+        halves[half].fail("read", Unreachable("half", "connection refused"))
         async with running(store, probe_interval_s=0.02) as backend:
-            await until(backend.failure, "trouble")
+            await until(backend.failure, "the failure")
             halves[half].heal()
-            await until(lambda: backend.failure() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the failure")
 
     asyncio.run(scenario())
 
@@ -78,7 +78,7 @@ def test_either_half_of_a_dual_store_is_reported_of(half: int) -> None:
 # --- one store ------------------------------------------------------------------------------------
 
 
-def test_what_was_committed_is_fetched_and_what_was_not_is_absent() -> None:
+def test_committed_offsets_are_fetched_and_others_are_absent() -> None:
     async def scenario() -> None:
         async with running(MemoryStore()) as backend:
             assert await backend.commit(commit("g", 5, A, metadata="m")) == CommitResponse()
@@ -93,7 +93,7 @@ def test_what_was_committed_is_fetched_and_what_was_not_is_absent() -> None:
 
 
 @pytest.mark.parametrize("two", [False, True])
-def test_negative_partitions_and_offsets_are_refused_alone_and_never_reach_the_store(two: bool) -> None:
+def test_only_negative_partitions_and_offsets_are_rejected_and_they_never_reach_the_store(two: bool) -> None:
     async def scenario() -> None:
         one = MemoryStore()
         *_, both = dual()
@@ -110,7 +110,7 @@ def test_negative_partitions_and_offsets_are_refused_alone_and_never_reach_the_s
     asyncio.run(scenario())
 
 
-def test_the_last_commit_wins_even_if_it_goes_back() -> None:
+def test_the_last_commit_wins_even_if_it_is_lower() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         async with running(store) as backend:
@@ -122,7 +122,7 @@ def test_the_last_commit_wins_even_if_it_goes_back() -> None:
     asyncio.run(scenario())
 
 
-def test_commits_that_come_while_an_edit_runs_share_the_next_one() -> None:
+def test_commits_that_arrive_during_an_edit_share_the_next_one() -> None:
     async def scenario() -> None:
         store = SlowStore()
         async with running(store) as backend:
@@ -139,8 +139,8 @@ def test_commits_that_come_while_an_edit_runs_share_the_next_one() -> None:
     asyncio.run(scenario())
 
 
-def test_a_commit_with_metadata_is_not_put_together_with_one_before_it() -> None:
-    """It may be refused for its length, which is nothing to the one before it."""
+def test_a_commit_with_metadata_is_not_merged_with_an_earlier_one() -> None:
+    """The store may reject it for the metadata's length, which must not affect the earlier commit."""
 
     async def scenario() -> None:
         store = SlowStore()
@@ -160,7 +160,7 @@ def test_a_commit_with_metadata_is_not_put_together_with_one_before_it() -> None
     asyncio.run(scenario())
 
 
-def test_one_partitions_error_is_its_own() -> None:
+def test_an_error_of_one_partition_does_not_affect_the_others() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore()).fail("write", OffsetMetadataTooLarge("t-1"), group="g", partition=B)
         async with running(faulty) as backend:
@@ -168,12 +168,12 @@ def test_one_partitions_error_is_its_own() -> None:
                 0, {("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
             )
 
-        assert held(faulty) == {A: 5}
+        assert offsets_in(faulty) == {A: 5}
 
     asyncio.run(scenario())
 
 
-def test_a_store_that_cannot_be_reached_is_a_retriable_error_and_never_an_empty_answer() -> None:
+def test_an_unreachable_store_is_a_retriable_error_and_never_an_empty_answer() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore())
         async with running(faulty) as backend:
@@ -191,7 +191,7 @@ def test_a_store_that_cannot_be_reached_is_a_retriable_error_and_never_an_empty_
     asyncio.run(scenario())
 
 
-def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
+def test_an_unreadable_partition_is_an_error_and_the_others_are_returned() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore())
         async with running(faulty) as backend:
@@ -250,7 +250,7 @@ def test_deletions_of_offsets_and_groups() -> None:
     asyncio.run(scenario())
 
 
-def test_a_conditional_commit_is_compared_by_the_store() -> None:
+def test_the_store_checks_the_condition_of_a_commit() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         async with running(store) as backend:
@@ -270,7 +270,7 @@ def test_a_conditional_commit_is_compared_by_the_store() -> None:
     asyncio.run(scenario())
 
 
-def test_a_store_that_cannot_compare_says_so_and_refuses() -> None:
+def test_a_store_without_conditional_writes_rejects_conditional_commits() -> None:
     async def scenario() -> None:
         async with running(MemoryStore(conditional="group-lock")) as backend:
             assert "offsetmgr.conditional" not in backend.features()
@@ -281,7 +281,7 @@ def test_a_store_that_cannot_compare_says_so_and_refuses() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_store_cannot_keep_is_reported_once_at_the_start(
+def test_fields_that_a_store_cannot_keep_are_reported_once_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -298,7 +298,7 @@ def test_what_a_store_cannot_keep_is_reported_once_at_the_start(
 
 
 class StuckStore(MemoryStore):
-    """Groups of a broker that does not answer: each call that is about one of them ends only when told, and fails."""
+    """Simulates groups of a broker that does not answer: a call for a group in ``stuck`` fails once ``go`` is set."""
 
     parallel_calls = 8
 
@@ -317,19 +317,19 @@ class StuckStore(MemoryStore):
                 yield from super().edit([one])
 
 
-def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
+def test_failing_groups_do_not_delay_the_others() -> None:
     async def scenario() -> None:
         store = StuckStore()
-        troubled = [f"troubled-{n}" for n in range(20)]
+        failing = [f"failing-{n}" for n in range(20)]
         async with running(store, commit_timeout_s=5.0) as backend:
-            store.stuck = set(troubled)
-            store.go.set()  # for now they fail at once: the backend gets to know them
-            for group in troubled:
+            store.stuck = set(failing)
+            store.go.set()  # for now the calls fail immediately, so the backend learns which groups fail
+            for group in failing:
                 assert await backend.commit(commit(group, 1)) == CommitResponse(
                     0, {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
                 )
             store.go.clear()
-            stuck = [asyncio.ensure_future(backend.commit(commit(group, 2))) for group in troubled]
+            stuck = [asyncio.ensure_future(backend.commit(commit(group, 2))) for group in failing]
 
             for n in range(100):
                 assert await backend.commit(commit(f"healthy-{n}", n)) == CommitResponse()
@@ -337,13 +337,13 @@ def test_groups_in_trouble_do_not_hold_up_the_others() -> None:
             store.stuck.clear()
             store.go.set()
             await asyncio.gather(*stuck)
-            assert {(await backend.commit(commit(group, 3))).error for group in troubled} == {0}
-        assert {store.data[group][A].offset for group in troubled} == {3}
+            assert {(await backend.commit(commit(group, 3))).error for group in failing} == {0}
+        assert {store.data[group][A].offset for group in failing} == {3}
 
     asyncio.run(scenario())
 
 
-def test_commits_of_a_group_keep_their_order_when_it_gets_into_trouble_and_out() -> None:
+def test_commits_of_a_group_keep_their_order_when_it_fails_and_recovers() -> None:
     async def scenario() -> None:
         store = StuckStore()
         async with running(store) as backend:
@@ -360,7 +360,7 @@ def test_commits_of_a_group_keep_their_order_when_it_gets_into_trouble_and_out()
     asyncio.run(scenario())
 
 
-def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception_of_a_store_is_only_an_error_for_its_clients(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemoryStore):
         def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
             raise KeyError("a defect")
@@ -378,7 +378,7 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
     assert "an edit raised an unexpected exception" in caplog.text
 
 
-def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_pending_commits_the_backend_signals_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsetmgr.server.store_backends.store_backend._MAX_PENDING", 10)
 
     async def scenario() -> None:

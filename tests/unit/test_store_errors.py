@@ -1,4 +1,4 @@
-"""What clients are told where a store behind the listener failed: every error of ours has its code."""
+"""Error codes for clients after a failure of the store behind the listener: every error class has its code."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ def every_error() -> list[type[OffsetMgrError]]:
 def test_every_class_of_error_has_its_code() -> None:
     codes = {kind.__name__: error_code(kind("what", "why")) for kind in every_error()}
     assert {name: codes[name] for name in EXPECTED} == EXPECTED
-    assert 0 not in codes.values(), "what no store raises is an error all the same"
+    assert 0 not in codes.values(), "errors that no store raises also have an error code"
 
 
 @pytest.mark.parametrize("code", [1, 5, 17, 19, 22, 24, 27, 28, 3, 12, 14, 29, 30, 69, 88, 999])
-def test_a_brokers_code_comes_back_as_it_was_unless_it_is_about_coordinators(code: int) -> None:
-    told = error_code(kafka_error(code, "what"))
+def test_a_brokers_code_is_passed_on_unless_it_is_about_coordinators(code: int) -> None:
+    result = error_code(kafka_error(code, "what"))
 
-    assert told == (15 if code == 22 else code)
+    assert result == (15 if code == 22 else code)
 
 
-def test_another_coordinator_is_not_the_clients_business() -> None:
+def test_an_error_about_another_coordinator_is_not_passed_on() -> None:
     assert error_code(kafka_error(16, "what")) == 15
     assert error_code(kafka_error(7, "what")) == 15
 
 
-def test_a_group_with_members_is_reported_in_each_requests_own_words() -> None:
+def test_a_group_with_members_has_one_code_for_commits_and_one_for_deletions() -> None:
     active = GroupActive("group g", "has members")
 
     assert (error_code(active), delete_code(active)) == (25, 68)
 
 
-def test_only_what_may_be_repeated_may_have_happened() -> None:
+def test_only_retriable_errors_have_an_unknown_outcome() -> None:
     assert {k.__name__ for k in every_error() if outcome_unknown(k("what")) and k.__name__ in EXPECTED} == {
         "Unreachable",
         "TimedOut",

@@ -1,4 +1,4 @@
-"""What becomes of a table's rows on their way into a store, and which groups a table is made of: no Spark needed."""
+"""Conversion of a table's rows for a store, and the groups of a table. The tests need no Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = ConnectionConfig()
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
-    """What `open_store` opens, by its URI."""
+    """The stores that `open_store` opens, by URI."""
     found = {"one": MemoryStore("one"), "two": MemoryStore("two")}
 
     @contextmanager
@@ -46,7 +46,7 @@ def written(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(o.group, o.topic, o.partition, o.offset, o.status, o.error) for o in found]
 
 
-def test_several_commits_of_one_partition_are_all_refused_and_nothing_is_chosen(stores: dict[str, MemoryStore]) -> None:
+def test_several_commits_of_one_partition_are_all_rejected(stores: dict[str, MemoryStore]) -> None:
     why = "the table contains several commits for this partition"
 
     assert written([row("g", "t", 0, 5), row("g", "t", 1, 7), row("g", "t", 0, 3)]) == [
@@ -57,11 +57,11 @@ def test_several_commits_of_one_partition_are_all_refused_and_nothing_is_chosen(
     assert list(stores["one"].data["g"]) == [T1]
 
 
-def test_the_same_commit_twice_is_one(stores: dict[str, MemoryStore]) -> None:
+def test_a_repeated_commit_counts_once(stores: dict[str, MemoryStore]) -> None:
     assert written([row("g", "t", 0, 5), row("g", "t", 0, 5)]) == [("g", "t", 0, 5, "written", None)]
 
 
-def test_rows_that_are_no_commits_fail_and_the_others_are_written(stores: dict[str, MemoryStore]) -> None:
+def test_invalid_rows_fail_and_the_others_are_written(stores: dict[str, MemoryStore]) -> None:
     rows = [
         row("g", "t", 0, None, error=None),
         row("g", None, None, None, error="it is gone"),
@@ -77,7 +77,7 @@ def test_rows_that_are_no_commits_fail_and_the_others_are_written(stores: dict[s
     ]
 
 
-def test_rows_of_one_group_that_lie_apart_are_written(stores: dict[str, MemoryStore]) -> None:
+def test_separated_rows_of_one_group_are_written(stores: dict[str, MemoryStore]) -> None:
     rows = [row("g", "t", 0, 5), row("h", "t", 0, 6), row("g", "t", 1, 7)]
 
     assert {(group, tp, offset) for group, _, tp, offset, *_ in written(rows)} == {
@@ -88,7 +88,7 @@ def test_rows_of_one_group_that_lie_apart_are_written(stores: dict[str, MemorySt
     assert {tp: found.offset for tp, found in stores["one"].data["g"].items()} == {T0: 5, T1: 7}
 
 
-def test_a_group_that_the_store_does_not_know_is_an_error_and_not_an_empty_table(
+def test_a_group_unknown_to_the_store_is_an_error_and_not_an_empty_table(
     stores: dict[str, MemoryStore],
 ) -> None:
     stores["one"].commit("orders", {T0: OffsetAndMetadata(1)})
@@ -98,7 +98,7 @@ def test_a_group_that_the_store_does_not_know_is_an_error_and_not_an_empty_table
         select_groups("one", CONFIG, ["orders", "odrers"])
 
 
-def test_of_two_stores_a_group_may_be_in_one_alone_but_not_in_none(stores: dict[str, MemoryStore]) -> None:
+def test_a_group_must_exist_in_at_least_one_of_two_stores(stores: dict[str, MemoryStore]) -> None:
     stores["one"].commit("a-1", {T0: OffsetAndMetadata(1)})
     stores["two"].commit("b-1", {T0: OffsetAndMetadata(1)})
     both = [("one", CONFIG), ("two", CONFIG)]

@@ -1,4 +1,4 @@
-"""Store URIs: what they mean, and which part of a wrong one is named."""
+"""Store URIs: their parts, and errors that name the wrong part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED = ConnectionConfig(stores={"x": {"primary": "kafka://h:9092", "secondary":
         ("manager://h:9192", StoreUri("manager", "h:9192")),
     ],
 )
-def test_a_uri_is_taken_apart(uri: str, expected: StoreUri) -> None:
+def test_a_uri_is_parsed(uri: str, expected: StoreUri) -> None:
     assert parse_uri(uri) == expected
 
 
@@ -77,14 +77,14 @@ def test_the_wrong_part_of_a_uri_is_named(uri: str, why: str) -> None:
         "dual:?primary=kafka%3A%2F%2Fu%3Ahunter2%40h%3A9092&secondary=zookeeper%3A%2F%2Fz%3A2181",
     ],
 )
-def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
+def test_credentials_in_a_uri_are_rejected_and_not_repeated(uri: str) -> None:
     with pytest.raises(InvalidUri) as caught:
         open_store(uri)
     assert caught.value.why == "credentials do not belong in a URI"
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 
-def test_a_dual_store_finds_its_two_and_their_servers() -> None:
+def test_a_dual_store_has_two_stores_and_their_servers() -> None:
     assert inner_uris(DUAL, ConnectionConfig()) == ("kafka://h:9092", "zookeeper://z:2181/c")
     assert inner_uris("dual:x", NAMED) == ("kafka://h:9092", "zookeeper://z:2181/c")
     assert bootstrap_of("dual:x", NAMED) == "h:9092"
@@ -127,7 +127,7 @@ def test_opening_a_store_does_no_io(uri: str) -> None:
         assert store.uri.partition(":")[0] == uri.partition(":")[0]
 
 
-def test_the_public_api_is_what_it_says_and_importing_it_loads_nothing_heavy() -> None:
+def test_the_public_api_is_complete_and_importing_it_loads_no_heavy_package() -> None:
     assert [name for name in offsetmgr.__all__ if getattr(offsetmgr, name, None) is None] == []
     code = (
         "import sys, offsetmgr; offsetmgr.TopicPartition('t', 0); "

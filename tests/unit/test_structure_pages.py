@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def defined_names(path: Path) -> Iterator[str]:
             yield node.id
 
 
+@cache
 def names_in(package: Path) -> set[str]:
     """The modules, packages and definitions below a directory."""
     paths = list(package.rglob("*.py"))
@@ -35,7 +37,7 @@ LAYOUT = sections(PROJECT / "docs/reference/layout.md")
 
 
 @pytest.mark.parametrize("package", [title for title in LAYOUT if (PACKAGE / title).is_dir()])
-def test_the_layout_page_names_what_the_package_has(package: str) -> None:
+def test_the_layout_page_names_existing_definitions(package: str) -> None:
     known = names_in(PACKAGE / package)
     everywhere = names_in(PACKAGE)
     packages = {path.name for path in PACKAGE.iterdir()}
@@ -53,7 +55,7 @@ def test_every_package_has_a_section() -> None:
     assert packages <= set(LAYOUT)
 
 
-def test_the_walks_name_modules_that_exist() -> None:
+def test_the_walkthroughs_name_existing_modules() -> None:
     text = (PROJECT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     walked = {PACKAGE / name.replace(".", "/") for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text)}
     assert walked

@@ -1,4 +1,4 @@
-"""What the nodes of a switch say, which offsets must be copied, and what a switched store's URI may be: pure."""
+"""Pure parts of a switch: the content of its nodes, and the URIs of switched stores."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ URI = "switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181%2Fk&kafka=kafka%3A%2F%2Fb%
 
 
 def test_the_nodes_are_json_with_a_version() -> None:
-    held = StorageModeNode(CommitMode.DUAL, 7, "ann on h", 1_700_000_000_000, CommitMode.KAFKA)
+    storage = StorageModeNode(CommitMode.DUAL, 7, "ann on h", 1_700_000_000_000, CommitMode.KAFKA)
 
-    assert encode_storage(held) == (
+    assert encode_storage(storage) == (
         b'{"version":2,"mode":"dual","epoch":7,"who":"ann on h","when":1700000000000,"switching_to":"kafka"}'
     )
     assert encode_follower(FollowerNode(7, "h", 12)) == b'{"version":2,"epoch":7,"host":"h","process":12}'
     assert encode_switcher(SwitcherNode("ann")) == b'{"version":2,"who":"ann"}'
 
 
-def test_what_was_written_is_read() -> None:
+def test_written_nodes_are_read_back() -> None:
     for storage in (
         StorageModeNode(CommitMode.ZOOKEEPER, 1, "a", 2),
         StorageModeNode(CommitMode.KAFKA, 2, "b", 3, CommitMode.DUAL),
@@ -59,18 +59,18 @@ def test_what_was_written_is_read() -> None:
         (b'{"version":2,"mode":"kafka","epoch":1,"who":5,"when":1,"switching_to":null}', CorruptData),
     ],
 )
-def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[OffsetMgrError]) -> None:
+def test_an_invalid_node_is_an_error_and_never_a_mode(data: bytes, kind: type[OffsetMgrError]) -> None:
     with pytest.raises(kind, match="/offsetmgr/groups/g/storage"):
         decode_storage("/offsetmgr/groups/g/storage", data)
 
 
-def test_going_back_is_a_new_epoch_of_the_old_mode() -> None:
-    held = StorageModeNode(CommitMode.DUAL, 7, "ann", 5, CommitMode.KAFKA)
+def test_an_abandoned_switch_is_a_new_epoch_of_the_old_mode() -> None:
+    storage = StorageModeNode(CommitMode.DUAL, 7, "ann", 5, CommitMode.KAFKA)
 
-    assert mode_after_abandoned_switch(held, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
+    assert mode_after_abandoned_switch(storage, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
 
 
-def test_a_switched_store_is_made_of_a_zookeeper_and_a_kafka() -> None:
+def test_a_switched_store_consists_of_a_zookeeper_and_a_kafka_store() -> None:
     config = ConnectionConfig(stores={"x": {"zookeeper": "zookeeper://z:2181", "kafka": "manager://m:9192"}})
 
     assert inner_uris(URI, ConnectionConfig()) == ("zookeeper://z:2181/k", "kafka://b:9092")
@@ -88,7 +88,7 @@ def test_a_switched_store_is_made_of_a_zookeeper_and_a_kafka() -> None:
         ("switched:?primary=a&secondary=b", "unknown option 'primary'"),
     ],
 )
-def test_a_uri_that_is_none(uri: str, why: str) -> None:
+def test_an_invalid_uri_is_rejected(uri: str, why: str) -> None:
     with pytest.raises(InvalidUri, match=why):
         parse_uri(uri)
 
@@ -102,6 +102,6 @@ def test_a_uri_that_is_none(uri: str, why: str) -> None:
         {"primary": "kafka://h:1", "secondary": "zookeeper://h:1"},
     ],
 )
-def test_stores_between_which_nothing_can_be_switched(inner: dict[str, str]) -> None:
+def test_unsuitable_pairs_of_stores_are_rejected(inner: dict[str, str]) -> None:
     with pytest.raises(InvalidUri):
         open_store("switched:x", ConnectionConfig(stores={"x": inner}))

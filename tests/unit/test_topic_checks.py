@@ -25,15 +25,15 @@ def log_with(form: RecordFormat) -> MemoryLog:
     return log
 
 
-@pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
-def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, asked: str) -> None:
+@pytest.mark.parametrize(("written", "configured"), [("avro", "kafka"), ("kafka", "avro")])
+def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, configured: str) -> None:
     log = log_with(record_format(written))
     with pytest.raises(
-        FormatMismatch, match=f"it has records of the format {written}, but this manager would write {asked}"
+        FormatMismatch, match=f"it has records of the format {written}, but this manager would write {configured}"
     ):
-        check_format(log, asked, "offsets", 5)
+        check_format(log, configured, "offsets", 5)
     check_format(log, written, "offsets", 5)
-    check_format(MemoryLog(8), asked, "offsets", 5)
+    check_format(MemoryLog(8), configured, "offsets", 5)
 
 
 def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
@@ -43,7 +43,7 @@ def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
     return log
 
 
-@pytest.mark.parametrize("asked", ["avro", "kafka"])
+@pytest.mark.parametrize("configured", ["avro", "kafka"])
 @pytest.mark.parametrize(
     ("key", "shown"),
     [
@@ -52,13 +52,13 @@ def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
         (b"\x00\x00\x00\x07", "key b'\\x00\\x00\\x00\\x07'"),
         (b"O\x00" + b"x" * 20, "key b'O\\x00" + "x" * 18 + "'..."),
     ],
-    ids=["text", "none", "number", "as ours begin"],
+    ids=["text", "none", "number", "prefix of our keys"],
 )
 def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_named(
-    key: bytes, shown: str, asked: str
+    key: bytes, shown: str, configured: str
 ) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
-        check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
+        check_format(keys_in(MemoryLog(8), 3, key), configured, "customers", 5)
 
     assert (
         str(refused.value) == f"topic customers: it has records that are not committed offsets (partition 3: {shown})"
@@ -74,9 +74,9 @@ def test_a_foreign_record_with_offsets_does_not_keep_a_manager_from_starting(nam
 KNOWN = OffsetsTopicState("t", "first", 50, 3, 2, 1_000_000)
 
 
-def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTopicMonitor], None]) -> list[str]:
-    """A watch whose looks end so; ``note`` is called before each of them and after the last. Gives the ids that were
-    said to be seen."""
+def monitored_ids(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTopicMonitor], None]) -> list[str]:
+    """Runs a monitor whose checks have these outcomes. ``note`` is called before each check and after the last one.
+    Returns the topic ids that the monitor reported."""
     seen: list[str] = []
 
     async def run() -> None:
@@ -85,33 +85,33 @@ def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTop
         loop = asyncio.get_running_loop()
 
         def check(_known: OffsetsTopicState) -> None:
-            note(watch)
+            note(monitor)
             outcome = next(left, ...)
             if outcome is ...:
                 loop.call_soon_threadsafe(done.set)
             elif outcome is not None:
                 raise outcome
 
-        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, interval_s=0.001)
-        watch.start()
+        monitor = OffsetsTopicMonitor(KNOWN, check, seen.append, interval_s=0.001)
+        monitor.start()
         await asyncio.wait_for(done.wait(), 10)
-        await watch.close()
+        await monitor.close()
 
     asyncio.run(run())
     return seen
 
 
-def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
+def test_an_unsuitable_topic_is_an_alarm_until_it_is_suitable_again() -> None:
     alarms: list[str | None] = []
     outcomes = [
         None,
-        TimedOut("topic", "nobody answers"),
+        TimedOut("topic", "no answer"),
         UnsuitableTopic("topic t", "is gone"),
         TimedOut("t"),
         None,
     ]
 
-    seen = looked(outcomes, lambda watch: alarms.append(watch.alarm))
+    seen = monitored_ids(outcomes, lambda monitor: alarms.append(monitor.alarm))
 
     gone = "topic t: is gone"
     assert alarms[:6] == [None, None, None, gone, gone, None]
@@ -121,43 +121,43 @@ def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
 UNEXPLAINED = ServerError("topic t", "the broker met an error that it does not explain")
 
 
-def test_a_look_that_failed_is_no_alarm_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_check_is_no_alarm_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     alarms: list[str | None] = []
     outcomes = [*[UNEXPLAINED] * (MAX_FAILED_CHECKS - 1), None, UNEXPLAINED, None]
 
     with caplog.at_level(logging.INFO):
-        looked(outcomes, lambda watch: alarms.append(watch.alarm))
+        monitored_ids(outcomes, lambda monitor: alarms.append(monitor.alarm))
 
     assert set(alarms) == {None}
     unknown = "the check of the offsets topic failed; its state is unknown until a check succeeds"
     assert [record.message for record in caplog.records] == [unknown, unknown]
 
 
-def test_when_no_client_can_look_any_more_it_is_an_alarm_until_a_client_can() -> None:
+def test_many_failed_checks_in_succession_are_an_alarm_until_one_succeeds() -> None:
     alarms: list[str | None] = []
     outcomes = [*[UNEXPLAINED] * (MAX_FAILED_CHECKS - 1), TimedOut("t"), UNEXPLAINED, TimedOut("t"), None, None]
 
-    looked(outcomes, lambda watch: alarms.append(watch.alarm))
+    monitored_ids(outcomes, lambda monitor: alarms.append(monitor.alarm))
 
-    blind = f"the offsets topic could not be checked 12 times in succession: {UNEXPLAINED}"
-    assert alarms[: MAX_FAILED_CHECKS + 4] == [*[None] * (MAX_FAILED_CHECKS + 1), blind, blind, None]
+    unchecked = f"the offsets topic could not be checked 12 times in succession: {UNEXPLAINED}"
+    assert alarms[: MAX_FAILED_CHECKS + 4] == [*[None] * (MAX_FAILED_CHECKS + 1), unchecked, unchecked, None]
 
 
-def test_a_look_that_failed_does_not_hide_what_was_seen_before() -> None:
+def test_a_failed_check_does_not_hide_an_earlier_finding() -> None:
     alarms: list[str | None] = []
     outcomes = [UnsuitableTopic("topic t", "not compacted"), *[UNEXPLAINED] * (MAX_FAILED_CHECKS + 1), None]
 
-    looked(outcomes, lambda watch: alarms.append(watch.alarm))
+    monitored_ids(outcomes, lambda monitor: alarms.append(monitor.alarm))
 
     assert alarms[: MAX_FAILED_CHECKS + 4] == [None, *["topic t: not compacted"] * (MAX_FAILED_CHECKS + 2), None]
 
 
-def test_a_topic_that_was_recreated_is_reported_at_once_and_the_loss_stays() -> None:
-    told: list[tuple[str | None, bool]] = []
+def test_a_recreated_topic_is_reported_immediately_and_stays_reported() -> None:
+    reported: list[tuple[str | None, bool]] = []
     outcomes = [None, TopicRecreated("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
 
-    seen = looked(outcomes, lambda watch: told.append((watch.alarm, watch.recreated is not None)))
+    seen = monitored_ids(outcomes, lambda monitor: reported.append((monitor.alarm, monitor.recreated is not None)))
 
-    # From then on it is the new one that has to be fit.
-    assert told[:5] == [(None, False), (None, False), (None, True), ("topic t: not compacted", True), (None, True)]
+    # From then on, the monitor checks the new topic.
+    assert reported[:5] == [(None, False), (None, False), (None, True), ("topic t: not compacted", True), (None, True)]
     assert seen[:4] == ["first", "second", "second", "second"]

@@ -1,6 +1,6 @@
-"""Which topics a white list or a black list selects: the corpus that Java has checked, and what is not said in it.
+"""Topics that a whitelist or a blacklist selects: a corpus that Java has checked, and cases outside it.
 
-tests/interop/test_topic_patterns_in_java.py has Java check the corpus, and tries random patterns in both.
+tests/interop/test_topic_patterns_in_java.py lets Java check the corpus, and compares random patterns in both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOPICS: list[str] = CORPUS["topics"]
 
 
 @pytest.mark.parametrize("one", CORPUS["patterns"], ids=lambda one: ascii(one["pattern"]))
-def test_a_pattern_of_the_corpus_selects_what_java_says_or_is_refused(one: dict[str, Any]) -> None:
+def test_a_pattern_of_the_corpus_selects_the_same_topics_as_java_or_is_rejected(one: dict[str, Any]) -> None:
     pattern, selected = one["pattern"], one["white_list"]
     if one["here"] == "same":
         assert [topic for topic in TOPICS if TopicFilter(pattern).allows(topic)] == selected
@@ -31,7 +31,7 @@ def test_a_pattern_of_the_corpus_selects_what_java_says_or_is_refused(one: dict[
         assert refused.value.what == f"topic pattern {normalized(pattern)!r}"
 
 
-def test_a_refusal_says_which_construct_it_is() -> None:
+def test_a_refusal_names_the_construct() -> None:
     with pytest.raises(UnsupportedOperation) as refused:
         TopicFilter("[^a[b]]x")
     assert refused.value.what == "topic pattern '[^a[b]]x'"
@@ -55,7 +55,7 @@ def test_a_pattern_is_read_as_kafka_reads_it_from_a_properties_file() -> None:
     assert normalized("'a' b'c'") == "a'b'c"
 
 
-def test_internal_topics_are_selected_only_when_asked_for() -> None:
+def test_internal_topics_are_selected_only_on_request() -> None:
     assert not TopicFilter("__.*").allows("__consumer_offsets")
     assert TopicFilter("__.*").allows("__consumer_offsets", internal=True)
     assert not TopicFilter("a.*", excludes=True).allows("__consumer_offsets")
@@ -63,19 +63,19 @@ def test_internal_topics_are_selected_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "white space", "ü", "a\n", "a/b"])
-def test_a_name_that_no_broker_takes_is_never_selected(name: str) -> None:
+def test_a_name_that_no_broker_accepts_is_never_selected(name: str) -> None:
     assert not TopicFilter(".*").allows(name)
     assert not TopicFilter("nothing", excludes=True).allows(name)
 
 
-def test_groups_nested_without_end_are_refused() -> None:
+def test_deeply_nested_groups_are_rejected() -> None:
     with pytest.raises(UnsupportedOperation, match="groups nested deeper than 50"):
         TopicFilter("(" * 10_000 + "a" + ")" * 10_000)
     with pytest.raises(UnsupportedOperation, match="classes nested deeper than 50"):
         TopicFilter("[" * 10_000 + "a" + "]" * 10_000)
 
 
-def test_a_subscription_becomes_topics() -> None:
+def test_a_subscription_is_resolved_to_topics() -> None:
     existing = ["b", "a2", "a1", "__consumer_offsets"]
     assert topics_of({"a1": 2, "gone": 1}, "static", existing) == {"a1": 2, "gone": 1}
     assert topics_of({"a.*": 3}, "white_list", existing) == {"a1": 3, "a2": 3}
@@ -89,7 +89,7 @@ def test_a_subscription_becomes_topics() -> None:
     assert topics_of({}, "white_list", existing) == {}
 
 
-def test_an_unknown_kind_is_static_and_of_several_patterns_the_first_counts() -> None:
+def test_an_unknown_kind_is_static_and_the_first_of_several_patterns_counts() -> None:
     """As in kafka.consumer.TopicCount."""
     assert topics_of({"a.*": 1}, "whitelist", ["a1"]) == {"a.*": 1}
     assert topics_of({"b": 2, "a.*": 1}, "white_list", ["a1", "b"]) == {"b": 2}

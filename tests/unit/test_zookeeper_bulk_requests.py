@@ -1,5 +1,4 @@
-"""Requests encode_operation in bulk are those encode_operation one by one; an answer that says less than "all done" is
-told from it."""
+"""Requests encoded in bulk equal those encoded one by one, and only a fully successful answer counts as success."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import struct
 import pytest
 
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import BulkGet, MultiRead
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkVerify, MultiRead
 from offsetmgr.zookeeper.client.jute import Op
 from offsetmgr.zookeeper.client.transactions import BulkWrite, SetData, TransactionRequest, encode_operation
 
@@ -28,7 +27,7 @@ def test_a_bulk_read_is_a_multi_read(count: int) -> None:
 
 
 @pytest.mark.parametrize("names", [[b"0"], [b"0", b"11"], ["größe".encode(), b"1", b"2"]])
-def test_nodes_below_a_parent_are_read_by_joining_its_path_in(names: list[bytes]) -> None:
+def test_children_are_read_by_joining_their_names_with_the_parents_path(names: list[bytes]) -> None:
     parent = "/consumers/größe/offsets/orders".encode()
 
     joined = parent.join(jute.read_operations_below(Op.GET, len(parent), names))
@@ -40,26 +39,24 @@ def test_nodes_below_a_parent_are_read_by_joining_its_path_in(names: list[bytes]
 def test_a_bulk_write_is_a_transaction_of_sets(count: int) -> None:
     operations = [SetData(path, b"%d" % (10**n), n) for n, path in enumerate(PATHS[:count])]
     one_by_one = TransactionRequest([encode_operation(operation, "") for operation in operations])
-    values = zip(USTRINGS, operations, strict=False)
 
-    each = [jute.encode_set_data(path, op.data, op.version) for path, op in values]
-    bulk = BulkWrite(each, USTRINGS[:count])
-
-    assert each == jute.encode_set_data_many(
+    encoded = jute.encode_set_data_many(
         USTRINGS[:count], [op.data for op in operations], [op.version for op in operations]
     )
+    bulk = BulkWrite(encoded, USTRINGS[:count])
+
     assert (bulk.type, bulk.serialize()) == (one_by_one.type, one_by_one.serialize())
     assert [jute.decode_ustring(path) for path in bulk.paths] == PATHS[:count]
 
 
-def test_a_bulk_write_taken_back_in_time_is_sent_without_its_operations() -> None:
-    bulk = BulkWrite([jute.encode_set_data(USTRINGS[0], b"1", 0)], USTRINGS[:1])
+def test_a_bulk_write_cancelled_before_it_is_sent_has_no_operations() -> None:
+    bulk = BulkWrite(jute.encode_set_data_many(USTRINGS[:1], [b"1"], [0]), USTRINGS[:1])
 
     assert bulk.cancel() is True
     assert bulk.serialize() == END
 
 
-def test_of_parents_it_is_known_when_a_child_last_came_or_went() -> None:
+def test_the_zxid_of_the_last_change_of_a_parents_children_is_decoded() -> None:
     def node(data: bytes, pzxid: int) -> bytes:
         stat = STAT[:-8] + struct.pack("!q", pzxid)
         return struct.pack("!iBi", Op.GET, 0, -1) + struct.pack("!i", len(data)) + data + stat
@@ -75,7 +72,7 @@ def test_of_parents_it_is_known_when_a_child_last_came_or_went() -> None:
         jute.multi_children_zxids(struct.pack("!iBi", Op.CHILDREN, 0, -1) + STAT, 0, 1)
 
 
-def test_all_done_is_reported_from_everything_else() -> None:
+def test_a_committed_transaction_is_distinguished_from_every_other_answer() -> None:
     refused = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in (0, -103, -2)) + END
     deleted = struct.pack("!iBi", Op.DELETE, 0, -1) + STAT
 
@@ -98,7 +95,7 @@ def missing(code: int = -101) -> bytes:
     return struct.pack("!iBii", -1, 0, code, code)
 
 
-def test_names_are_reported_as_they_stand_and_equal_ones_are_one_object() -> None:
+def test_names_are_returned_unchanged_and_equal_lists_are_one_object() -> None:
     answer = b"head" + listed("0", "größe") + listed("0", "größe") + missing() + listed() + listed("0") + END
 
     one, other, absent, none, shorter = jute.multi_name_vectors(answer, 4, 5)
@@ -110,7 +107,7 @@ def test_names_are_reported_as_they_stand_and_equal_ones_are_one_object() -> Non
 
 
 @pytest.mark.parametrize("broken", [b"", listed("0")[:7], struct.pack("!iBii", Op.GET, 0, 0, 0)])
-def test_an_answer_that_lists_no_names_is_broken(broken: bytes) -> None:
+def test_an_answer_without_names_is_an_error(broken: bytes) -> None:
     with pytest.raises(jute.ZookeeperProtocolError):
         jute.multi_name_vectors(listed("0") + broken, 0, 2)
 
@@ -124,7 +121,7 @@ EXPECTED = ([b"7", b"123", b""], [14, 15, 16], [0, 1, 2])
 AS_EXPECTED = [node(b"7", 14, 0), node(b"123", 15, 1), node(b"", 16, 2)]
 
 
-def test_an_answer_holds_what_was_expected() -> None:
+def test_an_answer_with_the_expected_nodes_matches() -> None:
     assert jute.matches_expected(b"head" + b"".join(AS_EXPECTED) + END, 4, EXPECTED) is True
 
 
@@ -141,13 +138,24 @@ def test_an_answer_holds_what_was_expected() -> None:
         pytest.param(node(b"123", 15, 1) * 2, id="two answers"),
     ],
 )
-def test_an_answer_that_differs_at_one_node_does_not_hold_what_was_expected(second: bytes) -> None:
+def test_an_answer_that_differs_at_one_node_does_not_match(second: bytes) -> None:
     first, _, third = AS_EXPECTED
 
     assert jute.matches_expected(b"head" + first + second + third + END, 4, EXPECTED) is False
 
 
-def test_an_answer_to_something_else_does_not_hold_what_was_expected() -> None:
+@pytest.mark.parametrize("offset", [7, 8])
+def test_a_verified_read_returns_its_zxid_and_the_nodes_only_if_one_differs(offset: int) -> None:
+    response = struct.pack("!iqi", 3, 2**40, 0) + node(b"7", 14, 0) + END
+    read = BulkVerify([], 1, ([b"%d" % offset], [14], [0]))
+
+    zxid, nodes = read.decode(response, 16)
+
+    assert zxid == 2**40
+    assert nodes is None if offset == 7 else [getattr(one, "data", one) for one in nodes or ()] == [b"7"]
+
+
+def test_an_answer_to_another_operation_does_not_match() -> None:
     written = struct.pack("!iBii", Op.SET, 0, 0, 1) + AS_EXPECTED[0][13:]
 
     assert jute.matches_expected(b"head" + written + END, 4, ([b"7"], [14], [0])) is False

@@ -1,4 +1,4 @@
-"""ZooKeeper's bytes: what we send is what the protocol says, and broken answers are noticed."""
+"""ZooKeeper's wire format: requests follow the protocol, and broken answers are errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 END = struct.pack("!iBi", -1, 1, -1)
 
 
-def test_a_transaction_is_framed_as_kazoo_frames_it() -> None:
+def test_a_transaction_is_encoded_as_by_kazoo() -> None:
     operations = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
 
     ours = jute.multi([encode_operation(operation, "/chroot") for operation in operations])
@@ -81,12 +81,12 @@ def test_children_and_errors_of_a_multi_read() -> None:
 
 @pytest.mark.parametrize("decode", [jute.multi_node_data, jute.multi_child_names, jute.multi_codes])
 @pytest.mark.parametrize("answer", [b"", b"\0\0", struct.pack("!iBii", 99, 0, 0, 0) + STAT])
-def test_an_answer_of_the_wrong_form_is_noticed(decode, answer: bytes) -> None:
+def test_an_answer_of_the_wrong_form_is_an_error(decode, answer: bytes) -> None:
     with pytest.raises(ZookeeperProtocolError):
         decode(answer, 0, 1)
 
 
-def test_the_codes_of_a_transaction_that_was_carried_out() -> None:
+def test_the_codes_of_a_committed_transaction() -> None:
     answer = (
         struct.pack("!iBi", 1, 0, 0)
         + b"\0\0\0\x02/a"
@@ -103,7 +103,7 @@ def test_the_codes_of_a_transaction_that_was_carried_out() -> None:
     assert failed_operation(codes) is None
 
 
-def test_the_culprit_of_a_transaction_that_was_refused() -> None:
+def test_the_failed_operation_of_a_rejected_transaction() -> None:
     codes = [0, 0, -103, -2, -2]
     answer = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in codes) + END
 
@@ -111,14 +111,14 @@ def test_the_culprit_of_a_transaction_that_was_refused() -> None:
     assert failed_operation(codes) == 2
 
 
-def test_a_transaction_taken_back_in_time_is_sent_without_its_operations() -> None:
+def test_a_transaction_cancelled_before_it_is_sent_has_no_operations() -> None:
     request = TransactionRequest([jute.create("/a", b"1", OPEN_ACL)])
 
     assert request.cancel() is True
     assert request.serialize() == END
 
 
-def test_a_transaction_that_was_sent_cannot_be_taken_back() -> None:
+def test_a_sent_transaction_cannot_be_cancelled() -> None:
     request = TransactionRequest([jute.create("/a", b"1", OPEN_ACL)])
     sent = request.serialize()
 

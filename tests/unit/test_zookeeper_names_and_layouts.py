@@ -1,4 +1,4 @@
-"""Paths, the layouts of offsets and the JSON nodes of Kafka in ZooKeeper: pure text in, values or clear errors out."""
+"""Paths, layouts of offsets and JSON nodes of Kafka in ZooKeeper: pure functions that return values or clear errors."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class TestPaths:
         assert paths.partition_state("t", 0) == "/brokers/topics/t/partitions/0/state"
 
     @pytest.mark.parametrize("group", ["a/b", "", ".", "..", "a\x00b", "a\x1fb", "\ud800"])
-    def test_a_group_that_no_node_can_carry_is_refused_by_name(self, group: str) -> None:
+    def test_a_group_name_that_no_node_can_have_is_rejected(self, group: str) -> None:
         with pytest.raises(UsageError) as caught:
             paths.offsets(group)
         assert "cannot exist in ZooKeeper" in str(caught.value)
         assert repr(group) in str(caught.value) or group == ""
 
     @pytest.mark.parametrize("group", ["a.b", "-", "ü", "with space", "...", "a:b"])
-    def test_unusual_groups_that_a_node_can_carry_are_taken(self, group: str) -> None:
+    def test_unusual_group_names_that_a_node_can_have_are_accepted(self, group: str) -> None:
         assert paths.group(group) == f"/consumers/{group}"
 
-    def test_a_negative_partition_is_refused(self) -> None:
+    def test_a_negative_partition_is_rejected(self) -> None:
         with pytest.raises(UsageError, match="negative"):
             paths.offset("g", "t", -1)
 
@@ -68,17 +68,17 @@ class TestConnectString:
         assert parse_connect(text) == (hosts, chroot)
 
     @pytest.mark.parametrize("text", ["", "h1,,h2", "h:99999", "h:x", "h:1//a", "h:1/../a", "h 1:2"])
-    def test_what_is_none_is_refused(self, text: str) -> None:
+    def test_an_invalid_connect_string_is_rejected(self, text: str) -> None:
         with pytest.raises(InvalidUri):
             parse_connect(text)
 
-    def test_credentials_in_it_are_refused_and_not_shown(self) -> None:
+    def test_credentials_in_a_connect_string_are_rejected_and_not_shown(self) -> None:
         with pytest.raises(InvalidUri) as caught:
             parse_connect("user:sesame@h1:2181")
         assert "sesame" not in str(caught.value)
 
 
-class TestTheStoreBeforeItConnects:
+class TestStoreBeforeConnecting:
     def test_the_uri_names_chroot_and_layout(self) -> None:
         with ZookeeperStore("h1:2181,h2:2181/kafka") as store:
             assert store.uri == "zookeeper://h1:2181,h2:2181/kafka?layout=0.8"
@@ -87,7 +87,7 @@ class TestTheStoreBeforeItConnects:
         with ZookeeperStore("h:2181", layout="storm", root="/kafka/storm") as store:
             assert store.uri == "zookeeper://h:2181?layout=storm&root=/kafka/storm"
 
-    def test_an_unknown_layout_and_a_bad_root_are_refused(self) -> None:
+    def test_an_unknown_layout_and_an_invalid_root_are_rejected(self) -> None:
         with pytest.raises(UsageError, match=r"0\.9"):
             layout_named("0.9")
         with pytest.raises(UsageError, match="takes no root"):
@@ -98,7 +98,7 @@ class TestTheStoreBeforeItConnects:
 
 
 class TestConsumersLayout:
-    def test_where_an_offset_lies(self) -> None:
+    def test_the_path_of_an_offset(self) -> None:
         assert LAYOUT.path("g", TopicPartition("t", 12)) == "/consumers/g/offsets/t/12"
         assert paths.with_ancestors("/consumers/g/offsets/t") == (
             "/consumers",
@@ -107,17 +107,17 @@ class TestConsumersLayout:
             "/consumers/g/offsets/t",
         )
 
-    def test_a_partition_of_kafka_0_7_has_no_place_there(self) -> None:
+    def test_a_partition_of_kafka_0_7_has_no_path(self) -> None:
         with pytest.raises(UsageError, match=r"partition 1-0: is a partition of Kafka 0\.7"):
             LAYOUT.path("g", TopicPartition("t", BrokerPartition(1, 0)))
 
     @given(st.integers(0, 2**63 - 1))
-    def test_every_offset_survives(self, offset: int) -> None:
+    def test_every_offset_is_read_back(self, offset: int) -> None:
         assert LAYOUT.decode("/x", LAYOUT.encode(T0, offset, None), T0) == (T0, offset)
         assert LAYOUT.encode(T0, offset, None) == str(offset).encode()
 
     @pytest.mark.parametrize("offset", [-1, 2**63])
-    def test_what_is_no_offset_is_not_written(self, offset: int) -> None:
+    def test_an_invalid_offset_is_not_written(self, offset: int) -> None:
         with pytest.raises(UsageError, match="is not a valid offset"):
             LAYOUT.encode(T0, offset, None)
 
@@ -135,7 +135,7 @@ class TestConsumersLayout:
             (b"9223372036854775808", "beyond the largest"),
         ],
     )
-    def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
+    def test_invalid_data_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
         with pytest.raises(CorruptData) as caught:
             LAYOUT.decode("/consumers/g/offsets/t/0", data, T0)
         assert "/consumers/g/offsets/t/0" in str(caught.value)
@@ -145,7 +145,7 @@ class TestConsumersLayout:
         ("name", "partition"),
         [("0", 0), ("17", 17), ("0-0", None), ("01", None), ("", None), ("-1", None), ("x", None)],
     )
-    def test_which_names_are_partitions(self, name: str, partition: int | None) -> None:
+    def test_names_of_partitions(self, name: str, partition: int | None) -> None:
         expected = None if partition is None else TopicPartition("t", partition)
         assert LAYOUT.partition("t", name) == expected
 
@@ -230,7 +230,7 @@ class TestNodes:
             parse_cluster_id("/cluster/id", b'{"version":"1"}')
 
     @given(st.binary(max_size=60))
-    def test_no_bytes_do_worse_than_a_typed_error(self, data: bytes) -> None:
+    def test_any_bytes_give_a_value_or_a_typed_error(self, data: bytes) -> None:
         for parse in (parse_registration, parse_cluster_id):
             try:
                 parse("/node", data)
@@ -246,13 +246,13 @@ class TestMemberIds:
         assert parse_member_id("my_g-1", "my_g-1_host-1700000000123-1a2b3c4d") == ("host", 1700000000123)
 
     @pytest.mark.parametrize("member", ["g_worker-1", "worker", "other_host-1700000000123-1a2b3c4d", "g_"])
-    def test_nothing_is_reported_from_a_configured_id(self, member: str) -> None:
+    def test_a_configured_id_gives_no_host_and_no_time(self, member: str) -> None:
         assert parse_member_id("g", member) is None
 
 
 class TestPartitionsOfKafka07:
     @given(st.integers(0, 65_534), st.integers(0, 32_767))
-    def test_both_numbers_come_back_by_every_way(self, broker: int, partition: int) -> None:
+    def test_both_numbers_survive_every_conversion(self, broker: int, partition: int) -> None:
         tp = BrokerPartition(broker, partition)
 
         assert (tp.broker, tp.partition) == (broker, partition)
@@ -262,7 +262,7 @@ class TestPartitionsOfKafka07:
             assert copied == tp
 
     @given(st.integers(0, 65_534), st.integers(0, 32_767))
-    def test_none_equals_a_partition_of_later_versions_and_all_fit_32_bits(self, broker: int, partition: int) -> None:
+    def test_no_partition_of_0_7_equals_a_later_one_and_all_fit_32_bits(self, broker: int, partition: int) -> None:
         assert -(2**31) <= BrokerPartition(broker, partition) < 0
 
     def test_they_sort_by_broker_then_partition(self) -> None:
@@ -274,16 +274,16 @@ class TestPartitionsOfKafka07:
         ]
 
     @pytest.mark.parametrize("text", ["1", "1-", "-1", "01-0", "1-0-0", "65535-0", "0-32768", "a-b", "1-0\n", ""])
-    def test_what_is_none(self, text: str) -> None:
+    def test_invalid_text_is_not_a_partition(self, text: str) -> None:
         assert BrokerPartition.parse(text) is None
 
     @pytest.mark.parametrize(("broker", "partition"), [(-1, 0), (65_535, 0), (0, -1), (0, 32_768)])
-    def test_what_cannot_be_one(self, broker: int, partition: int) -> None:
+    def test_numbers_out_of_range_are_rejected(self, broker: int, partition: int) -> None:
         with pytest.raises(ValueError, match="65534"):
             BrokerPartition(broker, partition)
 
     @pytest.mark.parametrize("number", [0, 7, 2**31 - 1, -1, -(2**31) - 1])
-    def test_other_numbers_stay_as_they_are(self, number: int) -> None:
+    def test_other_numbers_are_unchanged(self, number: int) -> None:
         assert type(BrokerPartition.of(number)) is int
 
     def test_the_layout_of_kafka_0_7(self) -> None:
@@ -297,7 +297,7 @@ class TestPartitionsOfKafka07:
 
 
 class TestStormLayout:
-    """What storm-kafka's PartitionManager writes, and what it must find again."""
+    """The nodes that storm-kafka's PartitionManager writes and reads."""
 
     LAYOUT = StormLayout("/kafkastorm")
     WRITTEN = (
@@ -305,7 +305,7 @@ class TestStormLayout:
         b'"broker":{"host":"kafka7","port":9092},"topic":"clicks"}'
     )
 
-    def test_where_an_offset_lies(self) -> None:
+    def test_the_path_of_an_offset(self) -> None:
         assert self.LAYOUT.path("discovery", TopicPartition("clicks", 3)) == "/kafkastorm/discovery/partition_3"
         assert self.LAYOUT.topic_directory("discovery", "clicks") == "/kafkastorm/discovery/clicks"
 
@@ -314,12 +314,12 @@ class TestStormLayout:
 
         assert found == (TopicPartition("clicks", 3), 4711)
 
-    def test_what_else_a_topology_wrote_stays(self) -> None:
+    def test_other_fields_of_the_topology_are_kept(self) -> None:
         after = self.LAYOUT.encode(TopicPartition("clicks", 3), 5000, self.WRITTEN[:-1] + b',"mine":[1,2]}')
 
         assert after == self.WRITTEN.replace(b"4711", b"5000")[:-1] + b',"mine":[1,2]}'
 
-    def test_a_new_node_has_what_a_spout_looks_for(self) -> None:
+    def test_a_new_node_has_the_fields_that_a_spout_reads(self) -> None:
         node = json.loads(self.LAYOUT.encode(TopicPartition("clicks", 3), 5000, None))
 
         assert node == {
@@ -348,7 +348,7 @@ class TestStormLayout:
             (b'{"topic":"t","partition":4,"offset":7}', "'partition' is 4, but its name contains 3"),
         ],
     )
-    def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
+    def test_invalid_data_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
         with pytest.raises(CorruptData) as caught:
             self.LAYOUT.decode("/kafkastorm/g/partition_3", data, TopicPartition("", 3))
 
@@ -356,6 +356,6 @@ class TestStormLayout:
         assert why in caught.value.why
 
     @given(st.binary(max_size=80))
-    def test_no_bytes_do_worse_than_a_typed_error(self, data: bytes) -> None:
+    def test_any_bytes_give_a_value_or_a_typed_error(self, data: bytes) -> None:
         with contextlib.suppress(CorruptData):
             self.LAYOUT.decode("/x", data, TopicPartition("", 3))

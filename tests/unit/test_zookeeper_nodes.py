@@ -104,7 +104,7 @@ class TestBrokers:
         assert parse_broker("/brokers/ids/7", 7, data, notes) == broker
         assert notes == []
 
-    def test_as_people_see_it(self) -> None:
+    def test_the_text_of_a_broker(self) -> None:
         assert (
             str(RegisteredBroker(1, (BrokerEndpoint("A", "::1", 1), BrokerEndpoint("B", "h", 2)), "r1"))
             == "A://[::1]:1 B://h:2 rack=r1"
@@ -120,7 +120,7 @@ class TestBrokers:
             (node(version=5, endpoints=["A://h:1"], features={"f": 3}), "its 'features.f' is not an object"),
         ],
     )
-    def test_what_is_none(self, data: bytes, why: str) -> None:
+    def test_an_invalid_broker_is_rejected(self, data: bytes, why: str) -> None:
         with pytest.raises(CorruptData) as caught:
             parse_broker("/brokers/ids/7", 7, data)
         assert caught.value.what == "ZooKeeper node /brokers/ids/7"
@@ -147,7 +147,7 @@ class TestTopics:
         assert str(moving) == "1 partition: 0=1,2,3 adding: 0=3 removing: 0=1"
 
     @pytest.mark.parametrize("partitions", [None, [], {"0": 1}, {"0": ["1"]}, {"0": [-1]}, {"x": [1]}, {"01": [1]}])
-    def test_what_is_no_assignment(self, partitions: Any) -> None:
+    def test_an_invalid_assignment_is_rejected(self, partitions: Any) -> None:
         with pytest.raises(CorruptData, match=r"/brokers/topics/t: .*partitions"):
             parse_topic(
                 "/brokers/topics/t", node(version=1) if partitions is None else node(version=1, partitions=partitions)
@@ -176,7 +176,7 @@ class TestTopics:
         with pytest.raises(CorruptData, match=missing):
             parse_partition_state("/s", node(**fields))
 
-    def test_the_count_of_0_7(self) -> None:
+    def test_the_partition_count_of_0_7(self) -> None:
         assert parse_partition_count("/brokers/topics/t/0", b"4") == 4
         for data in (b"", b"-1", b"4 ", b"four", b"9" * 20, b"9" * 5000):
             with pytest.raises(CorruptData, match="/brokers/topics/t/0"):
@@ -199,7 +199,7 @@ class TestTheCluster:
     @pytest.mark.parametrize(
         "data", [b"-1", b"03", b"x", b"", b"9" * 5000, node(version=1), node(version=1, brokerid=-1)]
     )
-    def test_no_controllers(self, data: bytes) -> None:
+    def test_an_invalid_controller_is_rejected(self, data: bytes) -> None:
         with pytest.raises(CorruptData, match="/controller"):
             parse_controller("/controller", data)
 
@@ -213,7 +213,7 @@ class TestTheCluster:
         assert parse_cluster_id("/cluster/id", node(version="1", id=cluster_id)) == cluster_id
 
     @pytest.mark.parametrize("cluster_id", ["", "a" * 23, "a b", "ä", "a+b", "a=", "a\n", 7, None])
-    def test_no_cluster_ids(self, cluster_id: Any) -> None:
+    def test_an_invalid_cluster_id_is_rejected(self, cluster_id: Any) -> None:
         with pytest.raises(CorruptData, match="/cluster/id"):
             parse_cluster_id("/cluster/id", node(version="1", id=cluster_id))
 
@@ -233,7 +233,7 @@ class TestConsumers:
             (b"!1!a|b!c", ConsumerRegistration({"a|b!c": 1}, "black_list", None, None)),
         ],
     )
-    def test_what_0_7_wrote(self, data: bytes, registration: ConsumerRegistration) -> None:
+    def test_registrations_of_0_7(self, data: bytes, registration: ConsumerRegistration) -> None:
         assert parse_registration("/c", data) == registration
 
     def test_unescaped_backslashes_of_0_8_0(self) -> None:
@@ -252,11 +252,11 @@ class TestConsumers:
     @pytest.mark.parametrize(
         "data", [b"{}", b"*x*a", b"*4!a", b'{"orders": -1}', b'{"orders": 1.5}', b"*99999999999*a"]
     )
-    def test_what_is_no_registration(self, data: bytes) -> None:
+    def test_an_invalid_registration_is_rejected(self, data: bytes) -> None:
         with pytest.raises(CorruptData, match="/consumers/g/ids/c"):
             parse_registration("/consumers/g/ids/c", data)
 
-    def test_a_pattern_that_no_client_knows(self) -> None:
+    def test_an_unknown_pattern_is_noted(self) -> None:
         notes: Notes = []
         parse_registration("/c", node(version=1, subscription={"t": 1}, pattern="fuzzy"), notes)
         assert notes == ["unknown pattern 'fuzzy', which consumers treat as static"]
@@ -282,7 +282,7 @@ class TestConfigs:
         assert broker.redacted("brokers") == "listener.name.a.ssl.key.password=(hidden) log.cleaner.threads=2"
         assert "sesame" not in repr(broker) + str(broker)
 
-    def test_a_broken_one_quotes_nothing_of_itself(self) -> None:
+    def test_the_error_of_a_broken_config_quotes_none_of_its_content(self) -> None:
         for data in (b'{"version":1,"config":{"ssl.key.password":"sesame"', b'{"version":1,"config":["sesame"]}'):
             with pytest.raises(CorruptData) as caught:
                 parse_config("/config/brokers/1", data)
@@ -302,7 +302,7 @@ class TestConfigs:
 
 
 class TestRequests:
-    def test_what_is_asked_of_the_controller(self) -> None:
+    def test_requests_to_the_controller(self) -> None:
         partitions = [{"topic": "t", "partition": 1, "replicas": [2, 3], "log_dirs": ["any", "any"]}]
         assert parse_reassignments("/r", node(version=1, partitions=partitions)) == Reassignments(
             {TopicPartition("t", 1): (2, 3)}
@@ -313,7 +313,7 @@ class TestRequests:
         )
         assert parse_isr_change("/i", node(version=1, partitions=pair)) == PartitionList((TopicPartition("t", 1),))
 
-    def test_a_partition_that_is_named_twice(self) -> None:
+    def test_a_duplicate_partition_is_rejected(self) -> None:
         one = {"topic": "t", "partition": 1, "replicas": [2]}
         with pytest.raises(CorruptData, match="names 't-1' twice"):
             parse_reassignments("/r", node(version=1, partitions=[one, one]))
@@ -327,7 +327,7 @@ class TestRequests:
             ([{"topic": "t", "partition": 1}], r"'partitions\[0\]\.replicas' is not a list of brokers' ids"),
         ],
     )
-    def test_what_is_no_reassignment(self, partitions: Any, why: str) -> None:
+    def test_an_invalid_reassignment_is_rejected(self, partitions: Any, why: str) -> None:
         with pytest.raises(CorruptData, match=f"/admin/reassign_partitions: .*{why}"):
             parse_reassignments("/admin/reassign_partitions", node(version=1, partitions=partitions))
 
@@ -351,14 +351,14 @@ VERSIONED: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("parse", "fields"), VERSIONED)
-class TestWhatNoClientKnows:
+class TestUnknownVersionsAndFields:
     def test_without_notes_an_unknown_version_is_an_error_that_names_it(
         self, parse: Callable[..., Any], fields: dict[str, Any]
     ) -> None:
         with pytest.raises(UnknownVersion, match="/node: is of version 77; known: "):
             parse("/node", node(version=77, **fields))
 
-    def test_with_notes_it_stands_with_the_value_and_so_does_an_unknown_field(
+    def test_with_notes_an_unknown_version_and_an_unknown_field_are_noted_with_the_value(
         self, parse: Callable[..., Any], fields: dict[str, Any]
     ) -> None:
         notes: Notes = []
@@ -368,7 +368,7 @@ class TestWhatNoClientKnows:
         assert value is not None
         assert [note.partition(" (known")[0] for note in notes] == ["unknown version 77", "unknown field 'invented'"]
 
-    def test_a_missing_version_is_noted_or_refused(self, parse: Callable[..., Any], fields: dict[str, Any]) -> None:
+    def test_a_missing_version_is_noted_or_rejected(self, parse: Callable[..., Any], fields: dict[str, Any]) -> None:
         notes: Notes = []
         parse("/node", node(version=None, **fields), notes)
         assert notes == ["no version"]

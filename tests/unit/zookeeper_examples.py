@@ -1,7 +1,7 @@
-"""The examples of the documents on Kafka's ZooKeeper directories: as printed, as they should read, and what they say.
+"""Examples from documents about Kafka's ZooKeeper directories: as printed, corrected, and decoded.
 
-A document's example that is no valid node is kept twice: ``printed`` must be refused with the path named, ``corrected``
-says what was meant. Sources: Kafka's documentation of 0.7 and 0.10.1 ("ZooKeeper Directories"), and two articles on
+An example that is not a valid node is kept twice: ``printed`` must be rejected with its path, and ``corrected`` has the
+intended content. Sources: Kafka's documentation of 0.7 and 0.10.1 ("ZooKeeper Directories"), and two articles on
 0.8 ("a" and "b").
 """
 
@@ -36,7 +36,7 @@ from offsetmgr.zookeeper.nodes.topics import (
 
 @dataclass(frozen=True)
 class Example:
-    """One example: ``printed`` is None where the document's text is valid as it stands (or is a schema only)."""
+    """One example. ``printed`` is None if the document's text is valid as printed, or is only a schema."""
 
     name: str
     path: str

@@ -3,5 +3,5 @@ znode without a restart.
 
 `live_migration` copies the offsets that the remaining store lacks, and then changes the mode. `switch_evidence` defines
 the values in which a switch reports its observations. `offsetmgr.stores.switched` contains the code that runs in the
-group's members. The idea comes from KIP-125; docs/adr, "The live switch", gives the reasons.
+group's members. The idea comes from KIP-125; docs/contributing/adr, "The live switch", gives the reasons.
 """

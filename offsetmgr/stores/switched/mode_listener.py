@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import CommitMode
@@ -26,6 +26,7 @@ from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, Sessi
 from offsetmgr.stores.switched.nodes import NodeState, SwitchStateStore
 from offsetmgr.stores.switched.records import FollowerNode, StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_lease import SessionLeaseProtocol
 
 _LOG: Final = logging.getLogger("offsetmgr.migration.live")
 _MAX_JOIN_ATTEMPTS: Final = 8
@@ -35,15 +36,6 @@ _RETRY_S: Final = 0.2
 """Seconds before a failed read or acknowledgement is retried."""
 _MAX_STOP_S: Final = 3.0
 """Maximum time in seconds for which `ModeListener.stop` waits for the thread, which may be waiting for a server."""
-
-
-class SessionLeaseProtocol(Protocol):
-    """The methods of a `SessionLease` that this module uses."""
-
-    @property
-    def expired(self) -> bool: ...
-
-    def valid(self) -> bool: ...
 
 
 class _Group:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.stores.switched.records import (
     FollowerNode,
     StorageModeNode,
@@ -29,21 +29,18 @@ from offsetmgr.stores.switched.records import (
     encode_storage,
     encode_switcher,
 )
-from offsetmgr.zookeeper.client.jute import ZookeeperError
+from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     CheckVersion,
     Create,
     Delete,
-    OperationState,
     SetData,
     TransactionOperation,
 )
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
-from offsetmgr.zookeeper.nodes.paths import check_group
+from offsetmgr.zookeeper.nodes.paths import check_group, with_ancestors
 
 GROUPS: Final = "/offsetmgr/groups"
-_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +129,15 @@ class SwitchStateStore:
 
     def declare(self, storage: StorageModeNode) -> bool:
         """Declares the storage mode if none was declared."""
-        parts = self.root.split("/")[1:]
-        ensure_nodes(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
-        return self._commits([Create(self.storage_path, encode_storage(storage))])
+        ensure_nodes(self._session, with_ancestors(self.root))
+        return commit(self._session, [Create(self.storage_path, encode_storage(storage))])
 
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
         """Joins as a member, by creating the member's node, if ``storage`` still has this version."""
         path = self.member_path(name)
-        return self._commits(
-            [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)]
+        return commit(
+            self._session,
+            [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)],
         )
 
     def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
@@ -150,8 +147,9 @@ class SwitchStateStore:
         own_node = self._session.get(path)
         if own_node is None:
             return self.join(name, node, version)
-        return self._commits(
-            [CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), own_node.version)]
+        return commit(
+            self._session,
+            [CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), own_node.version)],
         )
 
     # --- writes of the switching process -------------------------------------------------------------
@@ -161,29 +159,16 @@ class SwitchStateStore:
         operations: list[TransactionOperation] = [
             Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)
         ]
-        return self._commits([*operations, SetData(self.storage_path, encode_storage(storage), seen.version)])
+        return commit(self._session, [*operations, SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def end_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends this session's switch: writes ``storage`` and deletes the node of this process, in one transaction."""
         operations: list[TransactionOperation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
-        return self._commits([*operations, Delete(self.switcher_path, 0)])
+        return commit(self._session, [*operations, Delete(self.switcher_path, 0)])
 
     def abandon_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends the switch of a process that has died, by writing ``storage``."""
-        return self._commits([SetData(self.storage_path, encode_storage(storage), seen.version)])
-
-    def _commits(self, operations: list[TransactionOperation]) -> bool:
-        outcome = self._session.transaction(operations)
-        if outcome.state is OperationState.COMMITTED:
-            return True
-        if outcome.state is OperationState.REJECTED and outcome.code in _RACES:
-            return False
-        if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
-            self._session.sync()  # raises if the session is over
-            return False
-        raise outcome.error or ServerError(
-            f"ZooKeeper under {self.root}", f"rejected the transaction with code {outcome.code}"
-        )
+        return commit(self._session, [SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def _full(self, path: str) -> str:
         return self._session.chroot + path

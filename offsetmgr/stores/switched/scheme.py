@@ -12,9 +12,9 @@ from offsetmgr.stores.scheme import Scheme
 from offsetmgr.stores.uri import open_store, parse_uri
 
 if TYPE_CHECKING:
-    from offsetmgr.stores.switched.mode_listener import SessionLeaseProtocol
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
+    from offsetmgr.zookeeper.client.session_lease import SessionLeaseProtocol
 
 
 def open_switched(

@@ -44,11 +44,11 @@ from offsetmgr.core.offset_store import (
     StoreBase,
     StoreIdentity,
 )
-from offsetmgr.stores.switched.mode_listener import ModeListener, SessionLeaseProtocol
+from offsetmgr.stores.switched.mode_listener import ModeListener
 from offsetmgr.stores.switched.nodes import SwitchStateStore, modes
 from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_lease import SessionLease, SessionLeaseProtocol
 
 SESSION_TIMEOUT_MS: Final = 6000
 """The timeout of a session that the store opens itself."""

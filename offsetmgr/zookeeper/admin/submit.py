@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
+from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
@@ -39,13 +40,9 @@ def submit(
     operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
     operations += nodes
     outcome = session.transaction(operations)
-    if outcome.state is OperationState.COMMITTED:
+    if outcome.error is None:
         return
-    if outcome.failed_index is not None and outcome.code in (
-        ZookeeperError.NODE_EXISTS,
-        ZookeeperError.BAD_VERSION,
-        ZookeeperError.NO_NODE,
-    ):
+    if outcome.failed_index is not None and outcome.code in RACES:
         failed_operation = operations[outcome.failed_index]
         why = (
             "exists already: another request is running"
@@ -53,7 +50,6 @@ def submit(
             else "changed meanwhile"
         )
         raise Conflict(what, f"{failed_operation.path} {why}; nothing was written", "run the command again")
-    assert outcome.error is not None  # in every state but COMMITTED
     if outcome.state is OperationState.UNKNOWN:
         error = outcome.error
         raise type(error)(

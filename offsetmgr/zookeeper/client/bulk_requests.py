@@ -99,22 +99,22 @@ class BulkList(BulkRead[list[bytes | int]]):
         return jute.multi_name_vectors(buffer, offset, self.count)
 
 
-class BulkVerify(BulkRead[tuple[RawResponse, list[NodeData | int] | None]]):
+class BulkVerify(BulkRead[tuple[int, list[NodeData | int] | None]]):
     """getData of many nodes, compared with their ``expected`` content by `jute.matches_expected`.
 
-    If every node has its expected content, the result contains only the raw response. If the content of a node differs
-    from the expected content, or if ``expected`` is None, the result also contains the decoded nodes.
+    The result has the server's zxid at the time of the read. If the content of a node differs from the expected
+    content, or if ``expected`` is None, the result also has the decoded nodes.
     """
 
     def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:
         super().__init__(operations, count)
         self._expected = expected
 
-    def decode(self, buffer: bytes, offset: int) -> tuple[RawResponse, list[NodeData | int] | None]:
-        answer = buffer, offset
+    def decode(self, buffer: bytes, offset: int) -> tuple[int, list[NodeData | int] | None]:
+        zxid = jute.response_zxid(buffer)
         if self._expected is not None and jute.matches_expected(buffer, offset, self._expected):
-            return answer, None
-        return answer, jute.multi_node_data(buffer, offset, self.count)
+            return zxid, None
+        return zxid, jute.multi_node_data(buffer, offset, self.count)
 
 
 class BulkChildren(BulkRead[list[int | None]]):

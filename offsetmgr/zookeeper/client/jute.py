@@ -267,14 +267,8 @@ def multi_read_of_operations(operations: list[bytes]) -> bytes:
     return b"".join((*operations, _END))
 
 
-def encode_set_data(path: bytes, data: bytes, version: int) -> bytes:
-    """Encodes a setData operation without its header, which `multi_set` adds. ``path`` is a `ustring`."""
-    length = len(data)
-    return path + _value_struct(length).pack(length, data, version)
-
-
 def encode_set_data_many(paths: Sequence[bytes], data: Sequence[bytes], versions: Sequence[int]) -> list[bytes]:
-    """Encodes many setData operations, each as `encode_set_data` does."""
+    """Encodes setData operations without their headers, which `multi_set` adds. Each path is a `ustring`."""
     layout = _value_struct
     return [
         path + layout(len(value)).pack(len(value), value, version)
@@ -283,8 +277,8 @@ def encode_set_data_many(paths: Sequence[bytes], data: Sequence[bytes], versions
 
 
 def multi_set(operations: list[bytes]) -> bytes:
-    """Body of a transaction with setData operations that `encode_set_data` encoded. ``operations`` must not be
-    empty."""
+    """Body of a transaction with setData operations that `encode_set_data_many` encoded. ``operations`` must
+    not be empty."""
     header = _HEADERS[Op.SET]
     return b"".join((header, header.join(operations), _END))
 
@@ -361,6 +355,11 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return found
+
+
+def response_zxid(buffer: bytes) -> int:
+    """The zxid in a response's header: the last transaction that the server had applied when it responded."""
+    return int.from_bytes(buffer[4:12])
 
 
 def matches_expected(buffer: bytes, offset: int, expected: ExpectedContent) -> bool:

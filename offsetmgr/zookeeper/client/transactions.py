@@ -170,7 +170,7 @@ class TransactionRequest:
 
 
 class BulkWrite(TransactionRequest):
-    """A transaction of setData operations that `jute.encode_set_data` encoded. ``paths`` are the paths of the
+    """A transaction of setData operations that `jute.encode_set_data_many` encoded. ``paths`` are the paths of the
     operations, encoded by `jute.ustring`."""
 
     _body = staticmethod(jute.multi_set)

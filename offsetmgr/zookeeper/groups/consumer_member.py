@@ -30,6 +30,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
+from offsetmgr.zookeeper.client.session_member import SessionMember
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
 from offsetmgr.zookeeper.groups.partition_claims import PartitionClaims
 from offsetmgr.zookeeper.groups.rebalance import MemberOwnership, PartitionListener
@@ -61,9 +62,11 @@ class MemberSettings:
     exclude_internal: bool = True
 
 
-class ConsumerMember:
+class ConsumerMember(SessionMember):
     """One member of ``group``. The constructor does no I/O. `start` starts the member's thread, which runs until
     `leave`."""
+
+    _log = _LOG
 
     def __init__(
         self,
@@ -78,24 +81,20 @@ class ConsumerMember:
         settings: MemberSettings = MemberSettings(),
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
-        ZookeeperSession(connect, config)  # raises at once if the address is invalid
+        super().__init__(f"consumer {member_id}", connect, config, settings.session_timeout_ms)
         self.group = group
         self.member_id = member_id
         self.subscription = subscription
         self.rebalances = 0
         """The number of completed rebalances. A rebalance is counted only if the input of the assignment or the owned
         partitions have changed."""
-        self._connect = connect
-        self._config = config
         self._settings = settings
         self._assignor = assignor
         self._listener = listener
-        self._wake = threading.Event()
-        self._leaving = threading.Event()
         self._rebalanced_or_failed = threading.Event()
-        self._thread: threading.Thread | None = None
         self._ownership: MemberOwnership | None = None
         self._error: OffsetMgrError | None = None
+        self._failures = 0
         self._joined = False
         self.unreadable_group_error: OffsetMgrError | None = None
         """The error if the member cannot decode a registration or topic; None if the member could decode all
@@ -122,7 +121,6 @@ class ConsumerMember:
         If the first rebalance fails or does not end within ``timeout_s`` seconds, the member leaves and this method
         raises an error.
         """
-        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
         self._thread.start()
         self._rebalanced_or_failed.wait(timeout_s)
         if not self._rebalanced_or_failed.is_set() or self._error is not None:
@@ -135,53 +133,39 @@ class ConsumerMember:
     def leave(self) -> None:
         """Stops consumption, commits, releases the partitions and unregisters. Returns when all of these steps are
         complete or have failed."""
-        self._leaving.set()
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._stop()
 
     # --- the member's thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._run_sessions()
-        except BaseException:
-            self._error = OffsetMgrError(
-                f"consumer {self.member_id}", "crashed (a bug in offsetmgr)", "see the traceback in the log"
-            )
-            self._listener.on_failed(self._error)
-            raise
+            super()._run()
         finally:
             self._rebalanced_or_failed.set()
 
-    def _run_sessions(self) -> None:
-        failures = 0
-        while not self._leaving.is_set():
-            session = ZookeeperSession(
-                self._connect, self._config, session_timeout_ms=self._settings.session_timeout_ms
-            )
-            lease = SessionLease(session, self._wake.set)
-            try:
-                self._run_session(session, lease)
-            except SessionExpired as expired:
-                _LOG.warning("consumer %s: %s; registering again", self.member_id, expired)
-                failures = 0
-            except OffsetMgrError as error:
-                failures += 1
-                self._error = error
-                _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A conflict may be temporary: if a process with the same configured consumer id has died, the id stays
-                # registered until the session of this process ends.
-                temporary = isinstance(error, Conflict) and failures <= self._max_conflicts()
-                if not temporary and (not error.retriable or not self._joined):
-                    self._leaving.set()
-                    self._listener.on_failed(error)
-            finally:
-                lease.end()
-                self._ownership = None
-                self._listener.on_lost(None)
-                session.close()
-            self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
+    def _on_error(self, error: OffsetMgrError) -> float:
+        if isinstance(error, SessionExpired):
+            self._failures = 0
+            return 0.0
+        self._failures += 1
+        self._error = error
+        # A conflict may be temporary: if a process with the same configured consumer id has died, the id stays
+        # registered until the session of this process ends.
+        temporary = isinstance(error, Conflict) and self._failures <= self._max_conflicts()
+        if not temporary and (not error.retriable or not self._joined):
+            self._stopping.set()
+            self._listener.on_failed(error)
+        return self._settings.backoff_ms / 1000
+
+    def _on_session_end(self) -> None:
+        self._ownership = None
+        self._listener.on_lost(None)
+
+    def _on_crash(self, error: BaseException) -> None:
+        self._error = OffsetMgrError(
+            self._label, f"crashed (a bug in offsetmgr): {error!r}", "see the traceback in the log"
+        )
+        self._listener.on_failed(self._error)
 
     def _max_conflicts(self) -> float:
         """The number of failed registrations that the member tolerates. They can be caused by a process that had the
@@ -193,7 +177,6 @@ class ConsumerMember:
 
         Raises `SessionExpired`, and any other error that ends the session.
         """
-        lease.begin()
         session_id = register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
         self._error = None
         self._joined = True
@@ -203,9 +186,8 @@ class ConsumerMember:
         failures = 0
         expired = False
         try:
-            while not self._leaving.is_set():
-                if lease.expired:
-                    raise SessionExpired(f"consumer {self.member_id}", "its ZooKeeper session has ended")
+            while not self._stopping.is_set():
+                self._require_session(lease)
                 self._wake.clear()
                 try:
                     complete = ownership.rebalance()
@@ -229,7 +211,7 @@ class ConsumerMember:
                         raise
                     complete = False
                 self._wake.wait(None if complete else self._settings.backoff_ms / 1000)
-                self._leaving.wait(self._settings.debounce_ms / 1000)
+                self._stopping.wait(self._settings.debounce_ms / 1000)
         except SessionExpired:
             expired = True
             raise
@@ -274,6 +256,3 @@ class ConsumerMember:
 
     def on_rebalanced(self) -> None:
         self.rebalances += 1
-
-    def wake(self) -> None:
-        self._wake.set()

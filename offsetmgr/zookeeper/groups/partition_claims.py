@@ -17,24 +17,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError
+from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
+from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
+from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     Create,
     Delete,
-    OperationState,
     TransactionOperation,
-    TransactionResult,
 )
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.registration import ensure_nodes
 from offsetmgr.zookeeper.nodes import paths
 
 _MAX_TRIES: Final = 8
-_RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperError.BAD_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +145,5 @@ class PartitionClaims:
             operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
             for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)
         ]
-        outcomes = self._session.transactions(batches)
-        if any(outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT) for outcome in outcomes):
-            self._session.sync()
-        for outcome in outcomes:
-            if outcome.state is OperationState.REJECTED and outcome.code not in _RACES:
-                raise _rejection(outcome)
-
-
-def _rejection(outcome: TransactionResult) -> OffsetMgrError:
-    return outcome.error or ServerError("ZooKeeper", f"rejected a change of owner nodes with code {outcome.code}")
+        for outcome in self._session.transactions(batches):
+            committed(self._session, outcome)

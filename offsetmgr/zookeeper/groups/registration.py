@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError
-from offsetmgr.zookeeper.client.jute import ZookeeperError
+from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, OperationState
+from offsetmgr.zookeeper.client.transactions import Create
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_registration
@@ -70,14 +70,7 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
                 "give each consumer its own consumer.id; a dead process frees its id when its session expires",
             )
         ensure_nodes(session, [paths.CONSUMERS, paths.group(group), parent])
-        outcome = session.transaction([Create(path, subscription.encoded(now_ms), ephemeral=True)])
-        if outcome.state is OperationState.REJECTED and outcome.code not in (
-            ZookeeperError.NODE_EXISTS,
-            ZookeeperError.NO_NODE,
-        ):
-            raise outcome.error or ServerError(f"ZooKeeper node {path}", "the server rejected its creation")
-        if outcome.state is OperationState.UNKNOWN:
-            session.sync()
+        commit(session, [Create(path, subscription.encoded(now_ms), ephemeral=True)])
     raise Conflict(
         f"consumer id {member}", "its registration keeps changing", "check whether another consumer uses the same id"
     )
@@ -109,22 +102,3 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
             raise node
         partitions[topic] = [] if node is None else sorted(parse_topic(paths.topic(topic), node.data).replicas)
     return GroupRegistration(members, brokers, topics, streams, partitions)
-
-
-def ensure_nodes(session: ZookeeperSession, nodes: Sequence[str]) -> None:
-    """Creates the missing nodes as persistent nodes without data. In ``nodes``, parents must precede their children.
-    Raises any error of the session.
-    """
-    for _ in range(_MAX_TRIES):
-        missing = [path for path, node in zip(nodes, session.get_many(nodes), strict=True) if node is None]
-        if not missing:
-            return
-        outcome = session.transaction([Create(path) for path in missing])
-        if outcome.state is OperationState.COMMITTED:
-            return
-        if outcome.state is OperationState.REJECTED and outcome.code not in (
-            ZookeeperError.NODE_EXISTS,
-            ZookeeperError.NO_NODE,
-        ):
-            raise outcome.error or ServerError(f"ZooKeeper node {missing[0]}", "the server rejected its creation")
-    raise Conflict(f"ZooKeeper node {nodes[-1]}", "its parents keep changing")

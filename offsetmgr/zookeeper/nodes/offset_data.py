@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 from offsetmgr.core.errors import CorruptData, UsageError
+from offsetmgr.core.model import Committed
+from offsetmgr.zookeeper.client.jute import NodeData
 
 MAX_OFFSET: Final = 2**63 - 1
 SAFE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
@@ -19,6 +21,14 @@ def check_offset(offset: int) -> int:
     if not 0 <= offset <= MAX_OFFSET:
         raise UsageError(f"offset {offset}", "is not a valid offset (0 to 9223372036854775807)")
     return offset
+
+
+def decimal_commit(node: object) -> Committed | None:
+    """Returns the commit in a node that contains a decimal offset of usual length. Returns None if the node contains
+    other data, does not exist or could not be read."""
+    if isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SAFE_DIGITS:
+        return tuple.__new__(Committed, (int(node[0]), "", None, node[3], node[4]))
+    return None
 
 
 def parse_decimal(path: str, data: bytes) -> int:

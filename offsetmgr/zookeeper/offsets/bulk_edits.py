@@ -1,12 +1,15 @@
-"""Executes streams of edits, optimized for simple updates.
+"""Executes streams of edits.
 
-A simple update replaces the decimal offset of a node that exists. If the change states an expected value, the change is
-a simple update only if the node has this value. Nearly all changes of a migration are simple updates, so their cost
-determines the duration of a migration. This module encodes, compares and writes hundreds of simple updates at a time,
-without creating an object for each update. It reads the nodes of the next batch while it writes the nodes of the
-present batch. All other changes are passed to `edits`, which handles each change separately. The other changes are
-creations, deletions, changes of nodes with an unexpected value, and changes whose transaction was rejected or got no
-response.
+Every edit takes the same path: its nodes are read, the module decides for each change whether to write, and a
+transaction writes the nodes. `_BulkBatch` does this for hundreds of simple updates at a time, without creating an
+object for each update, and reads the nodes of the next batch while it writes the nodes of the present batch. A simple
+update replaces the decimal offset of a node that exists; if the change states an expected value, the node has this
+value. Nearly all changes of a migration are simple updates, so their cost determines the duration of a migration.
+
+`EditBatch` does the same for each change separately. It executes every change that is not, or not any more, a simple
+update: creations, deletions, changes of nodes with an unexpected value, and changes whose transaction was rejected or
+got no response. It also executes all changes of small batches, of layouts whose nodes contain more than a number, and
+of servers without multi-reads. Without `_BulkBatch`, a large import took 1.4 times as long.
 
 Ordering contract: as in `edits`, every write requires that its node still has the version that was read before the
 write. The node was read either by this module or by an earlier scan. If a scan has read the nodes of an edit, the
@@ -21,26 +24,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import gt, ne
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import MAX_PATHS_PER_REQUEST, BulkChildren, BulkVerify, RawResponse
+from offsetmgr.zookeeper.client.bulk_requests import MAX_PATHS_PER_REQUEST, BulkChildren, BulkVerify
 from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     MAX_OPERATIONS_PER_TRANSACTION,
     BulkWrite,
-    OperationState,
     SetData,
     TransactionOperation,
     TransactionResult,
 )
-from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.offsets.edits import EditBatch, NodeWrite, Transaction
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 from offsetmgr.zookeeper.offsets.node_paths import ChangeRow, NodePaths
@@ -57,6 +59,9 @@ _MAX_BATCHES_WRITING: Final = 1
 _MAX_SHORT_PATH_BYTES: Final = 1000
 """If no path is longer than this, a request and a transaction can hold `MAX_OPERATIONS_PER_TRANSACTION` paths with
 their data."""
+
+_ReadResult: TypeAlias = tuple[int, list[NodeData | int] | None]
+"""See `BulkVerify`."""
 
 
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
@@ -145,61 +150,59 @@ class _EditPipeline:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Changes that fit in one request and one transaction. Changes that turn out not to be simple updates are removed
-    before the write."""
+    """Changes that fit in one request and one transaction."""
 
     rows: list[ChangeRow]
-    response: RawResponse | None = None
-    """The response to the read, if all nodes had their expected content. None if a node had other content, or if the
-    nodes were not read."""
-    found: list[NodeData] = field(default_factory=list)
-    """The content of the nodes that was read. Empty if ``response`` is set, or if the nodes were not read."""
-    before: list[Committed] = field(default_factory=list)
+    expected: ExpectedContent | None
+    """The content of the nodes, if every change states it and is a simple update of it."""
+    before: list[Committed]
     """The committed offsets that the changes replace."""
+    as_of: int | None = None
+    """The zxid of the response to the read. None if the nodes were not read, because the edits' own ``as_of`` shows
+    that they have not changed."""
+
+    @classmethod
+    def of(cls, rows: list[ChangeRow]) -> _Chunk:
+        changes = [row[2] for row in rows]
+        return cls(rows, _expected_content(changes), [change[1] for change in changes])
 
     @property
     def paths(self) -> list[bytes]:
         return [row[3] for row in self.rows]
 
     def read(self) -> BulkVerify:
-        expected = _expected([row[2] for row in self.rows])
-        return BulkVerify([jute.read_operations(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
+        return BulkVerify([jute.read_operations(Op.GET, self.paths)], len(self.rows), self.expected)
 
-    def expectation_complete(self) -> bool:
-        """Whether the changes state the expected content of every node, and would all be simple updates of this
-        content."""
-        return _expected([row[2] for row in self.rows]) is not None
+    def write(self) -> BulkWrite:
+        offsets = [b"%d" % row[2][0][0] for row in self.rows]
+        versions: list[Any] = [before[4] for before in self.before]  # a node that was read has a version
+        paths = self.paths
+        return BulkWrite(jute.encode_set_data_many(paths, offsets, versions), paths)
 
-    def nodes(self) -> list[NodeData]:
-        """The content of each row's node. If the nodes were not read, returns the expected content."""
-        if self.found:
-            return self.found
-        if self.response is None:
-            return [
-                NodeData(b"%d" % expected.offset, 0, 0, expected.commit_timestamp or 0, expected.version or 0, 0)
-                for expected in self.before
-            ]
-        found = jute.multi_node_data(*self.response, len(self.rows))
-        return [node for node in found if isinstance(node, NodeData)]
-
-    @property
-    def assumed(self) -> bool:
-        """Whether the nodes were not read. If True, the nodes' creation zxids are unknown."""
-        return not self.found and self.response is None
-
-
-class _Expectation(NamedTuple):
-    """The expected content of the nodes of several changes."""
-
-    offsets: tuple[int, ...]
-    times: tuple[int, ...]
-    versions: tuple[int, ...]
-
-    def nodes(self) -> ExpectedContent:
-        return list(map(b"%d".__mod__, self.offsets)), self.times, self.versions
+    def remove_others(self, nodes: list[NodeData | int]) -> list[tuple[int, TopicPartition, Change]]:
+        """Removes and returns the changes that are no simple updates of the content in ``nodes``."""
+        rows: list[ChangeRow] = []
+        before: list[Committed] = []
+        others: list[tuple[int, TopicPartition, Change]] = []
+        for node, row in zip(nodes, self.rows, strict=True):
+            index, partition, change, _ = row
+            if (found := decimal_commit(node)) is not None:
+                after, expected, allow_rewind = change
+                old_offset, new_offset = found[0], after[0]
+                # `core.evaluation` would permit the write: the node has its expected content, the offset changes, and
+                # the offset is not lowered without permission. A call for each node would cost more than the write.
+                if (
+                    expected is None or (expected[0] == old_offset and (expected[4] is None or expected[4] == found[4]))
+                ) and (new_offset > old_offset or (allow_rewind and new_offset < old_offset)):
+                    rows.append(row)
+                    before.append(found)
+                    continue
+            others.append((index, partition, change))
+        self.rows, self.before = rows, before
+        return others
 
 
-def _expected(changes: list[Any]) -> _Expectation | None:
+def _expected_content(changes: list[Any]) -> ExpectedContent | None:
     """Returns the expected content of the nodes if every change is a simple update of this content; returns None
     otherwise."""
     afters, values_before, rewinds = zip(*changes, strict=True)
@@ -211,14 +214,14 @@ def _expected(changes: list[Any]) -> _Expectation | None:
     new_offsets = [after[0] for after in afters]
     if not (all(map(gt, new_offsets, old_offsets)) or (all(rewinds) and all(map(ne, new_offsets, old_offsets)))):
         return None
-    return _Expectation(old_offsets, times, versions)
+    return list(map(b"%d".__mod__, old_offsets)), times, versions
 
 
 def _chunks(rows: list[ChangeRow]) -> list[_Chunk]:
     # Because all paths are shorter than 4 KiB, a quarter of the maximum number of operations always fits.
     short = max((len(row[3]) for row in rows), default=0) <= _MAX_SHORT_PATH_BYTES
     size = MAX_OPERATIONS_PER_TRANSACTION if short else MAX_OPERATIONS_PER_TRANSACTION // 4
-    return [_Chunk(rows[at : at + size]) for at in range(0, len(rows), size)]
+    return [_Chunk.of(rows[at : at + size]) for at in range(0, len(rows), size)]
 
 
 class _BulkBatch:
@@ -236,7 +239,7 @@ class _BulkBatch:
         self._others: list[tuple[int, TopicPartition, Change]] = []
         self._sent: list[_Chunk] = []
         self._outcomes: Callable[[], list[TransactionResult]] = list
-        self._responses: Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]] | None = None
+        self._responses: Callable[[], list[_ReadResult]] | None = None
         self._directories: list[tuple[int, bytes]] = []
         """The parents of the nodes, each with the zxid of the scan. If a child of a parent was created or deleted after
         this zxid, the nodes must be read."""
@@ -254,7 +257,7 @@ class _BulkBatch:
         if (
             nodes is None
             or len(scan_zxids) < len(batch.edits)
-            or not all(chunk.expectation_complete() for chunk in self._chunks)
+            or not all(chunk.expected is not None for chunk in self._chunks)
         ):
             self._responses = self._send_reads()
             return
@@ -271,7 +274,7 @@ class _BulkBatch:
             ]
         )
 
-    def _send_reads(self) -> Callable[[], list[tuple[RawResponse, list[NodeData | int] | None]]]:
+    def _send_reads(self) -> Callable[[], list[_ReadResult]]:
         return self._session.begin_reads([chunk.read() for chunk in self._chunks])
 
     def _children_unchanged(self) -> bool:
@@ -284,20 +287,16 @@ class _BulkBatch:
     def write(self) -> None:
         """Waits for the reads and sends the transactions. If the session fails, raises the error; no node of this batch
         was written in this case."""
-        writes: list[BulkWrite] = []
         if self._responses is None and self._chunks and not self._children_unchanged():
             self._responses = self._send_reads()
-        responses = self._responses() if self._responses is not None else [(None, None)] * len(self._chunks)
-        for chunk, (response, nodes) in zip(self._chunks, responses, strict=True):
-            if (
-                operations := self._expected_writes(chunk, response)
-                if nodes is None
-                else self._simple_writes(chunk, nodes)
-            ):
-                writes.append(BulkWrite(operations, chunk.paths))
-                self._sent.append(chunk)
-        if writes:
-            self._outcomes = self._session.begin_transactions(writes)
+        if self._responses is not None:
+            for chunk, (zxid, nodes) in zip(self._chunks, self._responses(), strict=True):
+                chunk.as_of = zxid
+                if nodes is not None:
+                    self._others += chunk.remove_others(nodes)
+        self._sent = [chunk for chunk in self._chunks if chunk.rows]
+        if self._sent:
+            self._outcomes = self._session.begin_transactions([chunk.write() for chunk in self._sent])
 
     def results(self) -> list[GroupEditResult]:
         """Waits for the transactions, passes the remaining changes to `EditBatch`, and returns all results.
@@ -307,7 +306,7 @@ class _BulkBatch:
         outcomes, new = self.batch.outcomes, tuple.__new__
         again: list[NodeWrite] = []
         for chunk, outcome in zip(self._sent, self._outcomes(), strict=True):
-            if outcome.state is OperationState.COMMITTED:
+            if outcome.error is None:
                 indexes, partitions, _, _ = zip(*chunk.rows, strict=True)
                 written = list(
                     map(new, repeat(ChangeOutcome), zip(repeat(EditStatus.WRITTEN), chunk.before, repeat(None)))
@@ -321,56 +320,15 @@ class _BulkBatch:
                 again += self.batch.record_result(self._as_transaction(chunk), outcome)
         return self.batch.results([*again, *self.batch.node_writes(self._others)], wrote_any=bool(self._sent))
 
-    def _expected_writes(self, chunk: _Chunk, response: RawResponse | None) -> list[bytes]:
-        """Returns the write operations of a chunk whose nodes all have their expected content.
-
-        ``response`` is the response with the content of the nodes, or None if only the parents were read.
-        """
-        chunk.response = response
-        chunk.before = [row[2][1] for row in chunk.rows]
-        new_offsets = [b"%d" % row[2][0][0] for row in chunk.rows]
-        return jute.encode_set_data_many(chunk.paths, new_offsets, [row[2][1][4] for row in chunk.rows])
-
-    def _simple_writes(self, chunk: _Chunk, nodes: list[NodeData | int]) -> list[bytes]:
-        """Returns the write operations for the changes of a chunk that are simple updates of the content in ``nodes``.
-        Moves all other changes of the chunk to ``_others``.
-        """
-        new, set_data = tuple.__new__, jute.encode_set_data
-        operations: list[bytes] = []
-        others: set[int] = set()
-        for at, (node, (index, partition, change, path)) in enumerate(zip(nodes, chunk.rows, strict=True)):
-            if isinstance(node, NodeData):
-                data, _, _, mtime, version, _ = node
-                if data.isdigit() and len(data) <= SAFE_DIGITS:
-                    after, expected, allow_rewind = change
-                    old_offset, new_offset = int(data), after[0]
-                    # `core.evaluation` would permit the write: the node has its expected content, the offset changes,
-                    # and the offset is not lowered without permission. A call for each node would cost more than the
-                    # write.
-                    if (
-                        expected is None
-                        or (expected[0] == old_offset and (expected[4] is None or expected[4] == version))
-                    ) and (new_offset > old_offset or (allow_rewind and new_offset < old_offset)):
-                        chunk.found.append(node)
-                        chunk.before.append(new(Committed, (old_offset, "", None, mtime, version)))
-                        operations.append(set_data(path, b"%d" % new_offset, version))
-                        continue
-            self._others.append((index, partition, change))
-            others.add(at)
-        if others:
-            chunk.rows = [row for at, row in enumerate(chunk.rows) if at not in others]
-        return operations
-
     def _as_transaction(self, chunk: _Chunk) -> Transaction:
         """Converts a chunk that was sent to a `Transaction`, so that `EditBatch` can record its outcome."""
         chroot = len(self._session.chroot)
         operations: list[TransactionOperation] = []
         writes: list[NodeWrite | None] = []
-        nodes, as_of = chunk.nodes(), None
-        for (index, partition, change, path), node, before in zip(chunk.rows, nodes, chunk.before, strict=True):
+        for (index, partition, change, path), before in zip(chunk.rows, chunk.before, strict=True):
             edit = self.batch.edits[index]
-            if chunk.assumed:
-                as_of = edit.as_of
+            as_of = edit.as_of if chunk.as_of is None else chunk.as_of
+            node = NodeData(b"%d" % before.offset, 0, 0, before.commit_timestamp or 0, before.version or 0, 0)
             at, data = jute.decode_ustring(path)[chroot:], b"%d" % change.after.offset
             operations.append(SetData(at, data, node.version))
             writes.append(NodeWrite(index, edit.group, partition, change, at, data, before, node, as_of))

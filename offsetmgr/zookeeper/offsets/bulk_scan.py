@@ -26,7 +26,7 @@ from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS
+from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS, decimal_commit
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
 GROUPS_AT_ONCE: Final = 50
@@ -235,7 +235,7 @@ def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]
 
 def _add_offsets_singly(chunk: _ReadChunk, found: list[NodeData | int], offsets: CommittedOffsets) -> None:
     for partition, node in zip(chunk.partitions, found, strict=True):
-        if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SAFE_DIGITS:
-            offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)
+        if (found_commit := decimal_commit(node)) is not None:
+            offsets[partition] = found_commit
         elif node != ZookeeperError.NO_NODE:  # NO_NODE: the node was deleted after its parent was listed
             chunk.group.offsets = None

@@ -21,7 +21,8 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, Unreachable
 from offsetmgr.core.evaluation import evaluate
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
-from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
+from offsetmgr.zookeeper.client.conditional_writes import RACES
+from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import (
@@ -43,7 +44,6 @@ _MAX_TRIES: Final = 8
 _COMPARED_FIELDS: Final = Capabilities(
     metadata=False, leader_epoch=False, commit_timestamp=False, conditional="version"
 )
-_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class NodeWrite:
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """If this zxid is set, the node was not read, and ``node`` contains the expected content. A node that was created
-    after this zxid is not the expected node."""
+    """If set, the zxid as of which the node was read in bulk, and ``node`` lacks its czxid. A node that was created
+    after this zxid is another node."""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -282,7 +282,7 @@ class EditBatch:
         # Another client may have deleted a parent (NO_NODE) or created a missing parent (NODE_EXISTS), so the parents
         # must be read again.
         self._existing.difference_update(paths.with_ancestors(failed.path.rpartition("/")[0]))
-        if outcome.code in _RACES:
+        if outcome.code in RACES:
             error = Conflict(str(failed), "other clients kept changing it", "try again when the group is idle")
             return self._retry(writes, [failed], error)
         self._fail(failed, outcome.error)

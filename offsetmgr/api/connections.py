@@ -1,0 +1,201 @@
+"""`Connections`: the stores, Kafka clusters and ZooKeeper sessions that one set of settings selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OtherCluster, UsageError
+from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.migration.group_observer import GroupView
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+
+class Connections:
+    """Opens each store, cluster and session on first use. ``close`` closes all of them.
+
+    The methods can be called by one thread at a time.
+    """
+
+    def __init__(self, resolved: ResolvedConnection) -> None:
+        self.resolved = resolved
+        self.on_lock_wait: Callable[[list[str], float], None] = lambda _groups, _seconds: None
+        """The function that is called with the locked groups and the maximum remaining seconds, while a method waits
+        for the group locks of other runs of offsetmgr."""
+        self._open = ExitStack()
+        self._clusters: dict[str, Cluster] = {}
+        self._sessions: dict[str, ZookeeperSession] = {}
+        """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
+        store use the same session."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every store, cluster and session that was opened."""
+        self._open.close()
+
+    @property
+    def uri(self) -> str:
+        """The URI of the selected store. Raises `UsageError` if no store is selected."""
+        if self.resolved.store is None:
+            raise UsageError(
+                "no store given",
+                "none of --store, --zookeeper, --bootstrap-server, a context or OFFSETMGR_* names one",
+                "as in --bootstrap-server HOST:9092, or --zookeeper HOST:2181",
+            )
+        return self.resolved.store
+
+    def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
+        """Opens the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected settings."""
+        from offsetmgr.stores.uri import open_store
+
+        store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
+        if connection is None and store.uri.startswith("zookeeper:"):
+            from offsetmgr.stores.zookeeper import ZookeeperStore
+
+            if isinstance(store, ZookeeperStore):
+                self._sessions[store.session.connect] = store.session
+        return store
+
+    def bootstrap(self) -> str | None:
+        """Returns the brokers in the store's URI, or the selected bootstrap server if the URI names no brokers."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        store = self.resolved.store
+        own = bootstrap_of(store, self.resolved.connection) if store else None
+        return own or self.resolved.bootstrap_server
+
+    def cluster(self, what: str) -> Cluster:
+        """Returns the Kafka cluster. Raises `UsageError` if no brokers are known. ``what`` names the operation that
+        needs the cluster."""
+        found = self.cluster_or_none()
+        if found is None:
+            raise UsageError(what, "needs to read logs, and no brokers are known", "add --bootstrap-server")
+        return found
+
+    def cluster_or_none(self) -> Cluster | None:
+        """The Kafka cluster, or None if no brokers are known."""
+        bootstrap = self.bootstrap()
+        return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
+
+    def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
+        """Returns the cluster of these brokers. The first call opens the cluster."""
+        if bootstrap not in self._clusters:
+            from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+
+            self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
+        return self._clusters[bootstrap]
+
+    def lock_waiting(self, cluster: Cluster) -> Cluster:
+        """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
+        return lock_waiting_cluster(cluster, SystemClock(), self.on_lock_wait)
+
+    def zookeeper(self, what: str) -> ZookeeperSession:
+        """Opens a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what`` names
+        the operation that needs the session."""
+        from offsetmgr.stores.uri import zookeeper_of
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+        store = self.resolved.store
+        address = zookeeper_of(store, self.resolved.connection) if store else None
+        if address is None:
+            raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
+        return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
+
+    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
+        """Returns a function that describes groups and their live members. The groups are those in the store at
+        ``uri``, or in the selected store if ``uri`` is None.
+
+        If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
+        """
+        from offsetmgr.groups.members_source import (
+            cluster_directory,
+            empty_directory,
+            merged_directory,
+            registry_directory,
+        )
+        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+        uri = uri or self.uri
+        found: list[DescribeGroups] = []
+        if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
+            coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
+            if edits:
+                coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.on_lock_wait)
+            found.append(coordinators)
+        if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
+            found.append(registry_directory(self._session(connect)))
+        if not found:
+            return empty_directory
+        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
+
+    def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
+        """Like `directory` with ``edits``, for operations that edit.
+
+        For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if the settings name
+        a ZooKeeper. These old consumers may commit to both ZooKeeper and Kafka.
+        """
+        from offsetmgr.groups.members_source import with_registered_members
+        from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+        uri = uri or self.uri
+        directory, connection = self.directory(uri, edits=True), self.resolved.connection
+        bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
+        if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
+            return directory
+        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
+
+    def group_view(self) -> GroupView:
+        """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
+
+        Raises `UsageError` if ZooKeeper or the brokers are unknown, and `OtherCluster` if they are known to hold
+        offsets of different Kafka clusters.
+        """
+        from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
+        from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+        from offsetmgr.stores.uri import zookeeper_of
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        needs = "a runbook"
+        address = zookeeper_of(self.uri, self.resolved.connection)
+        if address is None:
+            raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
+        cluster = self.cluster(needs)
+        store = self.store(f"zookeeper://{address}")
+        assert isinstance(store, ZookeeperStore)  # a zookeeper: URI always opens a ZookeeperStore
+        kafka = self.store(f"kafka://{self.bootstrap()}")
+        crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
+        if crossing.other_cluster:
+            hint = "name the ZooKeeper and the brokers that the group's members use"
+            raise OtherCluster(
+                "runbook",
+                f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
+                hint,
+            )
+        # The registry uses the session of the store, so that one sync serves both.
+        return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
+
+    def _session(self, connect: str) -> ZookeeperSession:
+        """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has
+        opened one."""
+        if (session := self._sessions.get(connect)) is None:
+            from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+            session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
+            self._sessions[connect] = session
+        return session

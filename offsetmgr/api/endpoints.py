@@ -1,0 +1,236 @@
+"""The source and the target of a migration: their stores, Kafka clusters and ZooKeeper registries. Source and target
+have separate credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offsetmgr.api.connections import Connections
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.kafka.cluster.base import Cluster, Logs
+    from offsetmgr.migration.change_notifier import ChangeNotifier
+    from offsetmgr.migration.evidence import EvidenceThresholds
+    from offsetmgr.migration.finalize import FinalizeGate
+    from offsetmgr.migration.group_observer import ObservationWindow
+    from offsetmgr.migration.mirror_safety import ReadLegacyGroups
+    from offsetmgr.migration.plan import PlanHeader, PlanOptions
+    from offsetmgr.migration.plan_file import PlanFile
+    from offsetmgr.migration.planner import ReadLegacyMembers
+    from offsetmgr.migration.progress import MigrationState
+    from offsetmgr.migration.verify import MigrationVerifier
+
+_COORDINATED: Final = frozenset({"kafka", "manager"})
+"""The kinds of stores that have group coordinators, which report the members of a group."""
+
+
+class SourceAndTarget:
+    """Source and target of one migration. ``connections`` opens their stores and clusters, and closes them."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        source: str,
+        target: str,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
+    ) -> None:
+        self._connections = connections
+        self._uris = {"source": source, "target": target}
+        self._configs = {"source": source_config, "target": target_config}
+
+    @classmethod
+    def of_plan(
+        cls,
+        connections: Connections,
+        header: PlanHeader,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
+    ) -> SourceAndTarget:
+        """The source and the target of a plan."""
+        return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
+
+    @classmethod
+    def reversed(
+        cls,
+        connections: Connections,
+        header: PlanHeader,
+        source_config: ConnectionConfig,
+        target_config: ConnectionConfig,
+    ) -> SourceAndTarget:
+        """Returns the source and the target of the reverse migration. Its source is the plan's target, and its target
+        is the plan's source.
+
+        ``source_config`` are the settings for the plan's source, and ``target_config`` the settings for the plan's
+        target, as in `of_plan`.
+        """
+        return cls(connections, header.target.uri, header.source.uri, target_config, source_config)
+
+    @cached_property
+    def source(self) -> OffsetStore:
+        return self._open("source")
+
+    @cached_property
+    def target(self) -> OffsetStore:
+        return self._open("target")
+
+    def _open(self, side: str) -> OffsetStore:
+        return self._connections.store(self._uris[side], self._configs[side])
+
+    def cluster(self) -> Cluster | None:
+        """Returns the Kafka cluster whose logs the offsets belong to: the cluster of the target, else the cluster of
+        the source, else the cluster of the selected bootstrap server. Returns None if no brokers are known."""
+        from offsetmgr.stores.uri import bootstrap_of
+
+        for side in ("target", "source"):
+            connection = self._configs[side]
+            if found := bootstrap_of(self._uris[side], connection):
+                return self._connections.lock_waiting(self._connections.cluster_at(found, connection))
+        resolved = self._connections.resolved
+        if resolved.bootstrap_server is None:
+            return None
+        return self._connections.lock_waiting(
+            self._connections.cluster_at(resolved.bootstrap_server, resolved.connection)
+        )
+
+    def logs(self) -> Logs | None:
+        """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
+        object uses the connections of this store."""
+        from offsetmgr.stores.kafka import KafkaStore
+        from offsetmgr.stores.uri import parse_uri
+
+        for side in ("target", "source"):
+            if parse_uri(self._uris[side]).kind == "kafka":
+                store = self.target if side == "target" else self.source
+                assert isinstance(store, KafkaStore)
+                return store.logs()
+        return self.cluster()
+
+    @contextmanager
+    def legacy_members(self) -> Iterator[ReadLegacyMembers | None]:
+        """Yields a function that reads live old consumers from ZooKeeper's registry. Yields None if neither the source
+        nor the target uses ZooKeeper."""
+        from offsetmgr.stores.uri import zookeeper_of
+
+        address = None
+        for side in ("target", "source"):
+            connection = self._configs[side]
+            if address := zookeeper_of(self._uris[side], connection):
+                break
+        if address is None:
+            yield None
+            return
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+        from offsetmgr.zookeeper.groups.registry import members_many
+        from offsetmgr.zookeeper.nodes.paths import can_be_group
+
+        with ZookeeperSession(address, connection) as session:
+
+            def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+                found = {}
+                # A group whose name is not allowed as a znode name cannot have registered old consumers.
+                for group in members_many(session, filter(can_be_group, groups)):
+                    if group.error is not None:
+                        raise group.error
+                    if group.members:
+                        found[group.group] = tuple(member.member_id for member in group.members)
+                return found
+
+            yield ask
+
+    @contextmanager
+    def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
+        """Yields an object that reports changes of the source. For old consumers in ZooKeeper, the object sets watches
+        under ``/consumers``. For all other sources, the object polls."""
+        from offsetmgr.migration.change_notifier import PollingNotifier
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
+            yield PollingNotifier(SystemClock(), interval_ms / 1000)
+            return
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
+
+        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
+            yield OffsetWatcher(session, options.selects_group)
+
+    @contextmanager
+    def legacy_groups(self) -> Iterator[ReadLegacyGroups | None]:
+        """Yields a function that reads old consumers and their partitions from the source's registry. Yields None if
+        the source has no registry."""
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed = parse_uri(self._uris["source"])
+        if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
+            yield None
+            return
+        from offsetmgr.migration.legacy_group_lookup import legacy_groups
+        from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+        with ZookeeperSession(parsed.address + parsed.path, self._configs["source"]) as session:
+            yield legacy_groups(session)
+
+    def retention_ms(self) -> int | None:
+        """Returns the time in milliseconds for which the target keeps offsets. Returns `None` if the time is unknown or
+        unlimited."""
+        from offsetmgr.stores.uri import parse_uri
+
+        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
+            return None
+        return cluster.offsets_retention_ms()
+
+    def verifier(self, plan: PlanFile, state: MigrationState) -> MigrationVerifier:
+        from offsetmgr.migration.verify import MigrationVerifier
+
+        return MigrationVerifier(plan, self.source, self.target, self.logs, state)
+
+    def member_gate(
+        self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
+    ) -> FinalizeGate:
+        """Returns the gate that checks whether any member writes only to the source. Raises `UsageError` if offsetmgr
+        has no gate for this combination of source and target."""
+        from offsetmgr.core.commit_mode import CommitMode
+        from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
+        from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+        from offsetmgr.zookeeper.groups.registry import members_many
+
+        source, target = plan.header.source, plan.header.target
+        cluster = self.cluster()
+        kinds = {source.kind, target.kind}
+        if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
+            ask = partial(members_many, self.source.session) if self.source.registered else None
+            return InactivityGate(self.source, ask, window, SystemClock())
+        if "zookeeper" in kinds and kinds & _COORDINATED:
+            to_kafka = target.kind != "zookeeper"
+            old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
+            assert isinstance(old, ZookeeperStore)
+            assert cluster is not None  # the source or the target names brokers
+            view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
+            return OldConsumerGate(
+                view, CommitMode.KAFKA if to_kafka else CommitMode.ZOOKEEPER, exclusive, rules, window
+            )
+        if source.kind in _COORDINATED and cluster is not None:
+            return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
+        if source.kind == "file":
+            return NoMembersGate()
+        raise UsageError(
+            f"finalize of {plan.path}",
+            f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
+        )
+
+    def _source_cluster(self) -> Cluster:
+        from offsetmgr.stores.uri import bootstrap_of
+
+        connection = self._configs["source"]
+        bootstrap = bootstrap_of(self._uris["source"], connection)
+        assert bootstrap is not None  # the kind of the source is one of _COORDINATED
+        return self._connections.lock_waiting(self._connections.cluster_at(bootstrap, connection))

@@ -1,0 +1,22 @@
+"""Public names of a package that are imported on first use, so that the import of the package is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of ``package`` (PEP 562). ``modules`` maps each public name to the module that
+    defines it, relative to ``offsetmgr``.
+
+    The returned function raises `AttributeError` for any other name.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"offsetmgr.{modules[name]}"), name)
+
+    return attribute

@@ -1,0 +1,232 @@
+"""Three replicated brokers, managers in front of them, and clients that record their operations: for tests that kill
+brokers and managers."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from committing_client import commit, fetch
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
+from history import COMMIT, Operation, read_history
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import OffsetMgrError, SandboxError
+from offsetmgr.kafka.client.managers import ManagerReport, Managers
+from offsetmgr.sandbox import KafkaBroker, ports
+
+SESSION_MS = 6_000
+"""The shortest session timeout that brokers allow."""
+SHARDS = 16
+SETTINGS = {
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 3,
+    "min.insync.replicas": 2,
+    "leader.imbalance.check.interval.seconds": 1,
+    "zookeeper.session.timeout.ms": 3000,
+}
+OFFSETMGR = (sys.executable, "-m", "offsetmgr")
+CLIENT = Path(__file__).with_name("committing_client.py")
+
+
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
+        time.sleep(0.05)  # the pause between two polls
+
+
+class Manager:
+    """One `manager serve` process, which keeps its port across restarts."""
+
+    def __init__(
+        self, directory: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
+    ) -> None:
+        self.port = ports.free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.log = directory / f"{name}.log"
+        self._arguments = [
+            *program, "manager", "serve", "--bootstrap-server", bootstrap, "--listen", self.address,
+            "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.log.parent
+            )
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL, which also ends a frozen process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def is_frozen(self) -> bool:
+        """Whether the process is stopped by SIGSTOP."""
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def stop(self) -> int:
+        """Sends SIGTERM and returns the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(30)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start_if_exited(self) -> None:
+        """Starts the process again if it has exited, as a supervisor does.
+
+        A manager exits if it finds no broker while it starts. librdkafka 2.16 also aborts a process if a broker that
+        has just started returns no brokers in its metadata (rd_kafka_admin_response_parse: Assertion `rko_result').
+        """
+        if not self.running:
+            self.start()
+
+
+def reports(addresses: str) -> list[ManagerReport]:
+    """The status reports of the managers; an empty list if no manager answers."""
+    with Managers(addresses, ConnectionConfig(timeout_ms=3000)) as managers, contextlib.suppress(OffsetMgrError):
+        return managers.reports()
+    return []
+
+
+def fetch_until_answered(client: Consumer) -> dict[int, int | None]:
+    """Fetches until a fetch succeeds, because shards move between managers, and returns the offsets."""
+    fetched: list[dict[int, int | None] | None] = []
+    wait_for(lambda: fetched.append(fetch(client, "t")) or fetched[-1], "the client fetches")
+    assert fetched[-1] is not None
+    return fetched[-1]
+
+
+def commit_until_acknowledged(client: Consumer, value: int) -> None:
+    """Commits a value until it is acknowledged in every partition."""
+    wait_for(lambda: all(commit(client, "t", value).values()), "the client commits")
+
+
+def served(addresses: str, managers: int) -> bool:
+    """Whether this number of managers answers, and every shard has exactly one owner that serves it."""
+    found = reports(addresses)
+    owners = [
+        shard["partition"]
+        for report in found
+        if report.status
+        for shard in report.status["shards"]
+        if shard["role"] == "owner" and shard["state"] == "ACTIVE"
+    ]
+    answering = sum(report.status is not None for report in found)
+    return answering == managers and sorted(owners) == list(range(SHARDS))
+
+
+def in_sync(bootstrap: str, brokers: int) -> bool:
+    """Whether every partition of the cluster has all its replicas in sync."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        found = admin.list_topics(timeout=5)
+    except KafkaException:
+        return False
+    partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
+    return len(found.brokers) == brokers and all(len(p.isrs) == len(p.replicas) for p in partitions)
+
+
+@contextlib.contextmanager
+def three_brokers(directory: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
+    """Three running brokers. ``zookeeper`` is a connect string with a chroot for this cluster."""
+    brokers = [
+        KafkaBroker(directory / f"broker{n}", zookeeper=zookeeper, broker_id=n, config=SETTINGS) for n in range(3)
+    ]
+    with contextlib.ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(KafkaBroker.start, brokers))
+        yield brokers
+
+
+def restart(broker: KafkaBroker, tries: int = 5) -> None:
+    """Starts a broker, again if it exits, as a supervisor does: on a busy machine its ZooKeeper session may expire
+    while it starts, and then the broker exits."""
+    for left in reversed(range(tries)):
+        try:
+            broker.start()
+            return
+        except SandboxError:
+            if not left:
+                raise
+
+
+@contextlib.contextmanager
+def managers_of(directory: Path, brokers: list[KafkaBroker], count: int, *options: str) -> Iterator[list[Manager]]:
+    bootstrap = ",".join(broker.bootstrap for broker in brokers)
+    managers = [Manager(directory, f"manager{n}", bootstrap, *options) for n in range(count)]
+    try:
+        for manager in managers:
+            manager.start()
+        addresses = ",".join(manager.address for manager in managers)
+        wait_for(lambda: served(addresses, count), "all shards are served", 90)
+        yield managers
+    finally:
+        for manager in managers:
+            manager.kill()
+
+
+@contextlib.contextmanager
+def clients_of(directory: Path, addresses: str, count: int, groups_each: int) -> Iterator[list[Path]]:
+    """Runs client processes that commit and fetch. Yields the files of their histories."""
+    groups = [[f"group-{client}-{n}" for n in range(groups_each)] for client in range(count)]
+    all_groups = ",".join(group for own in groups for group in own)
+    files = [directory / f"history{n}" for n in range(count)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(CLIENT), f"client{n}", addresses, str(file), "t", ",".join(groups[n]), all_groups],
+            stdin=subprocess.PIPE,
+        )
+        for n, file in enumerate(files)
+    ]
+    try:
+        yield files
+        for process in processes:
+            assert process.poll() is None, "a client has exited"
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(60) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def acknowledged(file: Path) -> int:
+    """The number of acknowledged commits in a history file."""
+    if not file.exists():
+        return 0
+    return sum(operation.kind == COMMIT and operation.done for operation in read_history([file]))
+
+
+def history_of(files: list[Path]) -> list[Operation]:
+    return list(read_history(files))

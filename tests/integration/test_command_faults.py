@@ -1,0 +1,429 @@
+"""Faults as operators see them: one clear error line, the right exit code, in time, and no partial files.
+
+`test_everyday_faults` has the same tests for ``groups`` and ``offsets``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from processes import Commands, create_topic
+
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.migration.journal import Journal, read_journal
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.stores.uri import open_store
+
+pytestmark = pytest.mark.servers
+
+TIMEOUT_MS = 3000
+OVERHEAD_S = 5.0
+"""Time above the timeout, by the command's own clock, for the import of modules and for requests to the server that
+works."""
+LONG_TIMEOUT_MS = 30_000
+"""Timeout for commands against servers that work but may be busy."""
+GROUP = "g"
+PARALLEL = 6
+"""Number of commands that run at the same time. They mostly wait."""
+
+PROGRESS = ("gate before the first step: ",)
+"""Progress lines that a command may print before it detects the error."""
+
+
+@dataclass
+class Scene:
+    """A group migrated from ZooKeeper to Kafka. ``directory`` has plan.json, plan.journal, x.avro and x.csv."""
+
+    commands: Commands
+    zookeeper: str
+    bootstrap: str
+    topic: str
+
+    @property
+    def directory(self) -> Path:
+        return self.commands.directory
+
+    def plan_for_addresses(self, name: str, zookeeper: str, bootstrap: str) -> str:
+        """Copies the applied plan and its journal with other addresses. Returns the file name of the new plan."""
+        text = (self.directory / "plan.json").read_text()
+        text = text.replace(f"zookeeper://{self.zookeeper}", f"zookeeper://{zookeeper}")
+        text = text.replace(f"kafka://{self.bootstrap}", f"kafka://{bootstrap}")
+        body, mark, _ = text.rpartition(', "sha256": "')
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        (self.directory / f"{name}.json").write_text(f'{body}{mark}{digest}"}}\n')
+        records = [record for _, record in read_journal(self.directory / "plan.journal")]
+        with Journal(self.directory / f"{name}.journal", plan_sha256=digest, clock=SystemClock()) as journal:
+            journal.append(
+                {k: v for k, v in record.items() if k not in ("n", "at")}
+                for record in records
+                if record["kind"] != "open"
+            )
+        return f"{name}.json"
+
+
+@pytest.fixture(scope="module")
+def scene(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("faults")
+    topic = create_topic(kafka.bootstrap, f"{directory.name}-{time.time_ns()}", 2)
+    chroot = f"{zookeeper.connect}/kafka"
+    found = Scene(Commands(directory), chroot, kafka.bootstrap, topic)
+    source = ["--from", f"zookeeper://{chroot}", "--to", f"kafka://{kafka.bootstrap}", "--group", topic]
+    with open_store(f"zookeeper://{chroot}") as store:
+        store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(0) for p in range(2)})
+    found.commands.run("migrate", "plan", *source, "-o", "plan.json")
+    found.commands.run("migrate", "apply", "plan.json", "--yes")
+    for name in ("x.avro", "x.csv"):
+        found.commands.run("offsets", "export", name, "--group", topic, "--zookeeper", chroot)
+    yield found
+
+
+def problem(scene: Scene, arguments: Sequence[str], code: int = 1, texts: Sequence[str] = ()) -> str:
+    """Runs a command that must fail. Returns how its error differs from the expected one, or an empty text."""
+    done, took = scene.commands.timed(*arguments, code=None)
+    timeout_ms = int(arguments[arguments.index("--timeout") + 1]) if "--timeout" in arguments else LONG_TIMEOUT_MS
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
+    differences = []
+    if [line.partition(": ")[0] for line in lines] not in (["error"], ["error", "hint"]):
+        differences.append("not one line of error and at most one of hint")
+    elif "internal" in lines[0]:
+        differences.append("a bug")
+    differences += [f"does not contain {text!r}" for text in texts if text not in done.stderr]
+    if done.returncode != code:
+        differences.append(f"exit code {done.returncode}, not {code}")
+    if done.stdout:
+        differences.append(f"stdout: {done.stdout[:200]}")
+    if took >= timeout_ms / 1000 + OVERHEAD_S:
+        differences.append(f"took {took:.1f} s")
+    if leftover := [file.name for file in scene.directory.glob("new-*")]:
+        differences.append(f"left {leftover}")
+    return f"{' '.join(arguments)}: {'; '.join(differences)}\n{done.stderr}" if differences else ""
+
+
+def problems(scene: Scene, cases: Sequence[tuple[Sequence[str], int, Sequence[str]]]) -> list[str]:
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return [found for found in pool.map(lambda case: problem(scene, *case), cases) if found]
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def addresses(scene: Scene) -> Iterator[Callable[[str], str]]:
+    """Faulty addresses by name: without a listener, without a response, or of the other kind of server."""
+    with socket.socket() as dead, socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        dead.bind(("127.0.0.1", 0))  # bound without listening: connections are refused, and the port stays reserved
+        known = {
+            "dead": f"127.0.0.1:{dead.getsockname()[1]}",
+            "silent": f"127.0.0.1:{silent.getsockname()[1]}",
+            "kafka": scene.bootstrap,
+            "zookeeper": scene.zookeeper.partition("/")[0],
+        }
+        yield known.__getitem__
+
+
+EXPECTED_ERRORS = {
+    ("zookeeper", "dead"): "Connection refused",
+    ("zookeeper", "silent"): "accepts connections, but is not a ZooKeeper server",
+    ("zookeeper", "kafka"): "accepts connections, but is not a ZooKeeper server",
+    ("kafka", "dead"): "Connection refused",
+    ("kafka", "silent"): "no answer within ",  # 3 s, or the rest of them
+    ("kafka", "zookeeper"): "does not respond like a Kafka broker",
+}
+
+
+@pytest.mark.parametrize(("side", "fault"), list(EXPECTED_ERRORS), ids=str)
+def test_an_unusable_server_is_one_error_line_in_time(
+    scene: Scene, addresses: Callable[[str], str], side: str, fault: str
+) -> None:
+    bad = addresses(fault)
+    zookeeper, bootstrap = (f"{bad}/kafka", scene.bootstrap) if side == "zookeeper" else (scene.zookeeper, bad)
+    plans = [scene.plan_for_addresses(f"{side}-{fault}-{n}", zookeeper, bootstrap) for n in range(5)]
+    old, new = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
+    both = ["--zookeeper", zookeeper, "--bootstrap-server", bootstrap]
+    bad_store = old if side == "zookeeper" else new
+    group = ["--group", scene.topic]
+    bounce = [
+        "runbook",
+        "bounce",
+        *group,
+        "--to-phase",
+        "dual",
+        "--command",
+        "echo {host}",
+        "--state",
+        "bounce.json",
+    ]
+    commands = [
+        ["migrate", "plan", "--from", old, "--to", new, *group, "-o", "new-plan.json"],
+        ["migrate", "verify", plans[0]],
+        ["migrate", "finalize", plans[1]],
+        ["migrate", "finalize", plans[2], "--delete-source", "--yes"],
+        ["migrate", "rollback", plans[3], "--reverse-plan", "new-back.json"],
+        ["migrate", "mirror", "--from", old, "--to", new, *group, "--once"],
+        ["migrate", "mirror", "--from", new, "--to", old, *group, "--once"],
+        ["runbook", "write", *group, "--to", "dual", "-o", "new-book.json", *both],
+        ["runbook", "check", *group, "--phase", "dual", *both],
+        ["offsets", "import", "x.avro", "--execute", "--yes", "--store", bad_store],
+        ["offsets", "diff", "--from", old, "--to", new, "--all-groups"],
+    ]
+    if side == "kafka":  # apply contacts only the target
+        commands += [["migrate", "apply", plans[4], "--yes"]]
+    else:  # a bounce first reads the members from the registry
+        commands += [[*bounce, *both], [*bounce, "--execute", *both]]
+
+    found = problems(
+        scene, [([*c, "--timeout", str(TIMEOUT_MS)], 1, (bad, EXPECTED_ERRORS[side, fault])) for c in commands]
+    )
+
+    assert found == [], "\n".join(found)
+
+
+def test_an_unknown_group_is_one_error_line(scene: Scene) -> None:
+    unknown_group = "no-such-group"
+    old, new = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
+    both = ["--zookeeper", scene.zookeeper, "--bootstrap-server", scene.bootstrap]
+    commands = [
+        ["migrate", "plan", "--from", old, "--to", new, "--group", unknown_group, "-o", "new-plan.json"],
+        ["migrate", "mirror", "--from", old, "--to", new, "--group", unknown_group, "--once"],
+        ["runbook", "write", "--group", unknown_group, "--to", "dual", *both],
+        ["runbook", "check", "--group", unknown_group, "--phase", "dual", *both],
+        ["runbook", "bounce", "--group", unknown_group, "--to-phase", "dual", "--command", "echo {host}", *both],
+        ["offsets", "diff", "--from", old, "--to", new, "--group", unknown_group],
+        ["offsets", "import", "x.avro", "--group", unknown_group, "--execute", "--yes", "--store", new],
+    ]
+
+    found = problems(scene, [([*c, "--timeout", str(LONG_TIMEOUT_MS)], 1, (unknown_group,)) for c in commands])
+
+    assert found == [], "\n".join(found)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+PLAN_COMMANDS = [
+    ["migrate", "apply", "PLAN", "--yes"],
+    ["migrate", "status", "PLAN"],
+    ["migrate", "verify", "PLAN"],
+    ["migrate", "finalize", "PLAN"],
+    ["migrate", "rollback", "PLAN", "--yes"],
+]
+
+
+def with_plan(name: str) -> list[list[str]]:
+    return [[name if word == "PLAN" else word for word in command] for command in PLAN_COMMANDS]
+
+
+def test_a_missing_truncated_or_invalid_plan_is_one_error_line(scene: Scene) -> None:
+    text = (scene.directory / "plan.json").read_text()
+    (scene.directory / "cut.json").write_text(text[: len(text) // 2])
+    (scene.directory / "cut-line.json").write_text("".join(text.splitlines(keepends=True)[:-1]))
+    (scene.directory / "edited.json").write_text(text.replace('"after":0', '"after":1', 1))
+    (scene.directory / "empty.json").write_text("")
+    (scene.directory / "other.json").write_text('{"hello": "world"}\n')
+    (scene.directory / "binary.json").write_bytes(bytes(range(256)) * 20)
+    (scene.directory / "a-directory").mkdir()
+    errors = {
+        "missing.json": "No such file or directory",
+        "cut.json": "its hash does not match: the file was edited or truncated",
+        "cut-line.json": "its hash does not match: the file was edited or truncated",
+        "edited.json": "its hash does not match: the file was edited or truncated",
+        "empty.json": "the file is empty",
+        "other.json": "this is not a plan of offsetmgr",
+        "binary.json": "this is not a plan of offsetmgr",
+        "a-directory": "Is a directory",
+    }
+    cases = [(command, 1, (f"plan {name}", text)) for name, text in errors.items() for command in with_plan(name)[:2]]
+    cases += [(command, 1, ("plan cut.json",)) for command in with_plan("cut.json")[2:]]
+
+    found = problems(scene, cases)
+
+    assert found == [], "\n".join(found)
+
+
+def test_a_damaged_journal_or_one_of_another_plan_is_one_error_line(scene: Scene) -> None:
+    original = (scene.directory / "plan.journal").read_bytes()
+    for name in ("damaged", "gap", "strange"):
+        (scene.directory / f"{name}.json").write_bytes((scene.directory / "plan.json").read_bytes())
+    lines = original.splitlines(keepends=True)
+    (scene.directory / "damaged.journal").write_bytes(original.replace(b"apply-open", b"apply-oqen", 1))
+    (scene.directory / "gap.journal").write_bytes(b"".join([lines[0], *lines[2:]]))
+    foreign = scene.plan_for_addresses("foreign", "h:1/kafka", "h:2")
+    (scene.directory / foreign).write_text((scene.directory / "plan.json").read_text())
+    errors = {
+        "damaged": f"damaged at byte {len(lines[0])}, before its end",
+        "gap": "record 1 is missing",
+        "foreign": "it belongs to another plan of the same name",
+    }
+    cases = [
+        (command, 1, (f"journal {name}.journal", text))
+        for name, text in errors.items()
+        for command in with_plan(f"{name}.json")
+        if "verify" not in command
+    ]
+
+    found = problems(scene, cases)
+
+    assert found == [], "\n".join(found)
+
+
+def test_invalid_truncated_or_missing_snapshots_are_one_error_line(scene: Scene) -> None:
+    whole = (scene.directory / "x.avro").read_bytes()
+    (scene.directory / "cut.avro").write_bytes(whole[: len(whole) - 10])
+    (scene.directory / "head.avro").write_bytes(whole[:20])
+    (scene.directory / "junk.csv").write_text(f"{scene.topic},0,1\nwhat is this?\n")
+    (scene.directory / "number.csv").write_text(f"{scene.topic},{scene.topic},zero,1\n")
+    (scene.directory / "binary.csv").write_bytes(b"\xff\xfe\x00\x01" * 50)
+    (scene.directory / "junk.json").write_text('{"groupid": ')
+    (scene.directory / "junk.zk").write_text("/consumers/g/offsets/t/0:1\nhello\n")
+    to = ["--bootstrap-server", scene.bootstrap]
+    names = ["cut.avro", "head.avro", "junk.csv", "number.csv", "binary.csv", "junk.json", "junk.zk", "missing.avro"]
+    cases = [
+        (["offsets", "import", name, "--group", scene.topic, "--execute", "--yes", *to], 1, (name,)) for name in names
+    ]
+    cases += [
+        (
+            ["offsets", "diff", "--from", f"file:{name}", "--to", f"kafka://{scene.bootstrap}", "--all-groups"],
+            1,
+            (name,),
+        )
+        for name in names
+        if name not in ("junk.csv", "number.csv")
+    ]
+    cases += [
+        (
+            [
+                "migrate",
+                "plan",
+                "--from",
+                f"file:{name}",
+                "--to",
+                f"kafka://{scene.bootstrap}",
+                "-o",
+                "new.json",
+                "--all-groups",
+            ],
+            1,
+            (name,),
+        )
+        for name in ("cut.avro", "missing.avro", "junk.zk")
+    ]
+
+    found = problems(scene, cases)
+
+    assert found == [], "\n".join(found)
+
+
+def test_files_that_cannot_be_written_are_one_error_line(scene: Scene, tmp_path: Path) -> None:
+    """A file in place of a directory simulates a read-only directory, because root, which CI may use, can write
+    anywhere."""
+    blocked = tmp_path / "not-a-directory"
+    blocked.write_text("")
+    old, new = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
+    both = ["--zookeeper", scene.zookeeper, "--bootstrap-server", scene.bootstrap]
+    where = str(blocked / "out.json")
+    commands = [
+        ["migrate", "plan", "--from", old, "--to", new, "--group", scene.topic, "-o", where],
+        [
+            "migrate",
+            "rollback",
+            scene.plan_for_addresses("unwritable", scene.zookeeper, scene.bootstrap),
+            "--reverse-plan",
+            where,
+        ],
+        ["runbook", "write", "--group", scene.topic, "--to", "dual", "--from", "zookeeper", "-o", where, *both],
+        ["offsets", "export", where, "--group", scene.topic, *both],
+    ]
+
+    found = problems(scene, [(command, 1, (where,)) for command in commands])
+
+    assert found == [], "\n".join(found)
+
+
+GROUP_COUNT = 300
+MAX_FILE_BYTES = 40_000
+"""Size limit for files: more than the journal's first intents need, less than all intents need."""
+
+
+def limit_file_size() -> None:
+    """Simulates a full disk: a write beyond the limit fails after it has written the part that fits."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+
+
+def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_space(
+    scene: Scene, tmp_path: Path, unique: str
+) -> None:
+    commands = Commands(tmp_path)
+    groups = [f"{unique}-{n:03}" for n in range(GROUP_COUNT)]
+    tp = TopicPartition(scene.topic, 0)
+    source, target = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
+    stores = ["--from", source, "--to", target, "--group", f"{unique}-*"]
+    with open_store(source) as old, open_store(target) as new:
+        edits = [GroupEdit(group, {tp: Change(OffsetAndMetadata(0, "moved"))}) for group in groups]
+        assert [r.failures for r in old.edit(edits) if r.failures] == []
+        planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=limit_file_size)
+        assert (
+            planning.stderr == "error: plan no.json: File too large\nhint: make room, then run the same command again\n"
+        )
+        assert list(tmp_path.glob("*no.json*")) == []
+        commands.run("migrate", "plan", *stores, "-o", "p.json")
+
+        failed = commands.run("migrate", "apply", "p.json", "--yes", code=1, preexec_fn=limit_file_size)
+
+        assert failed.stderr.splitlines()[-2:] == [
+            "error: journal p.journal: File too large",
+            "hint: make room, then run the same command again",
+        ]
+        records = [record for _, record in read_journal(tmp_path / "p.journal")]
+        recorded = {r["group"] for r in records if r["kind"] == "apply-outcome" and r["written"]}
+        intended = {r["group"] for r in records if r["kind"] == "apply-intent"}
+        written = {found.group for found in new.scan(groups) if found.offsets}
+        assert recorded <= written <= intended < set(groups)
+        assert "apply-complete" not in {r["kind"] for r in records}
+
+        commands.run("migrate", "apply", "p.json", "--yes")
+        commands.run("migrate", "verify", "p.json")
+        assert {found.group for found in new.scan(groups) if found.offsets} == set(groups)
+
+
+def test_a_journal_that_cannot_be_created_stops_apply_before_any_write(scene: Scene, unique: str) -> None:
+    """A directory in place of the journal simulates a read-only directory."""
+    tp = TopicPartition(scene.topic, 1)
+    source, target = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
+    with open_store(source) as old, open_store(target) as new:
+        old.commit(unique, {tp: OffsetAndMetadata(0)})
+        stores = ["--from", source, "--to", target, "--group", unique]
+        scene.commands.run("migrate", "plan", *stores, "-o", "nojournal.json")
+        (scene.directory / "nojournal.journal").mkdir()
+
+        assert problem(scene, ["migrate", "apply", "nojournal.json", "--yes"], texts=["nojournal.journal"]) == ""
+        assert dict(new.fetch(unique)) == {}
+
+
+# --- the sandbox ----------------------------------------------------------------------------------
+
+
+def test_a_missing_sandbox_and_a_broken_sandbox_state_are_reported(scene: Scene, tmp_path: Path) -> None:
+    none, broken = tmp_path / "none", tmp_path / "broken"
+    broken.mkdir()
+    (broken / "state.json").write_text('{"version": 1, "servers": [')
+    cases = [
+        (["sandbox", "env", "--state", str(none)], 1, (str(none),)),
+        *((["sandbox", c, "--state", str(broken)], 1, ("not a sandbox's state",)) for c in ("status", "env", "down")),
+    ]
+
+    found = problems(scene, cases)
+
+    assert found == [], "\n".join(found)
+    down = scene.commands.run("sandbox", "down", "--state", str(none))
+    assert down.stderr == "nothing was running\n"
+    status = scene.commands.run("sandbox", "status", "--state", str(none), code=1)
+    assert status.stderr == f"no sandbox is up in {none}\n"

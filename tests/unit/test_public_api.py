@@ -1,0 +1,56 @@
+"""The public names: listed in docs/reference/api.md, importable, documented, and quick to import."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
+PACKAGES = ("offsetmgr", "offsetmgr.spark", "offsetmgr.period", "offsetmgr.consumer", "offsetmgr.segments")
+
+
+def section(package: str) -> str:
+    return PAGE.read_text("utf-8").partition(f"\n## {package}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_api_page_lists_exactly_the_public_names(package: str) -> None:
+    assert set(re.findall(r"`(\w+)`", section(package))) == set(import_module(package).__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_can_be_imported_and_has_a_docstring(package: str) -> None:
+    module = import_module(package)
+    undocumented = [
+        name
+        for name in module.__all__
+        if callable(found := getattr(module, name)) and not (inspect.getdoc(found) or "").strip()
+    ]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_has_the_name_of_a_public_object(package: str) -> None:
+    """Python would bind the module under that name as soon as another module imports it."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    modules = {path.stem for path in Path(module.__file__).parent.glob("*.py")}
+    assert modules.isdisjoint(module.__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_unknown_name_of_a_package_is_an_attribute_error(package: str) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        import_module(package).Missing  # noqa: B018
+
+
+def test_an_import_of_the_packages_imports_no_client() -> None:
+    program = f"import sys; import {', '.join(PACKAGES)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"kazoo", "kio", "confluent_kafka", "pyspark", "typer"} & set(loaded)
