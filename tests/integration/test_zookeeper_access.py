@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
@@ -26,7 +27,6 @@ from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers
 

@@ -25,7 +25,7 @@ from offsetmgr.sandbox import OldConsumer
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 WITH_NEW_CONSUMERS = ("0.9.0.1", "1.1.1")

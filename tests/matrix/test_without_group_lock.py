@@ -25,7 +25,7 @@ from offsetmgr.stores import conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
