@@ -240,7 +240,8 @@ def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) 
         "binary.json": "this is not a plan of offsetmgr",
         "a-folder": "Is a directory",
     }
-    cases = [(command, 1, (f"plan {name}", text)) for name, text in says.items() for command in with_plan(name)[:2]]
+    cases: list[tuple[list[str], int, tuple[str, ...]]] = []
+    cases += [(command, 1, (f"plan {name}", text)) for name, text in says.items() for command in with_plan(name)[:2]]
     cases += [(command, 1, ("plan cut.json",)) for command in with_plan("cut.json")[2:]]
 
     found = complaints(scene, cases)

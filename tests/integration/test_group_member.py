@@ -281,6 +281,7 @@ def test_a_member_goes_on_with_what_it_owns_while_a_registration_cannot_be_under
     wait_for(lambda: isinstance(member.unreadable_group_error, CorruptData), "it has met the junk")
 
     # What it does not own any more it does not consume, in such a time either.
+    theirs: list[TransactionOperation]
     theirs = [Delete(paths.owner("g", "t", 2), 0), Create(paths.owner("g", "t", 2), b"g_x-0")]
     assert hand.transaction(theirs).state is OperationState.COMMITTED
     wait_for(lambda: listener.active == {0, 1, 3}, "it consumes what it owns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,9 @@ class RunningConsumer:
             if message.error():
                 self.errors.append(str(message.error()))
             else:
-                self.first.setdefault(message.partition(), message.offset())
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                self.first.setdefault(partition, offset)
         self._consumer.close()
 
     def _on_assign(self, _: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
@@ -544,9 +546,9 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 
-    held = dict(store.lock_many(groups, holder="mirror"))
+    held: dict[str, Any] = dict(store.lock_many(groups, holder="mirror"))
     sockets = open_sockets() - sockets_before
-    outcomes = dict(store.commit_locked((hold, at(topic, 7)) for hold in held.values()))
+    outcomes: dict[str, Any] = dict(store.commit_locked((hold, at(topic, 7)) for hold in held.values()))
     with KafkaStore(bootstrap) as other:
         theirs = list(other.edit(GroupEdit(g, {tp: Change(o) for tp, o in at(topic, 90).items()}) for g in groups))
     store.release_locks(held.values())
@@ -567,14 +569,15 @@ def test_one_group_that_cannot_be_held_or_was_lost_is_its_own_error(
     with RunningConsumer(bootstrap, busy, topic) as consumer, KafkaStore(bootstrap) as other:
         wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
 
-        held = dict(store.lock_many([busy, taken, good], holder="mirror"))
+        held: dict[str, Any] = dict(store.lock_many([busy, taken, good], holder="mirror"))
         later = other.lock(taken, holder="mirror")
-        outcomes = dict(store.commit_locked((held[g], at(topic, 7)) for g in (taken, good)))
+        outcomes: dict[str, Any] = dict(store.commit_locked((held[g], at(topic, 7)) for g in (taken, good)))
 
         assert isinstance(held[busy], GroupActive)
         assert isinstance(outcomes[taken], LockLost)
         assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
         ((_, back),) = store.commit_locked([(held[good], at(topic, 6))])
+        assert isinstance(back, Mapping)
         assert {o.status for o in back.values()} == {EditStatus.FAILED}
         store.release_locks([held[taken], held[good]])
         later.release()

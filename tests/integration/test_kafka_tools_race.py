@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -76,7 +76,7 @@ def test_while_a_group_is_held_kafkas_tool_changes_nothing(kafka: KafkaBroker, s
 
 @pytest.mark.filterwarnings("ignore:record_property is incompatible")
 def test_a_group_that_kafkas_tool_and_we_edit_at_the_same_time_is_never_a_mixture(
-    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: pytest.RecordProperty
+    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: Callable[[str, object], None]
 ) -> None:
     """After each run of the tool, after each edit, and at any moment in between."""
     store.commit(topic, at(topic, OURS[0]))

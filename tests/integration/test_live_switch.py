@@ -210,7 +210,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
         producing.start()
         for mode in ROUND:
             count = len(seen)
-            wait_for(lambda count=count: len(seen) > count + 100, "messages flow")
+            wait_for(lambda count=count: len(seen) > count + 100, "messages flow")  # type: ignore[misc]
             assert len(world.to(mode).members) == 2
         stopped.set()
         producing.join()

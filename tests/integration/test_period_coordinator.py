@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -254,7 +255,8 @@ def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
 
 def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_no_client_waiting(run: Run) -> None:
     with pytest.raises(CallbackFailed, match="KeyError"):  # it may be asked before the start has returned
-        run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout_s=20)
+        nothing: dict[str, Any] = {}
+        run.member("m", A[:4], idle=lambda _period, _held: nothing["key"]).current_period_complete(A[:4], timeout_s=20)
 
 
 def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:

@@ -40,7 +40,7 @@ def test_metadata_names_only_our_addresses(relay: RunningRelay, version: int) ->
 
 
 def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(relay41: RunningRelay) -> None:
-    async def found() -> list[tuple[int, int]]:
+    async def found() -> list[tuple[int, int, int, int]]:
         connection = await connect(relay41)
         coordinators = []
         for version in range(7):
@@ -71,7 +71,7 @@ def test_what_would_lead_past_us_is_not_advertised(relay41: RunningRelay) -> Non
     async def spoken() -> dict[int, tuple[int, int]]:
         connection = await connect(relay41)
         await connection.close()
-        return connection.versions
+        return dict(connection.versions)
 
     versions = relay41.run(spoken())
     assert not versions.keys() & {25, 28, 68, 69, 76, 77, 78, 79, 88, 89, 29, 30, 31, 50, 51}

@@ -162,7 +162,7 @@ def stored(besieged: Besieged) -> bytes:
     """A batch as a producer sends it: produced to the clients' topic, and fetched from the broker."""
     producer = Producer({"bootstrap.servers": besieged.front.bootstrap})
     at: list[int] = []
-    producer.produce(besieged.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset()))
+    producer.produce(besieged.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset() or 0))
     assert producer.flush(20) == 0
     answer = besieged.ask_broker(FETCH, 12, fetch([one(besieged.orders, **{**AT, "fetch_offset": at[0]})]))
     records: bytes = answer["responses"][0]["partitions"][0]["records"]
@@ -329,7 +329,7 @@ def test_no_client_uses_the_shards_transactional_ids(besieged: Besieged) -> None
         assert besieged.ask(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
         end = {"transactional_id": shard_group, "producer_id": 1, "producer_epoch": 0, "committed": True}
         assert besieged.ask(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
-        added = {
+        added: dict[str, Any] = {
             "v3_and_below_transactional_id": shard_group,
             "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": [numbers(besieged.orders)],
@@ -387,7 +387,7 @@ def test_a_consumer_of_every_topic_does_not_see_the_offsets_topic(besieged: Besi
     assert message is not None
     assert (message.error(), message.topic()) == (None, besieged.orders)
     assert {part.topic for part in client.assignment()} == {besieged.orders}
-    client.commit(message, asynchronous=False)
+    client.commit(message=message, asynchronous=False)
     client.close()
 
 

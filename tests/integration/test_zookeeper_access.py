@@ -284,6 +284,7 @@ class TestSasl:
 
             assert committed(store, unique, tp) == 6
             (acl,) = store.session._read_acls([f"/consumers/{unique}/offsets/t/0"])
+            assert isinstance(acl, tuple)
             assert [tuple(entry) for entry in acl] == [(31, "sasl", "tool"), (15, "world", "anyone")]
 
     @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +50,7 @@ def held(store: MemoryStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
-def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mirror:
+def mirror_of(source: MemoryStore, target: MemoryStore, **options: Any) -> Mirror:
     clock = StepClock()
     return Mirror(source, target, PlanOptions(**options), PollingNotifier(clock, 0.5), clock)
 
@@ -134,7 +135,7 @@ def test_a_source_that_is_away_for_a_while_ends_nothing_and_is_named():
     source, target = LeavingStore("a"), MemoryStore("b")
     at(source, "g", p0=5)
     mirror = mirror_of(source, target)
-    mirror.notifier = LeavingFeed(mirror.clock, lambda: source.away)
+    mirror.notifier = LeavingFeed(cast(StepClock, mirror.clock), lambda: source.away)
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 

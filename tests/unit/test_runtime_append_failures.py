@@ -162,7 +162,7 @@ def test_when_memory_cannot_follow_the_log_the_shard_group_is_reloaded() -> None
             await written([runtime.commit(commit("g", 1))])
             shard = runtime._serving[runtime.partition_of("g")]
             assert shard is not None
-            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             assert runtime.ownership_error("g") != ErrorCode.NONE
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)

@@ -254,7 +254,7 @@ def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
     second = assign(8, rejoined)
     assert second.waiting == {}
     assert second.rejected == first.rejected
-    promised = first.owners | {shard_group: w.successor for shard_group, w in first.waiting.items()}
+    promised = dict(first.owners) | {shard_group: w.successor for shard_group, w in first.waiting.items()}
     accepted = [m for m in infos if m not in first.rejected]
     sizes = [len(second.shard_groups_of(m)) for m in accepted]
     assert max(sizes) - min(sizes) <= 1

@@ -112,7 +112,7 @@ class TestTheNodes:
     def test_each_new_node_gets_its_list_from_the_nearest_node_that_exists(self) -> None:
         secured = (AclEntry(31, "sasl", "kafka"),)
         hidden = NotAuthorized("ZooKeeper node /hidden", "may not be read")
-        held = {"/open": OPEN, "/secured": secured, "/hidden": hidden}
+        held: dict[str, Acl | OffsetMgrError] = {"/open": OPEN, "/secured": secured, "/hidden": hidden}
         asked: list[str] = []
 
         def read(paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
