@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,9 @@ class RunningConsumer:
             if message.error():
                 self.errors.append(str(message.error()))
             else:
-                self.first.setdefault(message.partition(), message.offset())
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                self.first.setdefault(partition, offset)
         self._consumer.close()
 
     def _on_assign(self, _: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from conftest import MakeTopic
 from processes import Commands
 
 from offsetmgr.core.model import Absent, BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
@@ -18,7 +19,6 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers
 

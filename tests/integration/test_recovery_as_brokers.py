@@ -238,7 +238,7 @@ def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int
         consumer.assign([TopicPartition(*log, 0) for log in unread])
         while unread:
             for message in consumer.consume(1000, timeout=0.1):
-                at = str(message.topic()), message.partition()
+                at = str(message.topic()), message.partition() or 0
                 error = message.error()
                 if error is None:
                     counts[at] += 1

@@ -32,6 +32,7 @@ ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPE
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    settings: dict[str, Any]
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
     found = session("offsetmgr-switch", master="local[2]", **settings)
     yield found

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+from functools import partial
 
 import pytest
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +50,7 @@ def offsets_in(store: MemoryStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
-def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mirror:
+def mirror_of(source: MemoryStore, target: MemoryStore, **options: Any) -> Mirror:
     clock = StepClock()
     return Mirror(source, target, PlanOptions(**options), PollingNotifier(clock, 0.5), clock)
 

@@ -240,8 +240,8 @@ def plan(
         to,
         PlanOptions(),
         SystemClock(),
-        logs,
-        partition_map=map_,  # type: ignore[arg-type]
+        logs,  # type: ignore[arg-type]
+        partition_map=map_,
     )
     (group,) = planner.plan(["g"])
     return group.steps
@@ -450,7 +450,7 @@ class TestVerifyWithMap:
     ) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
-        found = check_planned(self.STEP, *sides, 90)
+        found = check_planned(self.STEP, source, target, 90)
 
         assert found[:2] == (status, evidence)
 

@@ -31,6 +31,9 @@ class SetClock:
     def monotonic(self) -> float:
         return self.s
 
+    def sleep(self, seconds: float) -> None:
+        self.s += seconds
+
 
 class RecordedWrites(BarrierStateStore):
     """Records the writes of a leader. Each write succeeds."""

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import struct
 import typing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
@@ -200,7 +200,7 @@ def test_only_the_brokers_of_a_metadata_response_change(version: int) -> None:
     after = response_rewrite.replace_brokers(before, version, part, ours)
     assert struct.unpack_from(">ii", after) == (len(after) - 4, 77)
     at = 9 if version >= response_rewrite.FLEXIBLE else 8
-    schema = load_response_schema(3, version)
+    schema: Any = load_response_schema(3, version)
     old, _ = entity_reader(schema)(before, at)
     new, end = entity_reader(schema)(after, at)
     assert (end if end == len(after) else end + at) == len(after)

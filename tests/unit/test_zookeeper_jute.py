@@ -16,6 +16,7 @@ from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,
     SetData,
+    TransactionOperation,
     TransactionRequest,
     encode_operation,
     failed_operation,
