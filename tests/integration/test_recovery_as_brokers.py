@@ -158,7 +158,7 @@ def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegmen
     at_risk = unflushed(directory, segments_in(directory))
     file = at_risk[-1].log
     # The consumers' view of transactions depends on every marker.
-    kinds = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
+    kinds: tuple[str, ...] = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
     if len(at_risk) > 1 and chance.random() < 0.25:
         file, kinds = at_risk[-2].log, ("cut", "hole", "torn", "zeros", "junk")
     data = file.read_bytes()

@@ -40,7 +40,7 @@ def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, vers
 
 
 def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(relay41: RunningRelay) -> None:
-    async def found() -> list[tuple[int, int]]:
+    async def found() -> list[tuple[int, int, int, int]]:
         connection = await connect(relay41)
         coordinators = []
         for version in range(7):

@@ -319,9 +319,9 @@ def test_diff_and_copy_on_the_command_line(
     options: tuple[list[str], ...] = ([], ["--execute"])
     for more, expected in zip(options, ("0 would be written", "0 written, 1 unchanged, 1 failed"), strict=True):
         assert run(["spark", "copy", *sides, *some, *more]) == 1
-        captured = capsys.readouterr().err
-        assert done in captured
-        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in captured
+        printed = capsys.readouterr().err
+        assert expected in printed
+        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in printed
     # A misspelt group fails the command, too.
     for command in ("copy", "diff"):
         assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1

@@ -112,8 +112,8 @@ def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetiti
         wait_for(lambda: committer.state.commits > 0, "the job commits")
         for mode in ROUND:
             commits, count = committer.state.commits, len(consumed)
-            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")
-            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")
+            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")  # type: ignore[misc]
+            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")  # type: ignore[misc]
             assert (switch(job_group, mode), switch(old_group, mode)) == (1, 1)
         ended.set()
         threads[0].join()

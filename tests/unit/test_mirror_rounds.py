@@ -135,7 +135,7 @@ def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirro
     source, target = UnreliableStore("a"), MemoryStore("b")
     set_offsets(source, "g", p0=5)
     mirror = mirror_of(source, target)
-    mirror.notifier = UnreliableNotifier(mirror.clock, lambda: source.unreachable)
+    mirror.notifier = UnreliableNotifier(cast(StepClock, mirror.clock), lambda: source.unreachable)
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 

@@ -448,7 +448,7 @@ class TestVerifyWithMap:
     def test_a_byte_position_is_compared_with_the_one_in_the_plan(
         self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence
     ) -> None:
-        sides = (None if n is None else Committed(n) for n in (there, here))
+        source, target = (None if n is None else Committed(n) for n in (there, here))
 
         found = check_planned(self.STEP, source, target, 90)
 

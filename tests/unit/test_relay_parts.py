@@ -223,7 +223,7 @@ def request(api_key: int, version: int, message: dict[str, Any]) -> ApiRequest:
 
 
 MEMBER_FIELDS = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
-OTHER_FIELDS = {
+OTHER_FIELDS: dict[int, dict[str, Any]] = {
     ApiKey.JOIN_GROUP: {
         "session_timeout": 45_000, "rebalance_timeout": 1, "protocol_type": "consumer", "protocols": [], "reason": None
     },
@@ -250,7 +250,7 @@ def test_group_requests_are_read_in_every_version(key: int, version: int) -> Non
 def test_error_responses_can_be_decoded_in_every_version(key: int, version: int) -> None:
     group_request = request(key, version, {**MEMBER_FIELDS, **OTHER_FIELDS[key]})
     body = group_requests.error_response(group_request, 16, "m" * 200)
-    answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
+    answer, _ = entity_reader(cast(Any, load_response_schema(key, version)))(body, 0)
     assert answer.error_code == 16
     if key == ApiKey.JOIN_GROUP:
         assert (answer.member_id, answer.generation_id, answer.members) == ("m" * 200, -1, ())

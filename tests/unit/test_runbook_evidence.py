@@ -81,7 +81,7 @@ def series(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end
 def assessment(observations: list[Observation], phase: CommitMode, **rules: bool) -> tuple[bool, Confidence, bool]:
     report = assess_phase(
         GroupHistory(observations), phase, baseline=BASELINE, rules=EvidenceThresholds(**rules, quiet_ms=2000)
-    )  # type: ignore[arg-type]
+    )
     (partition,) = report.partitions
     assert report.passed is partition.ok
     return partition.ok, partition.confidence, partition.final
@@ -325,7 +325,7 @@ def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
 def members_of(observations: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
     return assess_phase(
         GroupHistory(observations), DUAL, baseline=baseline, rules=EvidenceThresholds(**rules, quiet_ms=2000)
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:

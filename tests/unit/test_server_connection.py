@@ -66,7 +66,11 @@ def block_commits(listening: MemoryListener) -> Callable[[], None]:
         return asyncio.Event()
 
     event = listening.backend.commits_allowed = listening.run(make())
-    return lambda: listening.loop.call_soon_threadsafe(event.set) and None
+
+    def allow() -> None:
+        listening.loop.call_soon_threadsafe(event.set)
+
+    return allow
 
 
 def fetch_message(group: str) -> dict[str, Any]:
