@@ -45,9 +45,9 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 T = TypeVar("T")
 
 # confluent-kafka declares no types for these.
-_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
-_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
-_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec
+_ConfigResource: Final[Any] = ck_admin.ConfigResource
+_ResourceType: Final[Any] = ck_admin.ResourceType
 
 _POLL_INTERVAL_S: Final = 0.05
 RETRY_BACKOFF: Final = Backoff.fixed(0.1)
