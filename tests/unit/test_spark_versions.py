@@ -55,9 +55,9 @@ def test_everything_that_needs_spark_rejects_an_unsupported_version_at_its_start
 
 
 @pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("module", ["data_source", "log_source", "segment_source", "table_session"])
+@pytest.mark.parametrize("module", ["data_source", "log_source", "segment_source", "table_registration"])
 def test_a_table_cannot_be_imported_with_an_unsupported_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("data_source_api", "data_source", "log_source", "segment_source", "table_session"):
+    for name in ("data_source_api", "data_source", "log_source", "segment_source", "table_registration"):
         monkeypatch.delitem(sys.modules, f"offsetmgr.spark.{name}", raising=False)
     with pytest.raises(SparkError, match=WHY):
         importlib.import_module(f"offsetmgr.spark.{module}")
