@@ -41,7 +41,16 @@ def test_a_schedule_that_makes_no_sense_is_refused(first: int, length: int) -> N
         PeriodSchedule(first, length)
 
 
+@pytest.mark.parametrize(
+    ("time_ms", "begins"),
+    [(950, False), (1_030, True), (1_031, False), (1_129, False), (1_130, True), (2_030, True), (930, False)],
+)
+def test_a_period_begins_at_the_first_time_and_after_each_length(time_ms: int, begins: bool) -> None:
+    assert PeriodSchedule(first_ms=1_030, length_ms=100).begins_at(time_ms) is begins
+
+
 def test_times_are_of_64_bits_and_a_period_beyond_them_is_refused() -> None:
+    assert PeriodSchedule(MAX_TIME_MS - 5, 5).period(0).end_ms == MAX_TIME_MS
     late = PeriodSchedule(MAX_TIME_MS - 10, 5)
     assert late.period(1).end_ms == MAX_TIME_MS
     with pytest.raises(UsageError):
