@@ -88,6 +88,13 @@ def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before()
     assert check_report(open_, finished, B0, 4) is ReportStatus.LATE
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_first_periods_are_accepted_from_a_partition_that_has_not_finished_any(number: int) -> None:
+    open_ = OpenPeriod(HOURLY.period(number), frozenset({A0}))
+    assert check_report(open_, {}, A0, number) is ReportStatus.ACCEPTED
+    assert lagging_partitions(open_, {}) == [A0]
+
+
 def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A1, A0, B0}))
     assert lagging_partitions(open_, {A0: 5, A1: 4}) == [A1, B0]

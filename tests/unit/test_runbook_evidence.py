@@ -22,6 +22,7 @@ from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport, assess_phase, infer_phase
 from offsetmgr.migration.precheck import reject_offset_jump
 
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA
 START_MS = 1_700_000_000_000
 OLD = RegisteredMember("g_h1-1699999999999-aaaaaaaa", "h1", START_MS - 5000, czxid=1, session=1, topics=("t",))
@@ -301,6 +302,24 @@ def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() ->
     ).passed
 
 
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka", "end", "unchanged_ms"),
+    [
+        ((10, 1), 10, 12, 3000),
+        ((11, 2), 10, 12, 2000),
+        ((10, 2), 10, 12, 2000),  # the same offset, written again
+        ((10, 1), 11, 12, 2000),
+        ((10, 1), 10, 13, 2000),
+    ],
+)
+def test_a_change_in_either_store_or_of_the_log_begins_the_quiet_time_again(
+    zookeeper: tuple[int, int], kafka: int, end: int, unchanged_ms: int
+) -> None:
+    later = [look(n, zookeeper={0: zookeeper}, kafka={0: kafka}, ends={0: end}) for n in (1, 2, 3)]
+    history = GroupHistory([look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 12}), *later])
+    assert history.partitions[T0].unchanged_ms == unchanged_ms
+
+
 def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
     looks = idle((10, 1), 10, end=25)
     assert verdict(looks, DUAL, accept_idle=True) == PENDING
@@ -313,7 +332,6 @@ def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
 
 # --- the whole evidence of a partition -----------------------------------------------------------
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MESSAGE = "send a message to this partition: its commit shows the phase"
 ANOTHER_CLIENT = "stop the other client, then check again"
 
