@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MUTMUT = "mutmut==3.8.1"
 TABLE = {
-    "unit/test_shard_* unit/test_expiration unit/test_commit_checks stateful/test_shard_*": (
+    "unit/test_shard_[cefr]* unit/test_expiration unit/test_commit_checks stateful/test_shard_scenarios": (
         "manager/shard manager/offset_table manager/commit_checks|manager/conditions manager/expiration"
     ),
     "unit/test_reverse_plan unit/test_plan_* unit/test_migration_core unit/test_partition_map": "migration/plan",
@@ -59,7 +59,7 @@ SETTINGS = {
     "source_paths": ["offsetmgr"],
     "also_copy": ["docs", "schemas", "scripts", "README.md"],
     "do_not_mutate_patterns": [r"raise [A-Z]", r"\"[^\"]* [^\"]* [^\"]*\"", r"\b(log|logger|_log)\."],  # texts
-    "pytest_add_cli_args": ["-p", "mutation_profile", "-p", "no:cacheprovider", "-m", "not servers and not soak"],
+    "pytest_add_cli_args": ["-p", "mutation_profile", "-p", "no:cacheprovider", "-k", "not 25000"],
     "timeout_constant": 2.0,
     "timeout_multiplier": 5.0,
     "track_dependencies": False,

@@ -5,12 +5,15 @@ What broker 3.9.1 does was tried on it; tests that say so expect the same.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.manager.protocol_values import FetchRequest
+from offsetmgr.manager.protocol_values import DeleteResponse, FetchRequest
+from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey
 
@@ -69,10 +72,14 @@ class TestDeleting:
 
     def test_refusals(self, shard: Shard) -> None:
         """As broker 3.9.1: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
-        assert shard.delete_offsets("", [("t", [0])]).response.error == ErrorCode.INVALID_GROUP_ID
-        assert shard.delete_offsets("g", [("t", [0])]).response.error == ErrorCode.GROUP_ID_NOT_FOUND
-        assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
-        assert shard.delete_group("").response == ErrorCode.GROUP_ID_NOT_FOUND
+
+        def refused(response: Any) -> CoordinatorResult[Any]:
+            return CoordinatorResult(response, (), ())
+
+        assert shard.delete_offsets("", [("t", [0])]) == refused(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
+        assert shard.delete_offsets("g", [("t", [0])]) == refused(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
+        assert shard.delete_group("g") == refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        assert shard.delete_group("") == refused(ErrorCode.GROUP_ID_NOT_FOUND)
 
     def test_with_its_last_offset_a_group_is_gone(self, shard: Shard) -> None:
         """As broker 3.9.1."""
