@@ -74,6 +74,15 @@ def test_values(offset: int, epoch: int, metadata: str, time: int, expiry: int |
     assert form.decode_value(written("offset-value", datum)) == OffsetValue(offset, known, metadata, time, expiry)
 
 
+@pytest.mark.parametrize("bits", range(5, 63))
+def test_offsets_at_the_edges_of_each_encoded_length_are_read(bits: int) -> None:
+    """A byte of an encoded number holds seven bits, so its lowest value with a byte after it is 0x80."""
+    for offset in {sign * ((1 << bits) + step) for sign in (1, -1) for step in (-1, 0, 1)}:
+        for epoch, metadata in ((-1, ""), (0, "m" * 63), (63, "m" * 64), (64, "m" * 128)):
+            ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], 1_700_000_000_000, None)
+            assert form.read_offset(value) == (offset, epoch, metadata)
+
+
 @given(INT64)
 def test_group_values(last_active: int) -> None:
     _, value = form.encode_group("g", GroupValue(last_active))
