@@ -3,12 +3,11 @@
 mutmut changes one expression of a function (a comparison, a constant, an argument) and runs the tests that call the
 function. A mutant is killed if a test fails or exceeds its time limit; otherwise it survives. The mutants of a module
 are a sample with a fixed seed, so that two commits can be compared. mutmut does not change functions with decorators.
+Each run installs mutmut into a temporary environment. A run takes about 15 minutes, so scripts/test does not include it.
 
   scripts/mutation                       the working tree, 60 mutants of each module
   scripts/mutation COMMIT --sample 200   another commit, more mutants
   scripts/mutation --only period --show  the modules with "period" in their names, and the change of each survivor
-
-Each run installs mutmut into a temporary environment. It takes too long for scripts/test: about 10 minutes.
 """
 
 import argparse
@@ -26,29 +25,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MUTMUT = "mutmut==3.8.1"
 TABLE = {
-    "unit/test_shard_[cefr]* unit/test_expiration unit/test_commit_checks stateful/test_shard_scenarios": (
-        "manager/shard manager/offset_table manager/commit_checks|manager/conditions manager/expiration"
-    ),
+    "unit/test_shard_[cefr]* unit/test_expiration unit/test_commit_checks stateful/test_shard_scenarios": "manager/"
+    "shard manager/offset_table manager/commit_checks|manager/conditions manager/expiration",
     "unit/test_reverse_plan unit/test_plan_* unit/test_migration_core unit/test_partition_map": "migration/plan",
     "unit/test_runbook_evidence unit/test_member_fence unit/test_bounce_waits": "migration/evidence "
     "migration/phase_inference migration/ownership_history",
     "unit/test_evaluation unit/test_compared_writes contract/test_snap*": "core/evaluation|stores/conditional_edit",
     "unit/test_everyday_plans unit/test_execute": "groups/edit_plan",
-    "unit/test_assignors unit/test_rebalance_preview": (
-        "zookeeper/groups/assignors/base zookeeper/groups/assignors/range_assignor "
-        "zookeeper/groups/assignors/round_robin_assignor zookeeper/groups/assignors/clustered_assignor"
-    ),
+    "unit/test_assignors unit/test_rebalance_preview": "zookeeper/groups/assignors/base "
+    "zookeeper/groups/assignors/range_assignor zookeeper/groups/assignors/round_robin_assignor "
+    "zookeeper/groups/assignors/clustered_assignor",
     "unit/test_period_* stateful/test_period_model": "period/barrier period/schedule period/leader_decision",
-    "unit/test_kafka_records unit/test_avro_records unit/test_record_formats unit/test_segment_offsets": (
-        "records/kafka records/kafka_fields records/avro records/avro_fields"
-    ),
+    "unit/test_kafka_records unit/test_avro_records unit/test_record_formats unit/test_segment_offsets": "records/"
+    "kafka records/kafka_fields records/avro records/avro_fields",
 }
 """The test files with the modules that they cover. The name after ``|`` is that of the module in older commits."""
 
 PLUGIN = """
 import hypothesis, pytest, _pytest.python
-escape = _pytest.python._ascii_escaped_by_config
-# pytest escapes the ids of parameters again each time that a process collects them, and mutmut passes the first ids.
+escape = _pytest.python._ascii_escaped_by_config  # it escapes ids again in each collection
 _pytest.python._ascii_escaped_by_config = lambda value, config: escape(value, config).replace(chr(92), "/")
 @pytest.hookimpl(trylast=True)
 def pytest_configure():
@@ -112,8 +107,8 @@ def exit_codes(tree: Path, module: Path) -> dict[str, int | None]:
     return json.loads((tree / f"mutants/{module}.meta").read_text(encoding="utf-8"))["exit_code_by_key"]
 
 
-def main() -> int:
-    """Runs the mutants and prints the table. Returns the exit code."""
+def main() -> None:
+    """Runs the mutants and prints the table."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("commit", nargs="?", default="")
     parser.add_argument("--sample", type=int, default=60, help="mutants of each module (default: %(default)s)")
@@ -148,8 +143,7 @@ def main() -> int:
             survivors += left
         for one in survivors if options.show else []:
             subprocess.run([mutmut, "show", one], cwd=tree, check=False)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
