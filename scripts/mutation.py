@@ -3,7 +3,7 @@
 mutmut changes one expression of a function (a comparison, a constant, an argument) and runs the tests that call the
 function. A mutant is killed if a test fails or exceeds its time limit; otherwise it survives. The mutants of a module
 are a sample with a fixed seed, so that two commits can be compared. mutmut does not change functions with decorators.
-Each run installs mutmut into a temporary environment. A run takes about 15 minutes, so scripts/test does not include it.
+Each run installs mutmut into a temporary environment. A run takes about 15 minutes, so scripts/test does not run it.
 
   scripts/mutation                       the working tree, 60 mutants of each module
   scripts/mutation COMMIT --sample 200   another commit, more mutants

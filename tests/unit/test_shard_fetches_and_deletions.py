@@ -89,6 +89,17 @@ class TestDeleting:
         assert not shard.has_group("g")
         assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
 
+    @pytest.mark.parametrize(
+        ("partitions", "with_record"), [([0], False), ([1, 9], False), ([0, 1], True), ([0, 1, 9], True)]
+    )
+    def test_the_last_offset_takes_the_group_s_record_with_it(
+        self, shard: Shard, partitions: list[int], with_record: bool
+    ) -> None:
+        acknowledge(shard, shard.commit(committing("g", p0=1, p1=2)._replace(generation=1), NOW))
+        records = shard.delete_offsets("g", [("t", partitions)]).records
+
+        assert ((b"g|g", None) in records) is with_record
+
     def test_a_group(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         committed(shard, "g", topic="u", p3=1)
