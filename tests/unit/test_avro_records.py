@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
 from offsetmgr.core.errors import CorruptData
+from offsetmgr.records import avro
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
@@ -72,6 +74,31 @@ def test_values(offset: int, epoch: int, metadata: str, time: int, expiry: int |
     assert value == written("offset-value", datum)
     assert read("offset-value", value) == datum
     assert form.decode_value(written("offset-value", datum)) == OffsetValue(offset, known, metadata, time, expiry)
+
+
+@pytest.mark.parametrize("bits", range(5, 63))
+def test_offsets_at_the_edges_of_each_encoded_length_are_read(bits: int) -> None:
+    """A byte of an encoded number holds seven bits, so its lowest value with a byte after it is 0x80."""
+    for offset in {sign * ((1 << bits) + step) for sign in (1, -1) for step in (-1, 0, 1)}:
+        for epoch, metadata in ((-1, ""), (0, "m" * 63), (63, "m" * 64), (64, "m" * 128)):
+            ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], 1_700_000_000_000, None)
+            assert form.read_offset(value) == (offset, epoch, metadata)
+
+
+def test_usual_keys_and_values_are_read_without_the_general_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general reader takes several times as long. It is the way to an error, and to values that are not usual."""
+
+    def slow(*_: object) -> None:
+        raise AssertionError("read by the general reader")
+
+    monkeypatch.setattr(avro, "_split_slowly", slow)
+    monkeypatch.setattr(AvroRecordFormat, "_read_offset_slowly", slow)
+    for group, topic in product(("", "g", "g" * 63, "g" * 64, "g" * 255), ("t", "t" * 63, "t" * 64, "t" * 249)):
+        prefix = form.offset_prefix(group, topic)
+        assert form.split(prefix + form.partition_suffix(7)) == (prefix, 7)
+    for offset, epoch, length in product((0, 63, 64, 8191, 8192, 1 << 40), (-1, 0, 63), (0, 1, 63, 64, 200)):
+        ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, "m" * length)], 1_700_000_000_000, None)
+        assert form.read_offset(value) == (offset, epoch, "m" * length)
 
 
 @given(INT64)
