@@ -61,6 +61,11 @@ class ToTime:
 
     timestamp_ms: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.timestamp_ms < 2**63:  # brokers use negative numbers for other positions
+            why = f"{self.timestamp_ms} is not a number of milliseconds since 1970"
+            raise UsageError("reset to a time", why, "ToEarliest goes to the log's start, ToLatest to its end")
+
 
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
