@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from offsetmgr import (
     CommitMode,
     Committed,
     ConnectionConfig,
+    KafkaCluster,
     Migration,
     MigrationConfig,
     OffsetAdmin,
@@ -25,6 +28,7 @@ from offsetmgr import (
     errors,
     open_store,
 )
+from offsetmgr.period import PeriodCoordinator, PeriodSchedule
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import OperationState, SetData
@@ -263,3 +267,42 @@ def test_a_file_is_migrated_only_where_the_target_is_behind(servers: Servers, tm
     source = f"file:{tmp_path / 'saved.avro'}"
     with Migration.plan(source, servers.kafka, tmp_path / "file.plan", config=config) as planned:
         assert (planned.summary.writes, planned.summary.refused) == (0, 1)
+
+
+# --- threads (docs/reference/api.md) ---------------------------------------------------------------
+
+
+def test_several_threads_use_one_cluster(servers: Servers) -> None:
+    with KafkaCluster(servers.brokers) as cluster, ThreadPoolExecutor(8) as pool:
+        ranges = list(pool.map(lambda _: cluster.log_ranges([servers.tp])[servers.tp], range(40)))
+        assert set(ranges) == {(0, 5)}
+
+
+def test_several_admins_work_at_the_same_time_in_threads_of_an_asynchronous_program(servers: Servers) -> None:
+    def edit(number: int) -> bool:
+        with OffsetAdmin(servers.kafka) as admin:
+            return admin.plan_set(f"{servers.group}-{number}", {servers.tp: number}, create=True).execute().ok
+
+    async def program() -> list[bool]:
+        return await asyncio.gather(*(asyncio.to_thread(edit, number) for number in range(6)))
+
+    assert asyncio.run(program()) == [True] * 6
+    assert [servers.offset(servers.kafka, f"{servers.group}-{number}") for number in range(6)] == list(range(6))
+
+
+def test_several_threads_use_one_period_coordinator(servers: Servers) -> None:
+    partitions = [TopicPartition(servers.topic, number) for number in range(4)]
+    connect = servers.zookeeper.removeprefix("zookeeper://")
+    schedule = PeriodSchedule(first_ms=0, length_ms=1_000)
+    member = PeriodCoordinator(connect, "/periods", "worker", schedule, lambda: partitions, owned=partitions)
+    with member, ThreadPoolExecutor(4) as pool:
+
+        def work(tp: TopicPartition) -> list[int]:
+            numbers = []
+            for number in range(5):
+                assert member.check_limit(number * 1_000, tp)
+                member.finished([tp], number)
+                numbers.append(member.wait(number, timeout_s=30).number)
+            return numbers
+
+        assert list(pool.map(work, partitions)) == [[1, 2, 3, 4, 5]] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from offsetmgr import (
     errors,
 )
 from offsetmgr.api.arguments import require_scenario
+from offsetmgr.groups.before_images import default_image_path
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -186,3 +188,10 @@ def test_a_snapshot_file_as_source_refuses_targets_that_are_ahead() -> None:
     assert PlanOptions().for_source("file:a.avro").if_ahead is AheadPolicy.REFUSE
     assert PlanOptions().for_source("zookeeper://h1:2181").if_ahead is AheadPolicy.KEEP
     assert PlanOptions(AheadPolicy.KEEP).for_source("file:a.avro").if_ahead is AheadPolicy.KEEP
+
+
+def test_edits_in_the_same_millisecond_have_different_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: default_image_path("offsets set"), range(200)))
+    assert len(paths) == 200
