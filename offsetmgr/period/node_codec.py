@@ -21,7 +21,11 @@ RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive."""
+    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive.
+
+    >>> OffsetRange(10, 25).end - OffsetRange(10, 25).first
+    15
+    """
 
     first: int
     end: int

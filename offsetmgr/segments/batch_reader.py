@@ -50,6 +50,9 @@ class Record(NamedTuple):
 
     ``timestamp`` is in milliseconds since 1970, and None if the format has no timestamps or the producer set none.
     ``log_append_time`` is True if the broker set the timestamp. In compacted topics a null ``value`` is a tombstone.
+
+    >>> Record(42, 1_700_000_000_000, b"key", b"value").headers
+    ()
     """
 
     offset: int
@@ -88,6 +91,16 @@ def batches(
     If a batch is invalid, yields all batches before the invalid batch and then raises an error: `CorruptData` if the
     checksum or the structure of the invalid batch is wrong, `LimitExceeded` if the batch is over the limit, or
     `UnknownVersion` if the format of the batch is unknown.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Partition
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0") as log:
+    ...         done = log.append([Record(0, None, None, b"first"), Record(0, None, None, b"second")])
+    ...     piece = Partition(Path(parent) / "orders-0").read(0, size=1_000)
+    >>> [record.value for batch in batches(piece.data) for record in batch.records] if piece else []
+    [b'first', b'second']
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:

@@ -323,8 +323,8 @@ def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() ->
 def test_a_change_in_either_store_or_of_the_log_begins_the_quiet_time_again(
     zookeeper: tuple[int, int], kafka: int, end: int, unchanged_ms: int
 ) -> None:
-    later = [look(n, zookeeper={0: zookeeper}, kafka={0: kafka}, ends={0: end}) for n in (1, 2, 3)]
-    history = GroupHistory([look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 12}), *later])
+    later = [observation(n, zookeeper={0: zookeeper}, kafka={0: kafka}, ends={0: end}) for n in (1, 2, 3)]
+    history = GroupHistory([observation(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 12}), *later])
     assert history.partitions[T0].unchanged_ms == unchanged_ms
 
 
@@ -345,10 +345,10 @@ ANOTHER_CLIENT = "stop the other client, then check again"
 
 
 @pytest.mark.parametrize(
-    ("looks", "phase", "ok", "known", "final", "why", "remedy", "offsets"),
+    ("observations", "phase", "ok", "known", "final", "why", "remedy", "offsets"),
     [
         pytest.param(
-            one([(10, 1), (14, 2)], [10, 14]),
+            series([(10, 1), (14, 2)], [10, 14]),
             *(DUAL, True, Confidence.SEEN, True),
             "commits to both: Kafka 10 -> 14 at 22:13:22.000; ZooKeeper 10 -> 14 (version 1 -> 2) at 22:13:22.000",
             "",
@@ -356,7 +356,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="proof",
         ),
         pytest.param(
-            one([None, (0, 1)], [None, None]),
+            series([None, (0, 1)], [None, None]),
             *(DUAL, False, Confidence.SEEN, True),
             "commits to ZooKeeper alone: ZooKeeper no offset -> 0 (version none -> 1) at 22:13:22.000, Kafka"
             " read afterwards: no offset",
@@ -365,7 +365,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="proof-of-another-phase",
         ),
         pytest.param(
-            one([(10, 1), (14, 2)], [30, 30]),
+            series([(10, 1), (14, 2)], [30, 30]),
             *(KAFKA, False, Confidence.SEEN, True),
             "still commits to ZooKeeper (dual, or not bounced): 10 -> 14 (version 1 -> 2) at 22:13:22.000",
             "",
@@ -373,7 +373,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="a-commit-that-phase-kafka-excludes",
         ),
         pytest.param(
-            one([(30, 1)] * 2, [10, 20]),
+            series([(30, 1)] * 2, [10, 20]),
             *(ZOOKEEPER, False, Confidence.SEEN, True),
             "still commits to Kafka (dual, or not bounced): 10 -> 20 at 22:13:22.000",
             "",
@@ -381,7 +381,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="a-commit-that-phase-zookeeper-excludes",
         ),
         pytest.param(
-            one([(10, 1), (14, 2), (14, 2)], [10, 10, 14]),
+            series([(10, 1), (14, 2), (14, 2)], [10, 10, 14]),
             *(DUAL, False, Confidence.UNKNOWN, True),
             "ZooKeeper 10 -> 14 (version 1 -> 2) at 22:13:22.000, Kafka read afterwards: 10; then the other store"
             " changed too, so another client (a mirror?) writes there",
@@ -398,7 +398,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="waiting-messages",
         ),
         pytest.param(
-            one([(10, 1)] * 2, [10] * 2, end=10),
+            series([(10, 1)] * 2, [10] * 2, end=10),
             *(ZOOKEEPER, False, Confidence.UNKNOWN, False),
             "idle for too short a time; ZooKeeper 10, Kafka 10, log end 10, no change for 1.0 s",
             MESSAGE,
@@ -415,7 +415,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             id="idle-and-behind",
         ),
         pytest.param(
-            [look(0, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={})],
+            [observation(0, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={})],
             *(DUAL, False, Confidence.UNKNOWN, False),
             "no owner, or the owner is changing",
             "wait until the group has rebalanced",
@@ -425,7 +425,7 @@ ANOTHER_CLIENT = "stop the other client, then check again"
     ],
 )
 def test_the_evidence_has_the_reason_the_offsets_and_the_remedy(
-    looks: list[Observation],
+    observations: list[Observation],
     phase: CommitMode,
     ok: bool,
     known: Confidence,
@@ -434,16 +434,16 @@ def test_the_evidence_has_the_reason_the_offsets_and_the_remedy(
     remedy: str,
     offsets: tuple[int | None, int | None, int | None],
 ) -> None:
-    report = assess_phase(GroupHistory(looks), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
+    report = assess_phase(GroupHistory(observations), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
 
-    member = NEW.id if looks[0].owners else None
+    member = NEW.id if observations[0].owners else None
     assert report.partitions == (PartitionEvidence(T0, member, ok, known, why, remedy, final, *offsets),)
 
 
 def test_equal_offsets_of_an_idle_partition_need_no_copy() -> None:
-    looks = idle((10, 1), 10)
+    observations = idle((10, 1), 10)
     rules = EvidenceThresholds(accept_idle=True, catch_up_later=True, quiet_ms=2000)
-    (partition,) = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE, rules=rules).partitions
+    (partition,) = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE, rules=rules).partitions
     assert partition.why.startswith("no traffic, both stores hold the same; ")
 
 
@@ -477,7 +477,7 @@ SPARE = (
 
 @pytest.mark.parametrize(
     ("first", "second", "accept_spare", "expected"),
-    [  # two looks, each with the offsets of t-0 and t-1 in ZooKeeper and in Kafka; the logs end at 14 and 10
+    [  # two observations, each with the offsets of t-0 and t-1 in ZooKeeper and in Kafka; the logs end at 14 and 10
         pytest.param(
             [(10, 9), (10, 10)],
             [(14, 9), (10, 10)],
@@ -546,8 +546,8 @@ SPARE = (
 def test_the_evidence_about_a_member_has_the_reason_and_the_remedy(
     first: list[tuple[int, int]], second: list[tuple[int, int]], accept_spare: bool, expected: MemberEvidence
 ) -> None:
-    looks = [
-        look(
+    observations = [
+        observation(
             n,
             zookeeper={at: zookeeper for at, (zookeeper, _) in enumerate(offsets)},
             kafka={at: kafka for at, (_, kafka) in enumerate(offsets)},
@@ -555,7 +555,7 @@ def test_the_evidence_about_a_member_has_the_reason_and_the_remedy(
         )
         for n, offsets in enumerate([first, second])
     ]
-    report = members_of(looks, BASELINE, accept_spare=accept_spare)
+    report = members_of(observations, BASELINE, accept_spare=accept_spare)
 
     assert report.members == (expected,)
     assert (report.began_ms, report.ended_ms) == (START_MS + 1000, START_MS + 2000)
