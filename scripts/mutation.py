@@ -83,7 +83,10 @@ def prepare(tree: Path, commit: str, only: str) -> dict[str, Path]:
             found = [path for one in name.split("|") if (path := tree / "offsetmgr" / f"{one}.py").exists()]
             modules |= {name.split("|")[0]: path.relative_to(tree) for path in found[:1]}
             tests |= {str(path.relative_to(tree)) for one in patterns.split() for path in tree.glob(f"tests/{one}.py")}
-    selected = {"only_mutate": list(map(str, modules.values())), "pytest_add_cli_args_test_selection": sorted(tests)}
+    selected: dict[str, object] = {
+        "only_mutate": list(map(str, modules.values())),
+        "pytest_add_cli_args_test_selection": sorted(tests),
+    }
     selected |= SETTINGS
     with (tree / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.writelines(["\n[tool.mutmut]\n", *(f"{key} = {json.dumps(value)}\n" for key, value in selected.items())])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from sameclusters import join_cluster
+from same_cluster import join_cluster
 
 from offsetmgr import (
     CommitMode,

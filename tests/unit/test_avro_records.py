@@ -82,6 +82,7 @@ def test_offsets_at_the_edges_of_each_encoded_length_are_read(bits: int) -> None
     for offset in {sign * ((1 << bits) + step) for sign in (1, -1) for step in (-1, 0, 1)}:
         for epoch, metadata in ((-1, ""), (0, "m" * 63), (63, "m" * 64), (64, "m" * 128)):
             ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], 1_700_000_000_000, None)
+            assert value is not None
             assert form.read_offset(value) == (offset, epoch, metadata)
 
 
@@ -98,6 +99,7 @@ def test_usual_keys_and_values_are_read_without_the_general_reader(monkeypatch: 
         assert form.split(prefix + form.partition_suffix(7)) == (prefix, 7)
     for offset, epoch, length in product((0, 63, 64, 8191, 8192, 1 << 40), (-1, 0, 63), (0, 1, 63, 64, 200)):
         ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, "m" * length)], 1_700_000_000_000, None)
+        assert value is not None
         assert form.read_offset(value) == (offset, epoch, "m" * length)
 
 

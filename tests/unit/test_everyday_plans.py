@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -375,7 +376,7 @@ def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(
         return files[-1]
 
     monkeypatch.setattr(edit_plans, "MAX_CHANGES_IN_MEMORY", 3)
-    monkeypatch.setattr(edit_plans.tempfile, "TemporaryFile", temporary_file)
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
     sizes = []
     with EditPlan() as plan:
         for n in range(8):

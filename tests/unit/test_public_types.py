@@ -20,9 +20,9 @@ from offsetmgr.consumer import SimpelConsumer
 from offsetmgr.period import PeriodCordinator
 from offsetmgr.results import GroupLags
 from offsetmgr.segments import Partitions
-from offsetmgr.spark import sesion
+from offsetmgr.spark import session_
 import offsetmgr.spark
-offsetmgr.spark.sesion("shop")
+offsetmgr.spark.session_("shop")
 """
 
 ANNOTATED = """
@@ -52,7 +52,7 @@ def run(migration: Migration) -> tuple[Report, RollbackReport]:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What mypy prints about a user's project: the programs in scripts/examples, the examples of the docstrings, and
+    """The output of mypy for a user's project: the programs in scripts/examples, the examples of the docstrings, and
     two programs of this module. The project has only the installed package, with its ``py.typed``."""
     project = tmp_path_factory.mktemp("project")
     for path in EXAMPLES.glob("*.py"):
@@ -84,6 +84,6 @@ def test_mypy_strict_passes_on_every_example(checked: str) -> None:
 
 
 def test_a_misspelled_import_is_an_error(checked: str) -> None:
-    for name in ("OfsetAdmin", "SimpelConsumer", "PeriodCordinator", "GroupLags", "Partitions", "sesion"):
+    for name in ("OfsetAdmin", "SimpelConsumer", "PeriodCordinator", "GroupLags", "Partitions", "session_"):
         assert f'has no attribute "{name}"' in checked
-    assert checked.count("sesion") == 2
+    assert checked.count("session_") == 2
