@@ -216,7 +216,7 @@ class TestConditions:
     ) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=5, p1=6)._replace(generation=1), NOW))
         conditions = {("t", 0): 5, ("t", 1): 6}
-        prepared = shard.commit(committing("g", "t", **new_offsets)._replace(expected=conditions), NOW)
+        prepared = shard.commit(committing("g", topic="t", **new_offsets)._replace(expected=conditions), NOW)
 
         assert [key for key, value in prepared.records if value is None] == [
             f"o|g|t|{name[1:]}".encode() for name, offset in new_offsets.items() if offset == -1
