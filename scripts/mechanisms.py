@@ -48,6 +48,20 @@ def sleeping_retries(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
+def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module imports one of these packages or a module of them."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+            if any(f"{name}.".startswith(f"{package}.") for name in names for package in packages):
+                yield node.lineno
+
+    return found
+
+
 def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module defines a function of one of these names."""
 
@@ -91,8 +105,10 @@ def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
 
 def member_requests(tree: ast.Module) -> Iterator[int]:
     """The lines that create a request with which a client joins a group, remains in it or leaves it."""
-    for name in ("JoinGroupRequest", "SyncGroupRequest", "HeartbeatRequest", "LeaveGroupRequest"):
-        yield from calls(tree, name)
+    keys = {f"ApiKey.{name}" for name in ("JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Request" and node.args:
+            yield from (node.lineno for key in node.args[:1] if ast.unparse(key) in keys)
 
 
 def plural_endings(tree: ast.Module) -> Iterator[int]:
@@ -183,6 +199,12 @@ MECHANISMS: Final = (
             "segments/log_appender.py": "appends to a file",
             "segments/repair.py": "truncates a file in place",
         },
+    ),
+    Mechanism(
+        "use of the schemas of Kafka's messages",
+        "kafka/protocol/schema_codec.py",
+        imports("kio.schema", "kio.serial", "kio.index"),
+        {},
     ),
 )
 

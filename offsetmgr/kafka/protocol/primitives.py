@@ -128,7 +128,10 @@ class Cursor:
 
     def nullable_count(self, min_item_bytes: int) -> int:
         """Reads the length of an array whose items have at least ``min_item_bytes``. Returns -1 for null."""
-        count = self.varint() - 1 if self.flexible else self.int32()
+        if self.flexible:
+            count = self.varint() - 1
+        else:
+            (count,) = INT32.unpack_from(self.data, self.take(4))
         if count < -1 or count * min_item_bytes > len(self.data) - self.at:
             raise InvalidRequest("message", f"an array of {count} items does not fit in it")
         self.items_left -= count
@@ -138,7 +141,11 @@ class Cursor:
 
     def varint(self) -> int:
         """Reads an unsigned varint of at most 5 bytes."""
-        value, self.at = read_varint(self.data, self.at)
+        at = self.at
+        if at < len(self.data) and (byte := self.data[at]) < 0x80:  # most varints are lengths below 128
+            self.at = at + 1
+            return byte
+        value, self.at = read_varint(self.data, at)
         return value
 
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
@@ -147,9 +154,8 @@ class Cursor:
         For each field, the method moves the cursor to the start of the field's value and calls ``known`` with the tag
         and the size of the field. ``known`` may read the value.
         """
-        if not self.flexible:
+        if not self.flexible or (number := self.varint()) == 0:
             return
-        number = self.varint()
         if number > DECODING.tags:
             raise InvalidRequest("message", f"{number} tagged fields in a structure, allowed are {DECODING.tags}")
         for _ in range(number):
@@ -218,8 +224,17 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str, *, flexible: bool) -> bytes:
-    """Encodes a string that is not null. Characters that UTF-8 cannot encode are replaced by question marks."""
-    data = text.encode("utf-8", "replace")
+    """Encodes a string of a response. Characters that UTF-8 cannot encode are replaced by question marks."""
+    return _with_length(text.encode("utf-8", "replace"), flexible)
+
+
+def request_string(text: str, *, flexible: bool) -> bytes:
+    """Encodes a string of a request. Raises UnicodeEncodeError for characters that UTF-8 cannot encode. If they were
+    replaced, the request would name a different group or topic."""
+    return _with_length(text.encode(), flexible)
+
+
+def _with_length(data: bytes, flexible: bool) -> bytes:
     return (varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
 
 
