@@ -206,6 +206,26 @@ MECHANISMS: Final = (
         imports("kio.schema", "kio.serial", "kio.index"),
         {},
     ),
+    Mechanism(
+        "typed fields of JSON objects",
+        "core/field_reader.py",
+        lambda tree: calls(tree, "loads"),
+        {
+            "config/connection.py": "a TOML file that has only tables of strings",
+            "config/toml_table.py": "parses TOML for a FieldReader",
+            "kafka/client/manager_admin.py": "a response of a manager, which has no fixed fields",
+            "migration/bounce_checkpoint.py": "dataclasses in their plain form",
+            "migration/journal.py": "lines with a checksum, written by this program",
+            "migration/plan_codec.py": "lines of a hashed file, decoded in bulk",
+            "migration/plan_file.py": "the header of a hashed file",
+            "migration/runbook.py": "finds the observation in one of two formats",
+            "sandbox/state.py": "state of the development tool",
+            "server/apis/admin_api.py": "a request without fixed fields",
+            "snapshots/avro.py": "a list in the metadata of an Avro file",
+            "snapshots/json_stream.py": "names the line of each error in a stream of documents",
+            "spark/checkpoint.py": "text that may be of any source; other text is no error",
+        },
+    ),
 )
 
 

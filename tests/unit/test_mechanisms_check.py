@@ -26,6 +26,7 @@ EXEMPTED = {
     "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
     "count with a noun": "ending = '' if one else 's'\n",
     "fsync": "os.fsync(1)\n",
+    "typed fields of JSON objects": "json.loads(data)\n",
 }
 """Mechanism with exemptions -> the source of an exempted module."""
 
@@ -107,6 +108,11 @@ def test_only_the_schema_codec_uses_the_schemas_of_kafkas_messages() -> None:
     (line,) = mechanisms.findings(trees(client="from kio.schema.metadata.v8.response import MetadataResponse"))
     assert line.startswith("offsetmgr/client.py:1: use of the schemas of Kafka's messages outside kafka/protocol/")
     assert list(mechanisms.findings(trees(client="import kio.static"))) == []
+
+
+def test_typed_fields_are_read_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(nodes="def decode(data):\n    return json.loads(data)"))
+    assert line == "offsetmgr/nodes.py:2: typed fields of JSON objects outside core/field_reader.py"
 
 
 def test_an_exception_must_match() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis import given
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
@@ -131,27 +131,27 @@ class TestMapFile:
     @pytest.mark.parametrize(
         ("entries", "why"),
         [
-            ({"0": {"partition": 0, "start": "earliest"}}, "topic 't', '0': is not BROKER-PARTITION"),
-            ({"0-0": {"start": "earliest"}}, "'0-0': \"partition\" is not the number of a partition"),
-            ({"0-0": {"partition": -1, "start": "earliest"}}, "is not the number of a partition"),
-            ({"0-0": {"partition": True, "start": "earliest"}}, "is not the number of a partition"),
+            ({"0": {"partition": 0, "start": "earliest"}}, "its 'topics.t.0' is not BROKER-PARTITION"),
+            ({"0-0": {"start": "earliest"}}, "has no 'topics.t.0-0.partition'"),
+            ({"0-0": {"partition": -1, "start": "earliest"}}, "is not a number between 0 and 2147483647"),
+            ({"0-0": {"partition": True, "start": "earliest"}}, "'topics.t.0-0.partition' is not a number"),
             ({"0-0": {"partition": 0}}, 'needs either "start" or "table"'),
             ({"0-0": {"partition": 0, "start": "latest", "table": [[0, 0]]}}, 'needs either "start" or "table"'),
-            ({"0-0": {"partition": 0, "start": "newest"}}, '"start" must be earliest, latest'),
-            ({"0-0": {"partition": 0, "start": 7}}, '"start" must be earliest, latest'),
-            ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "'noon' is not a time"),
-            ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "is before 1970"),
-            ({"0-0": {"partition": 0, "start": "latest", "between": "floor"}}, '"between" belongs to a "table"'),
-            ({"0-0": {"partition": 0, "begin": "latest"}}, "unknown key 'begin'"),
-            ({"0-0": {"partition": 0, "table": []}}, '"table" is not a list'),
-            ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 of the table is not [byte position, offset]"),
-            ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 of the table is not [byte position, offset]"),
-            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 of the table is out of order"),
-            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 of the table is out of order"),
-            ({"0-0": {"partition": 0, "table": [[0, 0]], "between": "guess"}}, '"between" must be refuse or floor'),
+            ({"0-0": {"partition": 0, "start": "newest"}}, "'topics.t.0-0.start' is not earliest, latest"),
+            ({"0-0": {"partition": 0, "start": 7}}, "'topics.t.0-0.start' is not earliest, latest"),
+            ({"0-0": {"partition": 0, "start": {"time": "noon"}}}, "start.time' is 'noon', not a time"),
+            ({"0-0": {"partition": 0, "start": {"time": "1969-01-01T00:00:00Z"}}}, "before 1970"),
+            ({"0-0": {"partition": 0, "start": "latest", "between": "floor"}}, 'belongs to a "table"'),
+            ({"0-0": {"partition": 0, "begin": "latest"}}, "its 'topics.t.0-0.begin' is an unknown field"),
+            ({"0-0": {"partition": 0, "table": []}}, "table' is not a list"),
+            ({"0-0": {"partition": 0, "table": [[0, 0], [5]]}}, "row 2 that is not [byte position, offset]"),
+            ({"0-0": {"partition": 0, "table": [[0, -1]]}}, "row 1 that is not [byte position, offset]"),
+            ({"0-0": {"partition": 0, "table": [[9, 0], [9, 1]]}}, "row 2 that is out of order"),
+            ({"0-0": {"partition": 0, "table": [[1, 5], [9, 5]]}}, "row 2 that is out of order"),
+            ({"0-0": {"partition": 0, "table": [[0, 0]], "between": "guess"}}, "between' is not refuse or floor"),
             (
                 {"0-0": {"partition": 0, "start": "latest"}, "1-0": {"partition": 0, "start": "latest"}},
-                "'1-0': becomes partition 0, and so does '0-0'",
+                "its 'topics.t.1-0' becomes partition 0, and so does '0-0'",
             ),
         ],
     )
@@ -165,14 +165,14 @@ class TestMapFile:
     @pytest.mark.parametrize(
         ("data", "why"),
         [
-            (b"", "is not JSON"),
-            (b"[]", "is not a JSON object"),
+            (b"", "is empty"),
+            (b"[]", "is not a partition map"),
             (b"{}", "is not a partition map"),
-            (b"\xff", "is not JSON"),
-            (b"[" * 100_000, "is nested too deeply"),
+            (b"\xff", "is not UTF-8"),
+            (b"[" * 100_000, "is JSON nested too deeply"),
             (b'{"a":1,"a":2}', "'a' occurs twice"),
-            (b'{"offsetmgr_partition_map":1,"topics":[]}', "topics: is not a JSON object"),
-            (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "unknown key 'x'"),
+            (b'{"offsetmgr_partition_map":1,"topics":[]}', "its 'topics' is not an object"),
+            (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "its 'x' is an unknown field"),
         ],
     )
     def test_a_file_that_is_no_map_is_reported(self, data: bytes, why: str) -> None:
