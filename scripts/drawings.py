@@ -15,6 +15,7 @@ PURPOSES: Final = {
     "cli": "the offsetmgr command",
     "sandbox": "real servers for trials",
     "testing": "contract suites, fakes",
+    "results": "types of returned values",
     "api": "the Python facade",
     "spark": "tables, audits, committer",
     "period": "jobs that share periods",
