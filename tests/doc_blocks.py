@@ -16,19 +16,25 @@ SHELL: Final = ("sh", "console")
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
+_RUN: Final = re.compile(r"<!-- run -->\s*\Z")
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<reason>[^>]+?) -->\s*\Z")
 
 
 class Block(NamedTuple):
-    """A code block. ``line`` is the page's line with its first line of code. ``not_run`` is the reason why no test runs
-    it, from a comment ``<!-- not run: REASON -->`` in front of the block. ``output`` is the ``text`` block that
-    follows, with at most the words "It prints" between."""
+    """A code block.
+
+    ``line`` is the page's line with its first line of code. ``not_run`` is the reason why no test runs the block, from
+    a comment ``<!-- not run: REASON -->`` in front of it. ``runs`` is whether a test runs the block: a Python block
+    without such a reason, or a shell block with the comment ``<!-- run -->`` in front of it. ``output`` is the ``text``
+    block that follows, with at most the words "It prints" between.
+    """
 
     page: Path
     line: int
     language: str
     text: str
     not_run: str | None
+    runs: bool
     output: str | None
 
     @property
@@ -57,6 +63,7 @@ def blocks(page: Path) -> list[Block]:
                 fence["language"],
                 code,
                 before["reason"] if before else None,
+                (fence["language"] == "python" and not before) or bool(_RUN.search(text, 0, fence.start())),
                 after["text"] if prints and after else None,
             )
         )
@@ -81,5 +88,5 @@ def with_addresses(text: str, addresses: Mapping[str, str]) -> str:
 
 
 def needs(page: Path, name: str) -> bool:
-    """Whether a Python block of the page names this server or directory."""
-    return any(ADDRESSES[name].search(block.text) for block in blocks(page) if block.language == "python")
+    """Whether a block that runs names this server or directory."""
+    return any(ADDRESSES[name].search(block.text) for block in blocks(page) if block.runs)

@@ -1,4 +1,4 @@
-"""Runs the Python blocks of a page in order, in one process: ``doc_runner.py PAGE ADDRESSES``.
+"""Runs the blocks of a page in order, in one process: ``doc_runner.py PAGE ADDRESSES``.
 
 ``ADDRESSES`` is a JSON object for `doc_blocks.with_addresses`. Prints only what the blocks print.
 """
@@ -6,18 +6,25 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from doc_blocks import blocks, with_addresses
+from doc_blocks import SHELL, blocks, with_addresses
+
+PRELUDE = f'set -e; offsetmgr() {{ {shlex.quote(sys.executable)} -m offsetmgr "$@"; }}\n'
 
 
 def main(page: Path, addresses: dict[str, str]) -> None:
-    namespace = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
-        if block.language == "python" and block.not_run is None:
-            source = "\n" * (block.line - 1) + with_addresses(block.text, addresses)
-            exec(compile(source, str(page), "exec"), namespace)
+        text = with_addresses(block.text, addresses)
+        if block.runs and block.language in SHELL:
+            subprocess.run(["bash", "-c", PRELUDE + text], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        elif block.runs:
+            exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), namespace)
 
 
 if __name__ == "__main__":

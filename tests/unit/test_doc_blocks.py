@@ -48,7 +48,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     page.write_text(
         "# Page\n\n```python\nprint(1)\n```\n\nIt prints\n\n```text\n1\n```\n\n"
         "<!-- not run: needs three machines -->\n```sh\nssh one true\n```\n\n- item\n\n  ```python\n  print(2)\n  ```\n"
-        "\nOther words.\n\n```text\n3\n```\n"
+        "\nOther words.\n\n```text\n3\n```\n\n<!-- run -->\n```sh\ntrue\n```\n"
     )
     return page
 
@@ -56,9 +56,10 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_blocks_have_their_lines_reasons_and_outputs(page: Path) -> None:
     found = [block for block in blocks(page) if block.language != "text"]
     assert found == [
-        Block(page, 4, "python", "print(1)\n", None, "1\n"),
-        Block(page, 15, "sh", "ssh one true\n", "needs three machines", None),
-        Block(page, 21, "python", "print(2)\n", None, None),
+        Block(page, 4, "python", "print(1)\n", None, True, "1\n"),
+        Block(page, 15, "sh", "ssh one true\n", "needs three machines", False, None),
+        Block(page, 21, "python", "print(2)\n", None, True, None),
+        Block(page, 32, "sh", "true\n", None, True, None),
     ]
     assert found[1].place == "page.md:15"
 
