@@ -75,11 +75,12 @@ def environ(topics: None, tmp_path: Path, kafka: KafkaBroker, zookeeper: ZooKeep
         "OFFSETMGR_BOOTSTRAP_SERVER": kafka.bootstrap,
         "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell",
     }
 
 
 def output_of(command: list[str | Path], directory: Path, environ: dict[str, str]) -> str:
-    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -99,7 +100,8 @@ def run_page(
             if needs(page, "logs"):
                 addresses["logs"] = str(tmp_path / "kafka-logs")
                 for log in (kafka.directory / "data").glob("__consumer_offsets-*"):
-                    shutil.copytree(log, tmp_path / "kafka-logs" / log.name)
+                    if any(segment.stat().st_size for segment in log.glob("*.log")):
+                        shutil.copytree(log, tmp_path / "kafka-logs" / log.name)
             directory = tmp_path / "work"
             directory.mkdir()
             runner = PROJECT / "tests" / "doc_runner.py"
