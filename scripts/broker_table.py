@@ -197,7 +197,9 @@ class Broker:
         self._unless(releases.REPORTS_TOPIC_IDS)
 
     def _versions(self) -> releases.Versions:
-        return self.cluster.describe_brokers()[0].versions
+        versions = self.cluster.describe_brokers()[0].versions
+        assert versions is not None
+        return versions
 
     def _unless(self, capability: Capability) -> None:
         """Raises `CapabilityMissing` if the attempt worked only because offsetmgr replaces the capability."""

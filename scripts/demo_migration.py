@@ -208,7 +208,7 @@ class ModernConsumer:
         while not self._stop.is_set():
             message = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.seen[message.partition(), int(message.value())] += 1
+                self.seen[message.partition() or 0, int(message.value() or b"-1")] += 1
         self._consumer.close()
 
     def __enter__(self) -> ModernConsumer:

@@ -40,11 +40,10 @@ def write(rows: Any, task: Any) -> None:
 
 def main() -> None:
     options = arguments()
-    spark = session(
-        f"demo-{options.topic}",
-        master="local[2]",
-        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
-    )
+    settings: dict[str, Any] = {
+        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR",
+    }  # fmt: skip
+    spark = session(f"demo-{options.topic}", master="local[2]", **settings)
 
     def record_step(step: PeriodStep, period: Period) -> None:
         line = {"at": time.monotonic_ns(), "topic": options.topic, "period": period.number, "step": step.name}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr import open_store
+from offsetmgr.core.model import Committed
 from offsetmgr.spark import OffsetCommitter, reader_from_group, session
 
 
@@ -35,11 +36,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    spark = session(
-        "offsetmgr-demo",
-        master="local[2]",
-        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
-    )
+    settings: dict[str, Any] = {
+        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR",
+    }  # fmt: skip
+    spark = session("offsetmgr-demo", master="local[2]", **settings)
     committing = open_store(f"kafka://{options.bootstrap_server}")
     reading = open_store(f"kafka://{options.bootstrap_server}")
     committer = OffsetCommitter(committing, options.group)
@@ -69,8 +69,9 @@ def main() -> None:
         .queryName("demo")
         .start()
     )
-    while not query.awaitTermination(0.2):
-        if options.until and sum(c.offset for c in reading.fetch(options.group).values()) >= options.until:
+    while not query.awaitTermination(0.2):  # type: ignore[arg-type]  # py4j passes the fraction on
+        committed = [c.offset for c in reading.fetch(options.group).values() if isinstance(c, Committed)]
+        if options.until and sum(committed) >= options.until:
             query.stop()
     committer.close()
     committing.close()

@@ -57,6 +57,27 @@ def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def log_range_tables(tree: ast.Module) -> Iterator[int]:
+    """The lines where an object declares an attribute that holds log ranges or their errors."""
+    in_classes = {id(node) for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and (isinstance(node.target, ast.Attribute) or id(node) in in_classes):
+            annotation = ast.unparse(node.annotation)
+            if annotation.startswith("dict[TopicPartition, LogRange"):
+                yield node.lineno
+
+
+def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module derives a class from a class of one of these names."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(ast.unparse(base) in names for base in node.bases):
+                yield node.lineno
+
+    return found
+
+
 def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module uses an attribute of this name, for example a member of an enumeration."""
 
@@ -66,6 +87,19 @@ def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
                 yield node.lineno
 
     return found
+
+
+def member_requests(tree: ast.Module) -> Iterator[int]:
+    """The lines that create a request with which a client joins a group, remains in it or leaves it."""
+    for name in ("JoinGroupRequest", "SyncGroupRequest", "HeartbeatRequest", "LeaveGroupRequest"):
+        yield from calls(tree, name)
+
+
+def plural_endings(tree: ast.Module) -> Iterator[int]:
+    """The lines of conditions that choose between the endings '' and 's' of a noun."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.IfExp) and {ast.unparse(node.body), ast.unparse(node.orelse)} == {"''", "'s'"}:
+            yield node.lineno
 
 
 MECHANISMS: Final = (
@@ -113,6 +147,43 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+    Mechanism(
+        "request for log ranges",
+        "kafka/client/log_ranges.py",
+        lambda tree: calls(tree, "LogRange"),
+        {
+            "migration/observation.py": "decodes a file",
+            "segments/partition.py": "a log on disk",
+            "spark/period_log.py": "ends at the last stable offset",
+        },
+    ),
+    Mechanism(
+        "cache of log ranges",
+        "core/log_range_cache.py",
+        log_range_tables,
+        {"migration/observation.py": "decodes a file"},
+    ),
+    Mechanism("data source of Spark", "spark/data_source_api.py", subclasses("DataSource", "DataSourceReader"), {}),
+    Mechanism(
+        "count with a noun",
+        "core/plurals.py",
+        plural_endings,
+        {
+            "groups/topic_matches.py": "a noun without a count",
+            "zookeeper/check/findings.py": "a noun without a count",
+        },
+    ),
+    Mechanism("request of a group member", "kafka/groups/member_requests.py", member_requests, {}),
+    Mechanism(
+        "fsync",
+        "core/atomic_file.py",
+        lambda tree: calls(tree, "fsync"),
+        {
+            "migration/journal.py": "appends to a file",
+            "segments/log_appender.py": "appends to a file",
+            "segments/repair.py": "truncates a file in place",
+        },
+    ),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
@@ -18,7 +19,7 @@ def committing(group: str, *, topic: str = "t", **offsets: int) -> CommitRequest
     return CommitRequest(group, [(topic, [(int(name[1:]), offset, -1, "") for name, offset in offsets.items()])])
 
 
-def acknowledge(shard: Shard, prepared: CoordinatorResult) -> None:
+def acknowledge(shard: Shard, prepared: CoordinatorResult[Any]) -> None:
     shard.acknowledged(prepared, shard.position)
 
 
@@ -29,8 +30,8 @@ def committed(shard: Shard, group: str, *, topic: str = "t", now: int = NOW, **o
 
 def fetched(shard: Shard, group: str, partition: int, topic: str = "t") -> tuple[int, int, str, int]:
     """Offset, leader epoch, metadata and error of one partition in a fetch response."""
-    [(_, [(_, *answer)])] = shard.fetch(FetchRequest(group, [(topic, [partition])])).topics
-    return tuple(answer)
+    [(_, [(_, offset, epoch, metadata, error)])] = shard.fetch(FetchRequest(group, [(topic, [partition])])).topics
+    return offset, epoch, metadata, error
 
 
 def offsets(shard: Shard, group: str) -> Mapping[tuple[str, int], int]:

@@ -104,14 +104,13 @@ class SourceAndTarget:
         """Like `cluster`, but the returned object can only read logs. If the target or the source is a Kafka store, the
         object uses the connections of this store."""
         from offsetmgr.stores.kafka import KafkaStore
-        from offsetmgr.stores.kafka_logs import KafkaLogs
         from offsetmgr.stores.uri import parse_uri
 
         for side in ("target", "source"):
             if parse_uri(self._uris[side]).kind == "kafka":
                 store = self.target if side == "target" else self.source
                 assert isinstance(store, KafkaStore)
-                return KafkaLogs(store)
+                return store.logs()
         return self.cluster()
 
     @contextmanager

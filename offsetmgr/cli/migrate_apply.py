@@ -12,12 +12,12 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
-from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.options import FormatOption, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
 
@@ -65,16 +65,16 @@ def apply_command(
     if plan.header.cluster_id is not None and logs is None:
         note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
     if state.apply.opened and not state.undo.may_have_written:
-        note(f"an earlier run completed {counted(len(state.apply.done), 'group')}; this one continues")
+        note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
-        confirm(f"write {counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
+        confirm(f"write {count_of(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     with plan_writer(plan, "apply", target, wait_empty) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
     migrate_output.show_report(report, "written")
     print_next_step(report, f"next: offsetmgr migrate verify {plan_path}")
     if plan.summary.refused or plan.summary.failed_groups:
-        partitions = counted(plan.summary.refused, "partition")
-        note(f"the plan itself refused {partitions} and {counted(plan.summary.failed_groups, 'group')}")
+        partitions = count_of(plan.summary.refused, "partition")
+        note(f"the plan itself refused {partitions} and {count_of(plan.summary.failed_groups, 'group')}")
     if report.written:
         note(f"undo: offsetmgr migrate rollback {plan_path}")
     elif report.skipped and report.ok:

@@ -12,11 +12,11 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
-from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
 from offsetmgr.cli.render import note
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
@@ -61,7 +61,7 @@ def finalize_command(
     verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
-        confirm(f"after the checks, remove up to {counted(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
+        confirm(f"after the checks, remove up to {count_of(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
     gate = sides.member_gate(
         plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
     )
@@ -73,7 +73,7 @@ def finalize_command(
     else:
         migrate_output.show_gates(done.gates)
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
-        verified = counted(done.verified, "partition")
+        verified = count_of(done.verified, "partition")
         note(f"finalized: {verified} verified{left}; no member commits to the source alone")
     if done.deleted is not None:
         migrate_output.show_report(done.deleted, "removed from the source")

@@ -12,7 +12,6 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
-from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.options import (
     AllGroups,
@@ -28,6 +27,7 @@ from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import PartitionKinds
+from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.planner import Planner
@@ -109,7 +109,7 @@ def mirror_command(
             topic_matches.record_group(found)
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
-    note(f"mirrors {counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    note(f"mirrors {count_of(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"copy to {target.uri} until stopped?", yes=yes)
     with (
         stop_on_signal("the mirror ends after this round") as stop,

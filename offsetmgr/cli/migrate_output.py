@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
@@ -65,11 +66,6 @@ VERIFY_COLUMNS: Final = (
     Column("log_end", right=True),
     Column("detail", optional=True),
 )
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: ``1 group``, ``2 groups``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def moment(ms: int) -> str:
@@ -130,8 +126,8 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
             note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer joins the group")
     if held := sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY)):
         note(
-            f"expiry  unknown for {counted(held, 'offset')} already in the target, because Kafka counts from the commit"
-            " time, which it does not expose; migrate apply PLAN --refresh renews them"
+            f"expiry  unknown for {count_of(held, 'offset')} already in the target, because Kafka counts from the"
+            " commit time, which it does not expose; migrate apply PLAN --refresh renews them"
         )
         if summary.writes and not expire_in_use:
             note(
@@ -152,13 +148,13 @@ def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
     """Prints the number of groups whose offsets were committed again, and the first `SHOWN` failures."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
-    note(f"{counted(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
+    note(f"{count_of(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
-        note(f"{counted(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
+        note(f"{count_of(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
     for error in list(report.failed.values())[:SHOWN]:
         note(f"  ! {error}")
     if report.failed:
-        note(f"NOT renewed: {counted(len(report.failed), 'group')}")
+        note(f"NOT renewed: {count_of(len(report.failed), 'group')}")
 
 
 def _later(header: PlanHeader, at_ms: int) -> str:
@@ -166,7 +162,7 @@ def _later(header: PlanHeader, at_ms: int) -> str:
 
 
 def show_plan_summary(summary: PlanSummary) -> None:
-    note(f"{counted(summary.groups, 'group')}, {counted(sum(summary.actions.values()), 'partition')}:")
+    note(f"{count_of(summary.groups, 'group')}, {count_of(sum(summary.actions.values()), 'partition')}:")
     for action, count in sorted(summary.actions.items(), key=lambda item: list(MEANING).index(item[0])):
         note(f"  {count:>8} {action:<26} {MEANING[action]}")
     if summary.failed_groups:
@@ -221,16 +217,16 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 
 def show_report(report: Report, verb: str) -> None:
     """Prints the results of a run, and at most `SHOWN` failures."""
-    parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.changed, 'group')}"]
+    parts = [f"{count_of(report.written, 'offset')} {verb} in {count_of(report.changed, 'group')}"]
     if report.unchanged:
         parts.append(f"{report.unchanged} left as they were")
     if report.skipped:
-        parts.append(f"{counted(report.skipped, 'group')} completed by an earlier run")
+        parts.append(f"{count_of(report.skipped, 'group')} completed by an earlier run")
     note("; ".join(parts))
     if report.not_atomic:
         note(
-            f"not atomic: {counted(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with old"
-            " consumers); the journal names the checks that replaced it"
+            f"not atomic: {count_of(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with"
+            " old consumers); the journal names the checks that replaced it"
         )
     failed = [(o, tp, error) for o in report.failed.values() for tp, error in sorted(o.failed.items())]
     shown_groups: set[str] = set()
@@ -246,14 +242,18 @@ def show_report(report: Report, verb: str) -> None:
             if outcome.group in shown_groups:
                 continue
             shown_groups.add(outcome.group)
-            line = f"  ! {outcome.target_group}, {counted(len(outcome.failed), 'partition')}: {error.why or error.what}"
+            line = (
+                f"  ! {outcome.target_group}, {count_of(len(outcome.failed), 'partition')}: {error.why or error.what}"
+            )
         else:
             line = f"  ! {outcome.target_group} {tp}: {error.why or error.what}"
         lines += 1
         if lines <= SHOWN:
             note(line)
     if failed:
-        note(f"failed: {counted(len(failed), 'partition')} of {counted(len(report.failed), 'group')}; the rest is done")
+        note(
+            f"failed: {count_of(len(failed), 'partition')} of {count_of(len(report.failed), 'group')}; the rest is done"
+        )
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
@@ -311,14 +311,13 @@ def show_verify_summary(summary: VerifySummary) -> None:
     if not total:
         note("nothing to verify: the plan and the stores have no offsets")
     elif summary.ok:
-        note(
-            f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, read afresh on both sides"
-        )
+        groups = count_of(summary.groups, "group")
+        note(f"verified: {count_of(total, 'partition')} of {groups}, read afresh on both sides")
         if summary.inferred:
             note(f"  {summary.inferred} of them by inference: only the partition map relates offset and byte position")
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
-        note(f"NOT verified: {wrong} of {counted(total, 'partition')} differ")
+        note(f"NOT verified: {wrong:,} of {count_of(total, 'partition')} differ")
 
 
 def show_gates(gates: Sequence[GroupGate]) -> None:
@@ -326,14 +325,14 @@ def show_gates(gates: Sequence[GroupGate]) -> None:
     for gate in gates[:SHOWN]:
         note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
     if len(gates) > SHOWN:
-        note(f"  ... and {counted(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
+        note(f"  ... and {count_of(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
 
 
 def mirror_line(status: MirrorStatus) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(status.states.items()))
-    lag = f"lag {status.lag}" + (f" + ? ({counted(status.unknown, 'group')} unknown)" if status.unknown else "")
-    rejected = f"; {counted(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
-    copied = f"{counted(status.copied, 'offset')} copied"
+    lag = f"lag {status.lag}" + (f" + ? ({count_of(status.unknown, 'group')} unknown)" if status.unknown else "")
+    rejected = f"; {count_of(status.recreated, 'partition')} of recreated topics refused" if status.recreated else ""
+    copied = f"{count_of(status.copied, 'offset')} copied"
     return f"{moment(status.at_ms)}  {states or 'no groups yet'}; {copied}, {lag}{rejected}"
 
 

@@ -12,7 +12,6 @@ from offsetmgr.api.migration import require_planned_topics
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
-from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
@@ -26,6 +25,7 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.selection import is_pattern
 from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
@@ -136,7 +136,7 @@ def plan_command(
         )
     if not summary.actions and not summary.failed_groups:
         output.unlink()
-        where = f"groups {', '.join(groups)}" if groups else counted(len(names), "group")
+        where = f"groups {', '.join(groups)}" if groups else count_of(len(names), "group")
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
     migrate_output.show_plan_header(header)
@@ -165,7 +165,7 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
-            f"add --partition-map FILE: {counted(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
+            f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
     if not rejected or rejected < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")

@@ -13,13 +13,13 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
-from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.options import Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.plan_run import open_plan
@@ -89,7 +89,7 @@ def rollback_command(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
-        confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
+        confirm(f"roll back {count_of(len(state.apply.intents), 'group')}?", yes=yes)
     with plan_writer(plan, "undo", target, wait_empty) as (writer, state):
         try:
             report = rollback(plan, state, writer, force=force)
@@ -105,7 +105,7 @@ def rollback_command(
     if report.groups and not differing:
         print_next_step(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
-            note(f"warning: apply created {counted(created, 'offset')} there, and rollback deleted them. {late}")
+            note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
@@ -145,13 +145,13 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))
             why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
             note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
-    compared = f"compared, in {counted(others, 'group')}, the offsets that the journal does not record as written"
+    compared = f"compared, in {count_of(others, 'group')}, the offsets that the journal does not record as written"
     if not count:
         note(f"{compared}: every offset is as it was before")
         return 0
     if count > migrate_output.SHOWN:
         note(f"  ! and {count - migrate_output.SHOWN:,} more")
-    note(f"{compared}: {counted(count, 'offset')} differ from their before-images; they were not changed")
+    note(f"{compared}: {count_of(count, 'offset')} differ from their before-images; they were not changed")
     note(
         "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back again, "
         "or restore a snapshot of the target"

@@ -15,8 +15,9 @@ from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
+from offsetmgr.kafka.client.fetch import FetchedPartition, FetchLimits
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
+from offsetmgr.kafka.client.log_ranges import log_ranges
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import starts_with_complete_batch
 
@@ -68,7 +69,7 @@ class PartitionLogReader:
             out_of_range_partitions = [tp for tp in requests if isinstance(found[tp], OffsetOutOfRange)]
             if not out_of_range_partitions:
                 break
-            ranges = await self._ranges(out_of_range_partitions, deadline)
+            ranges = await log_ranges(self._client, out_of_range_partitions, deadline, self._leaders)
             for tp in out_of_range_partitions:
                 found[tp] = _out_of_range_error(tp, requests[tp], ranges[tp])
             if out_of_range == "raise":
@@ -116,22 +117,6 @@ class PartitionLogReader:
             )
 
         return await self._leaders.per_partition(times, send, deadline)
-
-    async def _ranges(
-        self, partitions: list[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-        starts = await self.offsets_before(dict.fromkeys(partitions, EARLIEST), 1, deadline)
-        ends = await self.offsets_before(dict.fromkeys(partitions, LATEST), 1, deadline)
-        ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
-        for tp in partitions:
-            start, end = starts[tp], ends[tp]
-            if isinstance(start, OffsetMgrError):
-                ranges[tp] = start
-            elif isinstance(end, OffsetMgrError):
-                ranges[tp] = end
-            else:
-                ranges[tp] = LogRange(start[0], end[0])
-        return ranges
 
 
 def _lacks_whole_batch(read: ReadResult) -> bool:

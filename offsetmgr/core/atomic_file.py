@@ -1,13 +1,17 @@
 """Replaces files atomically: a reader sees the old content or the new content, never a mixture.
 
-Ordering contract: `replace_file` writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
-directory. After `replace_file` returns, the new content survives a power failure. `exclusive_writer` excludes
-concurrent writers.
+Ordering contract: `write_atomically` and `replace_file` write and fsync a temporary file, rename it over the old file,
+and fsync the directory. After they return, the new content survives a power failure. The functions differ only in their
+errors: `replace_file` raises `FileFailure`, and `write_atomically` raises `OSError` for callers with other errors.
+`exclusive_writer` excludes concurrent writers.
+
+Callers that truncate a file, append to a file, or rename files use `write_synced` and `sync_directory`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -21,6 +25,8 @@ from offsetmgr.core.retry import Backoff, BlockingRetries
 
 T = TypeVar("T")
 _LOCK_BACKOFF: Final = Backoff.fixed(0.02)
+_NO_HARD_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""The errors of a file system without hard links."""
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
@@ -31,39 +37,72 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     file was replaced but the fsync of its directory fails, the error reports that the new content may not survive a
     power failure.
     """
-    target = Path(os.path.realpath(path))
     what = f"file {path}"
-    if not overwrite and target.exists():
-        raise _exists(what)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        result = _write_temporary(target, temporary, write)
-        if overwrite:
-            temporary.replace(target)
-        else:
-            os.link(temporary, target)
-            temporary.unlink()
+        target, result = _replace(path, write, overwrite)
     except FileExistsError as error:
-        raise _exists(what) from error
+        raise FileFailure(what, "exists already", "choose another name") from error
     except OSError as error:
         raise FileFailure(f"{what} not written", reason(error), "the previous file is unchanged") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     try:
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except OSError as error:
         hint = "check the file system, and write the file again"
         raise FileFailure(f"{what} written, but may not survive a power failure", reason(error), hint) from error
     return result
 
 
+def write_atomically(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
+    """Does the same as `replace_file`, but raises `OSError`. Raises `FileExistsError` if the file exists and
+    ``overwrite`` is False."""
+    target, result = _replace(path, write, overwrite)
+    sync_directory(target.parent)
+    return result
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tuple[Path, T]:
+    target = Path(os.path.realpath(path))
+    if not overwrite and target.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        result = _write_temporary(target, temporary, write)
+        if overwrite:
+            temporary.replace(target)
+        else:
+            _rename_to_new(temporary, target)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return target, result
+
+
+def _rename_to_new(temporary: Path, target: Path) -> None:
+    """Renames a file. Unlike `Path.rename`, raises `FileExistsError` if another process has created ``target``."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        target.touch(exist_ok=False)
+        temporary.replace(target)
+
+
 def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    def write_with_mode(stream: BinaryIO) -> T:
+        if target.exists():
+            os.fchmod(stream.fileno(), target.stat().st_mode & 0o7777)
+        return write(stream)
+
+    return write_synced(temporary, write_with_mode, new=True)
+
+
+def write_synced(path: Path, write: Callable[[BinaryIO], T], *, new: bool = False) -> T:
+    """Writes a file and fsyncs its content, but not its directory entry. Raises `OSError`, and `FileExistsError` if
+    ``new`` is True and the file exists."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC), 0o666)
     stream = os.fdopen(descriptor, "wb")
     try:
-        if target.exists():
-            os.fchmod(descriptor, target.stat().st_mode & 0o7777)
         result = write(stream)
         stream.flush()
         os.fsync(descriptor)
@@ -73,6 +112,16 @@ def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], 
         raise
     stream.close()
     return result
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the entries of created, renamed and removed files durable. An fsync of a file alone does not make its
+    directory entry durable. Raises `OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -120,15 +169,3 @@ def reason(error: OSError) -> str:
     """Returns the operating system's text for the error, in lower case."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
-
-
-def _exists(what: str) -> FileFailure:
-    return FileFailure(what, "exists already", "choose another name")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

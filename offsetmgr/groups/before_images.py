@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from offsetmgr.config.connection import state_directory
+from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
@@ -75,15 +76,7 @@ class BeforeImageFile:
             raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as stream:
-                write_images(stream, self.header, groups())
-                stream.flush()
-                os.fsync(stream.fileno())
-            directory = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=False)
         except OSError as error:
             why = f"cannot be written: {error.strerror}; nothing was changed"
             raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error

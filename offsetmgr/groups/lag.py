@@ -6,10 +6,12 @@ Log ends are read in bulk after the commits, so that the lag of an active group 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
@@ -86,7 +88,7 @@ def lag(
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
-    logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+    logs = None if cluster is None else LogRangeCache(partial(_read_log_ranges, cluster))
     batch: list[GroupOffsets] = []
     pending = 0
     for found in scan_in_order(store, groups):
@@ -95,9 +97,9 @@ def lag(
         batch.append(found)
         pending += len(found.offsets)
         if pending >= BATCH:
-            yield from _flush(store, cluster, batch, topics, logs, partitions, newer, strict=strict)
+            yield from _flush(store, batch, topics, logs, partitions, newer, strict=strict)
             batch, pending = [], 0
-    yield from _flush(store, cluster, batch, topics, logs, partitions, newer, strict=strict)
+    yield from _flush(store, batch, topics, logs, partitions, newer, strict=strict)
 
 
 def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
@@ -109,35 +111,33 @@ def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
 
 def _flush(
     store: OffsetStore,
-    cluster: Cluster | None,
     batch: list[GroupOffsets],
     topics: TopicSelection,
-    logs: dict[TopicPartition, LogRange | OffsetMgrError],
+    logs: LogRangeCache | None,
     partitions: Mapping[str, Collection[TopicPartition]],
     newer: OffsetStore | None,
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Yields the rows of one batch. ``logs`` caches the log ranges. If a committed offset is beyond the log end in the
-    cache, the function requests the log range again."""
+    """Yields the rows of one batch."""
     all_topics = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
-    to_read: set[TopicPartition] = set()
     for found in batch:
         other = in_kafka.get(found.group)
         if strict and other is not None:
             _require_known(store, found, other)
-        for tp, committed in (*found.offsets.items(), *(other.offsets.items() if other is not None else ())):
-            log = logs.get(tp)
-            if isinstance(tp.partition, BrokerPartition):
-                continue  # a byte position has no lag in messages
-            if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
-                all_topics or topics.matches(tp)
-            ):
-                to_read.add(tp)
-        to_read.update(tp for tp in partitions.get(found.group, ()) if tp not in logs)
-    if to_read and cluster is not None:
-        logs.update(_with_missing_topics(cluster, cluster.log_ranges(to_read)))
+    if logs is not None:
+        logs.load(
+            (tp for found in batch for tp in partitions.get(found.group, ())),
+            (
+                (tp, committed.offset)
+                for found in (*batch, *in_kafka.values())
+                for tp, committed in found.offsets.items()
+                # a byte position of Kafka 0.7 has no lag in messages
+                if not isinstance(tp.partition, BrokerPartition) and (all_topics or topics.matches(tp))
+            ),
+        )
+    known = {} if logs is None else logs.known
     for found in batch:
         other = in_kafka.get(found.group)
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
@@ -146,7 +146,7 @@ def _flush(
                 tp: ABSENT for tp in (*other.offsets, *other.errors) if tp not in offsets and tp not in found.errors
             }
         rows = [
-            _row(found.group, tp, offset, logs, _larger_in_kafka(other, tp, offset))
+            _row(found.group, tp, offset, known, _larger_in_kafka(other, tp, offset))
             for tp, offset in offsets.items()
             if all_topics or topics.matches(tp)
         ]
@@ -156,7 +156,7 @@ def _flush(
             if topics.matches(tp)
         ]
         rows += [
-            uncommitted(found.group, tp, logs.get(tp))
+            uncommitted(found.group, tp, known.get(tp))
             for tp in partitions.get(found.group, ())
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
@@ -167,11 +167,12 @@ def _flush(
         yield GroupLag(found.group, rows, found.error or unread)
 
 
-def _with_missing_topics(
-    cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
+def _read_log_ranges(
+    cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns the log ranges. If a topic does not exist, the result contains the error of the topic for each partition
+    """Reads the log ranges. If a topic does not exist, the result contains the error of the topic for each partition
     of the topic."""
+    logs = cluster.log_ranges(partitions)
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
+from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change
@@ -150,7 +151,7 @@ def plan_reset(
             "offsetmgr offsets set commits a position unchanged",
         )
     counts = cluster.topics(topics.named()) if topics.named() else {}
-    logs = _LogRanges(cluster, scenario)
+    logs = _Logs(cluster, scenario)
     scanned = scan_in_order(store, groups)
     while batch := list(islice(scanned, GROUPS_AT_ONCE)):
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
@@ -171,31 +172,30 @@ def _partitions(
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
-class _LogRanges:
+class _Logs:
     """The log ranges of partitions. For `ToTime`, the object also contains the offset of the first record at or after
     the time. Both are requested in bulk, and only once for each partition."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
         self._cluster = cluster
         self._timestamp = scenario.timestamp_ms if isinstance(scenario, ToTime) else None
-        self.ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+        self.ranges = LogRangeCache(cluster.log_ranges)
         self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
         """Requests the log ranges of the partitions for which it has not requested them yet. Raises
         `UnsupportedOperation` if a leader cannot find offsets by time; in this case nothing is reset."""
-        new = {tp for tp in partitions if tp not in self.ranges}
-        if new:
-            self.ranges.update(self._cluster.log_ranges(new))
-            if self._timestamp is not None:
-                self.times.update(self._cluster.offsets_for_time(new, self._timestamp))
-                for found in self.times.values():
-                    if isinstance(found, UnsupportedOperation):
-                        raise found
+        needed = set(partitions)
+        self.ranges.load(needed)
+        if self._timestamp is not None and (new := needed - self.times.keys()):
+            self.times.update(self._cluster.offsets_for_time(new, self._timestamp))
+            for found in self.times.values():
+                if isinstance(found, UnsupportedOperation):
+                    raise found
 
 
 def _plan_group(
-    store: OffsetStore, logs: _LogRanges, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+    store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
 ) -> GroupEditPlan:
     if found.error is not None:
         return GroupEditPlan(found.group, (), found.error)
@@ -212,7 +212,7 @@ def _plan_group(
 
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
-        log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
+        log, for_time, unreadable = logs.ranges.known[tp], logs.times.get(tp), found.errors.get(tp)
         if isinstance(scenario, ToOffsets) and unreadable is None:
             unreadable = scenario.rejected.get(tp)
         if unreadable is not None:

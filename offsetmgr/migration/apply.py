@@ -11,9 +11,9 @@ from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
+from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
-from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
@@ -106,7 +106,7 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
 def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
     """Yields the tasks, in which partitions whose planned offset is outside the log are marked as rejected. Groups
     share topics, so the log range of each partition is requested only once in a run."""
-    ranges = LogRangeCache(logs)
+    ranges = ClusterLogs(logs)
     for batch in batched(tasks, READ_BATCH_GROUPS):
         ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
@@ -114,7 +114,7 @@ def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[Grou
             yield replace(task, rejected={**task.rejected, **_rejections(outside, ranges)}) if outside else task
 
 
-def _rejections(steps: Iterable[PlanStep], ranges: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
+def _rejections(steps: Iterable[PlanStep], ranges: ClusterLogs) -> dict[TopicPartition, OffsetMgrError]:
     found = {step.tp: ranges.rejection(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 

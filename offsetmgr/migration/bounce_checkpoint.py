@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
 from offsetmgr.migration import observation
@@ -101,19 +101,9 @@ class BounceState:
 
 
 def save(state: BounceState, path: Path) -> None:
-    """Replaces the file atomically; returns once the new content is on disk."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as out:
-        json.dump(state.to_json(), out, indent=2)
-        out.write("\n")
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    """Replaces the file atomically; returns once the new content is on disk. Raises `FileFailure`."""
+    text = json.dumps(state.to_json(), indent=2) + "\n"
+    replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
 
 
 def load(path: Path) -> BounceState | None:

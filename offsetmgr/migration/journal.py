@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from offsetmgr.core.atomic_file import sync_directory
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
-from offsetmgr.migration.plan_file import fsync_directory
 
 VERSION = 2
 
@@ -132,7 +132,7 @@ class Journal:
         try:
             self._take_lock()
             if created:
-                fsync_directory(self.path.parent)
+                sync_directory(self.path.parent)
             self._end = self._check()
             os.ftruncate(self._fd, self._end)
             if self._next == 0:

@@ -15,16 +15,15 @@ and the file is rejected. `plan_codec` encodes the lines.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.errors import PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.plan import (
@@ -118,32 +117,31 @@ def write_plan(
     ``topic_ids`` returns the ids of topics in the target. Raises `PlanError` if the file exists (a plan is never
     overwritten) or cannot be written.
     """
-    if path.exists():
-        raise PlanError(f"plan {path}", "this file exists, and a plan is never overwritten", "choose another name")
     summary = PlanSummary()
     digest = hashlib.sha256()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+
+    def write(out: BinaryIO) -> None:
+        def put(data: bytes) -> None:
+            digest.update(data)
+            out.write(data)
+
+        put(_HEAD + str(header.version).encode() + b', "header": ')
+        put(json.dumps(encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
+        between = b""
+        for group in groups:
+            put(between + encode_group(group))
+            between = b",\n"
+            summary.add(group)
+        summary.topic_ids |= topic_ids(list(summary.topic_ids))
+        put((b"\n" if summary.groups else b"") + _GROUPS_END)
+        put(b'"summary": ' + json.dumps(summary.encode()).encode())
+        out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
+
     try:
-        with part.open("wb") as out:
-
-            def put(data: bytes) -> None:
-                digest.update(data)
-                out.write(data)
-
-            put(_HEAD + str(header.version).encode() + b', "header": ')
-            put(json.dumps(encode_header(header), ensure_ascii=False).encode() + b",\n" + _GROUPS)
-            between = b""
-            for group in groups:
-                put(between + encode_group(group))
-                between = b",\n"
-                summary.add(group)
-            summary.topic_ids |= topic_ids(list(summary.topic_ids))
-            put((b"\n" if summary.groups else b"") + _GROUPS_END)
-            put(b'"summary": ' + json.dumps(summary.encode()).encode())
-            out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(part, path)  # unlike a rename, a link fails if another process has created the file
+        write_atomically(path, write, overwrite=False)
+    except FileExistsError as error:
+        why = "this file exists, and a plan is never overwritten"
+        raise PlanError(f"plan {path}", why, "choose another name") from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
@@ -152,21 +150,7 @@ def write_plan(
             else "name another file, in a directory that can be written"
         )
         raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-    fsync_directory(path.parent)
     return summary, digest.hexdigest()
-
-
-def fsync_directory(directory: Path) -> None:
-    """Makes the directory entry of a created or renamed file durable. An fsync of the file alone does not make its
-    directory entry durable."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class PlanFile:

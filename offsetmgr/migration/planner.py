@@ -31,8 +31,8 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
+from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
-from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
     PLAN_VERSION,
@@ -183,7 +183,7 @@ class Planner:
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
         """Yields the plan of each group, lazily. ``progress`` is called with the number of newly planned groups."""
         existing = set(self.target.groups())
-        log = LogRangeCache(self.cluster)
+        log = ClusterLogs(self.cluster)
         # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
         for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
@@ -194,7 +194,7 @@ class Planner:
         return {found.group: found for found in self.source.scan(batch)}
 
     def _plan_batch(
-        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: LogRangeCache
+        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: ClusterLogs
     ) -> Iterator[GroupPlan]:
         names = {group: self.options.target_group(group) for group in batch}
         known = [name for name in names.values() if name in existing]
@@ -225,7 +225,7 @@ class Planner:
                 selected[name] = partitions
         return {found.group: found.errors for found in self.target.scan_partitions(selected) if found.errors}
 
-    def _load_logs(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
+    def _load_logs(self, sources: Mapping[str, GroupOffsets], log: ClusterLogs) -> None:
         """Loads from the cluster, in bulk, the log ranges and starting points that the steps of these groups need."""
         partitions = {tp for found in sources.values() for tp in found.offsets if self.options.selects(tp)}
         if foreign := {tp for tp in partitions if not self.target.capabilities.partitions.includes(tp)}:
@@ -234,7 +234,8 @@ class Planner:
                 self._translator.load_starts(foreign)
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
                 partitions |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
-        log.load(partitions)
+        offsets = ((tp, read.offset) for found in sources.values() for tp, read in found.offsets.items())
+        log.load(partitions, ((tp, offset) for tp, offset in offsets if tp in partitions))
         self.crossing.load_topics({tp.topic for tp in partitions})
 
     @cached_property
@@ -255,7 +256,7 @@ class Planner:
         target: GroupOffsets,
         described: GroupDescription | OffsetMgrError | None,
         old: Mapping[str, tuple[str, ...]],
-        log: LogRangeCache,
+        log: ClusterLogs,
     ) -> GroupPlan:
         group, name = source.group, target.group
         if (unfit := unfit_name(self.target, name)) is not None:
@@ -275,7 +276,7 @@ class Planner:
         return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
 
     def _steps(
-        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, capabilities: Capabilities
+        self, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs, capabilities: Capabilities
     ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         partitions = sorted(tp for tp in seen if self.options.selects(tp))
@@ -289,7 +290,7 @@ class Planner:
         return sorted(steps.values())
 
     def _foreign_step(
-        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
+        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs
     ) -> PlanStep:
         """Returns the step of a partition that the target cannot hold unchanged, because one side is a store of Kafka
         0.7."""
@@ -322,7 +323,7 @@ class Planner:
         tp: TopicPartition,
         source: GroupOffsets,
         target: GroupOffsets,
-        log: LogRangeCache,
+        log: ClusterLogs,
         capabilities: Capabilities,
     ) -> PlanStep:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)

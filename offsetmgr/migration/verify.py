@@ -19,8 +19,8 @@ from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPart
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
-from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import Action, GroupPlan, MissingTopic, PlanSource, PlanStep, clamp_text
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
@@ -126,7 +126,7 @@ class MigrationVerifier:
     open_logs: Callable[[], Logs | None] = lambda: None
     state: MigrationState | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
-    _log_ranges: LogRangeCache | None = None
+    _log_ranges: ClusterLogs | None = None
 
     def results(self) -> Iterator[PartitionResult]:
         """Yields one result for each partition, and completes the summary. Raises `PlanError` if a store is not the
@@ -160,22 +160,20 @@ class MigrationVerifier:
                 self.summary.add(result)
                 yield result
 
-    def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
+    def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> ClusterLogs:
         """Returns the log ranges of all partitions in the target.
 
-        The log ranges are read after the offsets. If an offset is beyond the known log end, the log range is read
-        again, because the log may have grown since the first read.
+        The log ranges are read after the offsets (see `offsetmgr.core.log_range_cache`).
         """
         if self._log_ranges is None:
-            self._log_ranges = LogRangeCache(self.open_logs())
-        partitions = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
-        self._log_ranges.load(partitions)
-        for target in targets.values():
-            self._log_ranges.refresh((tp, found.offset) for tp, found in target.offsets.items())
+            self._log_ranges = ClusterLogs(self.open_logs())
+        self._log_ranges.load(
+            offsets=((tp, found.offset) for target in targets.values() for tp, found in target.offsets.items())
+        )
         return self._log_ranges
 
     def _group(
-        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
+        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs
     ) -> Iterator[PartitionResult]:
         if failed := source.error or target.error:
             yield _group_result(plan, Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(failed))
@@ -240,7 +238,7 @@ class MigrationVerifier:
         step: PlanStep | None,
         source: GroupOffsets,
         target: GroupOffsets,
-        log: LogRangeCache,
+        log: ClusterLogs,
     ) -> PartitionResult:
         source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):

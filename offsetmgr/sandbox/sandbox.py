@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from offsetmgr.core.errors import SandboxError, UsageError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
 from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, KraftBroker
@@ -282,7 +283,7 @@ class Sandbox:
 def _shape(brokers: int, kraft: bool, version: str) -> str:
     if kraft:
         return "a Kafka 4.1 broker without ZooKeeper"
-    return f"{brokers} Kafka {version} broker{'' if brokers == 1 else 's'}"
+    return count_of(brokers, f"Kafka {version} broker")
 
 
 def _ports_of(old: SandboxState | None) -> dict[str, int]:

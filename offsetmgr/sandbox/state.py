@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion
 from offsetmgr.sandbox.identity import ProcessRef
 
@@ -93,10 +93,8 @@ def load(directory: Path) -> SandboxState | None:
 
 def save(directory: Path, state: SandboxState) -> None:
     """Writes the state file atomically: a reader reads either the old state or the new one."""
-    new = directory / f".{FILE}.{os.getpid()}"
-    text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
-    new.write_text(text + "\n", encoding="utf-8")
-    new.replace(directory / FILE)
+    text = json.dumps({"version": VERSION, **asdict(state)}, indent=2) + "\n"
+    replace_file(directory / FILE, lambda out: out.write(text.encode()), overwrite=True)
 
 
 def remove(directory: Path) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from offsetmgr.core.atomic_file import sync_directory, write_synced
 from offsetmgr.core.errors import Conflict, FileFailure
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 from offsetmgr.segments.truncation import TruncationPoint, examine_segment, fingerprint
@@ -69,7 +70,7 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
             _remove_segment(segment, keep)
         with _as_file_failure(f"indexes of {log}", "the log itself is unchanged; run the same command again"):
             _rename_indexes(truncation.examined.segment, truncation.position)
-            _sync_directory(log.parent)
+            sync_directory(log.parent)
         with _as_file_failure(f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
             os.ftruncate(source.fileno(), truncation.position)
             os.fsync(source.fileno())
@@ -99,7 +100,7 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        _sync_directory(copy.parent)
+        sync_directory(copy.parent)
 
 
 def _remove_segment(segment: Segment, keep: Path | None) -> None:
@@ -117,7 +118,7 @@ def _remove_segment(segment: Segment, keep: Path | None) -> None:
             log.rename(backup)
         else:
             log.unlink()
-        _sync_directory(log.parent)
+        sync_directory(log.parent)
 
 
 def _rename_indexes(segment: Segment, at: int) -> None:
@@ -138,7 +139,7 @@ def copy_log(truncation: TruncationPoint, target: Path) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
 
 def copy_directory(truncation: TruncationPoint, target: Path) -> None:
@@ -160,12 +161,12 @@ def copy_directory(truncation: TruncationPoint, target: Path) -> None:
                         _copy(source, 0, part / file.name)
             with truncation.examined.segment.open() as source:
                 _copy(source, 0, part / log.name, truncation.position)
-            _sync_directory(part)
+            sync_directory(part)
             part.rename(target)
         except OSError:
             shutil.rmtree(part, ignore_errors=True)
             raise
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
 
 def _leftover(name: str) -> bool:
@@ -174,8 +175,8 @@ def _leftover(name: str) -> bool:
 
 def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) -> None:
     """Copies the bytes between two positions to ``target`` and flushes them to disk."""
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
+
+    def write(out: BinaryIO) -> int | None:
         source.seek(start)
         remaining = None if end is None else end - start
         while piece := source.read(_CHUNK if remaining is None else min(_CHUNK, remaining)):
@@ -183,11 +184,10 @@ def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) ->
                 remaining -= len(piece)
             view = memoryview(piece)
             while view:
-                view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if remaining:
+                view = view[os.write(out.fileno(), view) :]
+        return remaining
+
+    if remaining := write_synced(target, write):
         raise OSError(f"the log became {remaining} bytes shorter during the copy")
 
 
@@ -199,14 +199,6 @@ def _is_same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
             return False
         if not one:
             return True
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

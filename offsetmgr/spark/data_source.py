@@ -25,10 +25,10 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.groups.selection import TopicSelection
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import (
-    DataSource,
-    DataSourceReader,
     DataSourceWriter,
     InputPartition,
+    TableReader,
+    TableSource,
     WriterCommitMessage,
 )
 from offsetmgr.spark.store_rows import (
@@ -53,41 +53,6 @@ _ROWS_PER_BATCH: Final = 20_000
 _MAX_ERRORS_SHOWN: Final = 5
 
 
-class StoreSource(DataSource):
-    """The data source ``offsetmgr``.
-
-    Reads and writes have these options:
-
-    * ``store``: the URI of the store, unless it is the argument of ``load`` or ``save``.
-    * ``group`` and ``topic``: names or globs, separated by commas, which select the rows to read.
-    * ``errors``: see the module's docstring.
-    * ``tasks``: the maximum number of tasks.
-    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
-    * ``timeout``: in milliseconds.
-
-    A write has two more options: ``origin``, the URI of the store that the rows come from, and ``translate`` (see
-    `OffsetTranslation`). Without ``origin``, a write writes no leader epochs.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        del schema
-        return StoreReader(dict(self.options))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        if overwrite:
-            raise UsageError(f"format({NAME!r})", "overwriting a store is not supported", 'write with mode("append")')
-        if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
-            raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
-        return StoreWriter(dict(self.options))
-
-
 class GroupsTask(InputPartition):
     """One task: reads some of the groups."""
 
@@ -96,18 +61,20 @@ class GroupsTask(InputPartition):
         self.names = names
 
 
-class StoreReader(DataSourceReader):
+class StoreReader(TableReader):
     """Lists the groups on the driver and reads them on the executors."""
 
+    NAME = NAME
+    OPTIONS = _READ_OPTIONS
+
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = source_options.checked(NAME, options, _READ_OPTIONS)
+        super().__init__(options)
         self._uri = _store(self._options)
         self._errors = _flag(self._options.get("errors", "false"))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
-        config = source_options.connection(NAME, self._options)
-        names = select_groups(self._uri, config, source_options.listed(self._options.get("group")))
+        names = select_groups(self._uri, self._connection(), source_options.listed(self._options.get("group")))
         tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
         return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
 
@@ -117,8 +84,7 @@ class StoreReader(DataSourceReader):
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
-        config = source_options.connection(NAME, self._options)
-        rows = read_rows(partition.names, self._uri, config, topics, errors=self._errors)
+        rows = read_rows(partition.names, self._uri, self._connection(), topics, errors=self._errors)
         while batch := list(islice(rows, _ROWS_PER_BATCH)):
             columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
@@ -176,6 +142,33 @@ class StoreWriter(DataSourceWriter):
                 "; ".join(shown),
                 "offsetmgr.spark.store_tables.copy returns the outcome of every row",
             )
+
+
+class StoreSource(TableSource):
+    """The data source ``offsetmgr``.
+
+    Reads and writes have these options:
+
+    * ``store``: the URI of the store, unless it is the argument of ``load`` or ``save``.
+    * ``group`` and ``topic``: names or globs, separated by commas, which select the rows to read.
+    * ``errors``: see the module's docstring.
+    * ``tasks``: the maximum number of tasks.
+    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
+    * ``timeout``: in milliseconds.
+
+    A write has two more options: ``origin``, the URI of the store that the rows come from, and ``translate`` (see
+    `OffsetTranslation`). Without ``origin``, a write writes no leader epochs.
+    """
+
+    SCHEMA = SCHEMA
+    READER = StoreReader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise UsageError(f"format({NAME!r})", "overwriting a store is not supported", 'write with mode("append")')
+        if missing := {"group", "topic", "partition", "offset"}.difference(schema.fieldNames()):
+            raise UsageError(f"format({NAME!r})", f"the table has no column {min(missing)!r}", f"needed: {SCHEMA}")
+        return StoreWriter(dict(self.options))
 
 
 def _store(options: Mapping[str, str]) -> str:

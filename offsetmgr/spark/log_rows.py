@@ -7,7 +7,7 @@ and "versioned formats"). The part that many keys have in common is decoded only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -54,7 +54,11 @@ class _Key(NamedTuple):
 _Value = tuple[int | None, int | None, str | None, int | None, int | None, int | None, int | None, str | None]
 """Offset, leader epoch, metadata, commit and expire timestamps, members, the group's timestamp, error."""
 
+LogRecords = Sequence[Iterable[Any]]
+"""Records as five columns of equal length: partition, offset, timestamp, key and value."""
+
 _NOTHING: Final[_Value] = (None,) * 8
+_ROWS_PER_BATCH: Final = 20_000
 _REMEMBERED: Final = 65_536
 """Maximum number of cached pairs of a group and a topic."""
 _KEY_TYPES: Final = (pa.string(), pa.string(), pa.int32(), pa.string(), pa.string(), pa.string())
@@ -168,7 +172,22 @@ class RowDecoder:
         return _NOTHING
 
 
-def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
+def decode_rows(chunks: Iterable[LogRecords], groups: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of these groups, or all rows if ``groups`` is empty. A batch has about `_ROWS_PER_BATCH` rows."""
+    decoder = RowDecoder()
+    columns: list[list[Any]] = [[], [], [], [], []]
+    for chunk in chunks:
+        for column, values in zip(columns, chunk, strict=True):
+            column.extend(values)
+        if len(columns[0]) >= _ROWS_PER_BATCH:
+            yield _of_groups(decoder.batch(*columns), groups)
+            for column in columns:
+                column.clear()
+    if columns[0]:
+        yield _of_groups(decoder.batch(*columns), groups)
+
+
+def _of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
     """Returns the rows of these groups, or all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
 

@@ -13,9 +13,9 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
+from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
 from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
@@ -23,17 +23,14 @@ from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.spark import source_options
-from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputPartition
-from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups
+from offsetmgr.spark.data_source_api import InputPartition, TableReader, TableSource
+from offsetmgr.spark.log_rows import SCHEMA, LogRecords, decode_rows
 
 NAME: Final = "offsetmgr-log"
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
-_OPTIONS: Final = (source_options.BOOTSTRAP, "topic", "group")
 _OFFSETS_PER_TASK: Final = 250_000
 """Maximum number of offsets in one task. A task of this size takes a few seconds."""
 _MAX_POLL_RECORDS: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
-_ROWS_PER_BATCH: Final = 20_000
 _POLL_TIMEOUT_S: Final = 0.1
 _CLIENT_GROUP: Final = "offsetmgr-spark"
 """The group id that the Kafka client requires. The source never commits to it."""
@@ -55,44 +52,21 @@ class LogTask(InputPartition):
         self.ranges = ranges
 
 
-class LogSource(DataSource):
-    """The data source ``offsetmgr-log``.
-
-    The options are:
-
-    * ``kafka.bootstrap.servers``: the brokers.
-    * ``topic``: by default ``__consumer_offsets``.
-    * ``group``: names, separated by commas. The source reads only the partitions of these groups.
-    * ``tasks``: the minimum number of tasks.
-    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
-    * ``timeout``: in milliseconds.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        del schema
-        return LogSourceReader(dict(self.options))
-
-
-class LogSourceReader(DataSourceReader):
+class LogSourceReader(TableReader):
     """Plans the tasks on the driver and reads on the executors."""
 
+    NAME = NAME
+    OPTIONS = (source_options.BOOTSTRAP, "topic", "group")
+
     def __init__(self, options: Mapping[str, str]) -> None:
-        checked = source_options.checked(NAME, options, _OPTIONS)
-        self._options = checked
-        self._bootstrap = source_options.required(NAME, checked, source_options.BOOTSTRAP, "host:9092")
-        self._topic = checked.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, checked)
+        super().__init__(options)
+        self._bootstrap = source_options.required(NAME, self._options, source_options.BOOTSTRAP, "host:9092")
+        self._topic = self._options.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, self._options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
-        config = source_options.connection(NAME, self._options)
+        config = self._connection()
         seconds = config.timeout_ms / 1000
         with open_cluster(self._bootstrap, config) as cluster:
             count = cluster.topics([self._topic]).get(self._topic)
@@ -119,38 +93,38 @@ class LogSourceReader(DataSourceReader):
         """Raises `TimedOut` if no record arrives within the timeout, and the errors of the brokers."""
         if not isinstance(partition, LogTask):  # Spark's placeholder for "nothing to read"
             return
-        config = source_options.connection(NAME, self._options)
+        config = self._connection()
         settings = loader_settings(self._bootstrap, config.kafka, _CLIENT_GROUP)
-        decoder, columns = RowDecoder(), _RecordColumns()
-        for run in read_ranges(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
-            columns.add(run)
-            if len(columns.keys) >= _ROWS_PER_BATCH:
-                yield of_groups(columns.decoded(decoder), self._groups)
-                columns = _RecordColumns()
-        if columns.keys:
-            yield of_groups(columns.decoded(decoder), self._groups)
+        runs = read_ranges(self._topic, settings, partition.ranges, config.timeout_ms / 1000)
+        yield from decode_rows(map(_records_of, runs), self._groups)
 
 
-class _RecordColumns:
-    """Collects records as one list for each column."""
+class LogSource(TableSource):
+    """The data source ``offsetmgr-log``.
 
-    def __init__(self) -> None:
-        self.partitions: list[int] = []
-        self.offsets: list[int] = []
-        self.timestamps: list[int] = []
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
+    The options are:
 
-    def add(self, run: Run) -> None:
-        partition, messages = run
-        self.partitions.extend(repeat(partition, len(messages)))
-        self.offsets.extend([message.offset() for message in messages])
-        self.timestamps.extend([message.timestamp()[1] for message in messages])
-        self.keys.extend([message.key() for message in messages])
-        self.values.extend([message.value() for message in messages])
+    * ``kafka.bootstrap.servers``: the brokers.
+    * ``topic``: by default ``__consumer_offsets``.
+    * ``group``: names, separated by commas. The source reads only the partitions of these groups.
+    * ``tasks``: the minimum number of tasks.
+    * ``commandConfig``: the path of a ``.properties`` file with connection settings.
+    * ``timeout``: in milliseconds.
+    """
 
-    def decoded(self, decoder: RowDecoder) -> pa.RecordBatch:
-        return decoder.batch(self.partitions, self.offsets, self.timestamps, self.keys, self.values)
+    SCHEMA = SCHEMA
+    READER = LogSourceReader
+
+
+def _records_of(run: Run) -> LogRecords:
+    partition, messages = run
+    return (
+        repeat(partition, len(messages)),
+        [message.offset() for message in messages],
+        [message.timestamp()[1] for message in messages],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+    )
 
 
 def split_ranges(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find_topic_directories, missing_directories
@@ -36,12 +36,10 @@ from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 from offsetmgr.spark import source_options
-from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputPartition
-from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups, row_of_error
+from offsetmgr.spark.data_source_api import InputPartition, TableReader, TableSource
+from offsetmgr.spark.log_rows import SCHEMA, LogRecords, decode_rows, row_of_error
 
 NAME: Final = "offsetmgr-segments"
-_OPTIONS: Final = ("path", "topic", "group")
-_ROWS_PER_BATCH: Final = 20_000
 
 
 class SkippedTransactions(NamedTuple):
@@ -85,34 +83,18 @@ class GapTask(InputPartition):
         self.why = why
 
 
-class SegmentSource(DataSource):
-    """The data source ``offsetmgr-segments``.
-
-    The path is a list, separated by commas, of brokers' log directories or partitions' directories. Every executor must
-    be able to read these directories. The options are ``topic``, by default ``__consumer_offsets``, and ``group``,
-    names separated by commas.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        del schema
-        return SegmentSourceReader(dict(self.options))
-
-
-class SegmentSourceReader(DataSourceReader):
+class SegmentSourceReader(TableReader):
     """Plans the tasks on the driver and reads on the executors."""
 
+    NAME = NAME
+    OPTIONS = ("path", "topic", "group")
+
     def __init__(self, options: Mapping[str, str]) -> None:
-        checked = source_options.checked(NAME, options, _OPTIONS)
-        self._directories = source_options.listed(source_options.required(NAME, checked, "path", "/var/lib/kafka"))
-        self._topic = checked.get("topic", CONSUMER_OFFSETS)
-        self._groups = source_options.groups(NAME, checked)
+        super().__init__(options)
+        path = source_options.required(NAME, self._options, "path", "/var/lib/kafka")
+        self._directories = source_options.listed(path)
+        self._topic = self._options.get("topic", CONSUMER_OFFSETS)
+        self._groups = source_options.groups(NAME, self._options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` if there is no such topic, or if a partition has two directories. Also raises
@@ -138,22 +120,16 @@ class SegmentSourceReader(DataSourceReader):
             yield row_of_error(None, partition.why)
         if not isinstance(partition, SegmentTask):  # Spark's placeholder for "nothing to read"
             return
-        decoder, rows = RowDecoder(), _Rows(partition.partition)
-        for batch in self._batches(partition, rows):
-            for record in batch.records:
-                rows.add(record.offset, record.timestamp, record.key, record.value)
-            if len(rows.offsets) >= _ROWS_PER_BATCH:
-                yield of_groups(rows.decoded(decoder), self._groups)
-                rows.clear()
-        if rows.offsets:
-            yield of_groups(rows.decoded(decoder), self._groups)
-        if rows.damage is not None:
-            yield row_of_error(partition.partition, rows.damage)
+        damage: list[str] = []
+        records = (_records_of(partition.partition, batch) for batch in self._batches(partition, damage))
+        yield from decode_rows(records, self._groups)
+        for why in damage:
+            yield row_of_error(partition.partition, why)
 
     @staticmethod
-    def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
+    def _batches(task: SegmentTask, damage: list[str]) -> Iterator[Entries]:
         """Yields a segment's batches without the skipped transactions. If the segment is damaged, the batches end at
-        the damage, and the error is stored in ``rows``."""
+        the damage, and the error is appended to ``damage``."""
         segment = Segment(Path(task.log), task.base_offset)
         with segment.open_reader(end=task.size) as reader:
             try:
@@ -162,39 +138,36 @@ class SegmentSourceReader(DataSourceReader):
                     if task.skipped.is_visible(batch):
                         yield batch
                 if reader.incomplete_bytes:
-                    rows.damage = f"{task.log}: its last {reader.incomplete_bytes} bytes are an incomplete entry"
+                    damage.append(f"{task.log}: its last {reader.incomplete_bytes} bytes are an incomplete entry")
             except FileFailure:
                 raise
             except OSError as error:
                 raise FileFailure(f"file {task.log}", error.strerror or str(error)) from error
             except OffsetMgrError as error:
-                rows.damage = f"{task.log}: the remaining records are not read: {error}"
+                damage.append(f"{task.log}: the remaining records are not read: {error}")
 
 
-class _Rows:
-    """The records of a segment, as one list for each column, and the error of the segment if it is damaged."""
+class SegmentSource(TableSource):
+    """The data source ``offsetmgr-segments``.
 
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.damage: str | None = None
-        self.offsets: list[int] = []
-        self.timestamps: list[int | None] = []
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
+    The path is a list, separated by commas, of brokers' log directories or partitions' directories. Every executor must
+    be able to read these directories. The options are ``topic``, by default ``__consumer_offsets``, and ``group``,
+    names separated by commas.
+    """
 
-    def add(self, offset: int, timestamp: int | None, key: bytes | None, value: bytes | None) -> None:
-        self.offsets.append(offset)
-        self.timestamps.append(timestamp)
-        self.keys.append(key)
-        self.values.append(value)
+    SCHEMA = SCHEMA
+    READER = SegmentSourceReader
 
-    def clear(self) -> None:
-        for column in (self.offsets, self.timestamps, self.keys, self.values):
-            column.clear()
 
-    def decoded(self, decoder: RowDecoder) -> pa.RecordBatch:
-        partitions = [self.partition] * len(self.offsets)
-        return decoder.batch(partitions, self.offsets, self.timestamps, self.keys, self.values)
+def _records_of(partition: int, batch: Entries) -> LogRecords:
+    records = batch.records
+    return (
+        repeat(partition, len(records)),
+        [record.offset for record in records],
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+    )
 
 
 def _skipped_transactions(segments: Sequence[tuple[Segment, int]]) -> SkippedTransactions:

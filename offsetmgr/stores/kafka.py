@@ -19,14 +19,16 @@ from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
-from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
+from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ProtocolStore
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
     from offsetmgr.kafka.groups.static_membership import StaticMemberLock
     from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
+    from offsetmgr.stores.protocol_edits import StoreThread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -71,6 +73,12 @@ class KafkaStore(ProtocolStore):
             how = "cluster id" if origin.cluster_id else "addresses of the brokers; their release has no cluster ids"
             self._identity = StoreIdentity("kafka", origin.name, how)
         return self._identity
+
+    def logs(self) -> KafkaLogs:
+        """Returns the topics and log ranges of the cluster, which are read with the connections of this store."""
+        from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
+
+        return KafkaLogs(self.wire())
 
     def weaknesses(self) -> tuple[Weakness, ...]:
         from offsetmgr.kafka.protocol.releases import weaknesses
@@ -191,7 +199,7 @@ class KafkaStore(ProtocolStore):
 class KafkaGroupLock:
     """A long-lived group lock; see `offsetmgr.core.lockable_store.HeldLock`."""
 
-    def __init__(self, wire: ClientThread, member_lock: StaticMemberLock) -> None:
+    def __init__(self, wire: StoreThread, member_lock: StaticMemberLock) -> None:
         self._wire = wire
         self._member_lock = member_lock
 

@@ -7,8 +7,8 @@ imported when it is first needed, because the import takes a tenth of a second.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import PartialFailure
@@ -18,9 +18,7 @@ from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.stores.protocol_edits import ProtocolEdits
-
-T = TypeVar("T")
+    from offsetmgr.stores.protocol_edits import ProtocolEdits, StoreThread
 
 _SCAN_BATCH: Final = 100
 EDIT_BATCH: Final = 128
@@ -43,7 +41,7 @@ class ProtocolStore(StoreBase):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
-        self._connection: ClientThread | None = None
+        self._connection: StoreThread | None = None
         self._connecting = threading.Lock()
 
     def _client(self, config: ConnectionConfig) -> Client:
@@ -138,37 +136,15 @@ class ProtocolStore(StoreBase):
         if connection is not None:
             connection.close()
 
-    def wire(self) -> ClientThread:
+    def wire(self) -> StoreThread:
         """Returns the client and its event loop. The first call creates both."""
+        from offsetmgr.stores.protocol_edits import StoreThread
+
         with self._connecting:
             if self._connection is None:
-                client = self._client(self._config)
-                self._connection = ClientThread(client, self._edits(client, self._config.timeout_ms / 1000))
+                client, timeout_s = self._client(self._config), self._config.timeout_ms / 1000
+                self._connection = StoreThread(client, self._edits(client, timeout_s), timeout_s)
             return self._connection
-
-
-class ClientThread:
-    """A store's client and the thread in which its event loop runs."""
-
-    def __init__(self, client: Client, edits: ProtocolEdits) -> None:
-        from offsetmgr.kafka.client.background_loop import EventLoopThread
-
-        self.client = client
-        self.edits = edits
-        self.runner = EventLoopThread()
-
-    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a coroutine in the event loop and waits for its result; the argument of ``call`` is the deadline, as a
-        time of the loop's clock."""
-
-        async def within() -> T:
-            return await call(self.edits.deadline())
-
-        return self.runner.run(within())
-
-    def close(self) -> None:
-        self.runner.run(self.client.close())
-        self.runner.close()
 
 
 def _named_group(request: tuple[str, Sequence[TopicPartition]]) -> str:

@@ -20,7 +20,7 @@ from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
-from offsetmgr.kafka.client.log_ranges import partition_counts
+from offsetmgr.kafka.client.log_ranges import list_offsets, partition_counts
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
@@ -146,15 +146,7 @@ class KafkaOffsetsTopic:
     async def _list_offsets(
         self, partitions: list[TopicPartition], timestamp: int, limit: float
     ) -> dict[TopicPartition, int]:
-        async def ask(
-            leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, int | OffsetMgrError]:
-            connection = await self._client.node(leader).connection(attempt)
-            return await fetch.list_offsets(
-                connection, dict.fromkeys(partitions_of_leader, timestamp), _remaining_s(attempt)
-            )
-
-        found = await self._leaders.per_partition(partitions, ask, _from_now(limit)) if partitions else {}
+        found = await list_offsets(self._client, self._leaders, dict.fromkeys(partitions, timestamp), _from_now(limit))
         return {tp: _value(at) for tp, at in found.items()}
 
     async def _read_up_to(

@@ -25,6 +25,7 @@ from offsetmgr.core.offset_store import (
     Guard,
 )
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
@@ -248,3 +249,11 @@ def _overwrites(edit: GroupEdit) -> bool:
         and bool(edit.changes)
         and all(change.allow_rewind and change.expected is None for change in edit.changes.values())
     )
+
+
+class StoreThread(ClientThread):
+    """The client of a store and its thread, with the object that reads and edits groups."""
+
+    def __init__(self, client: Client, edits: ProtocolEdits, timeout_s: float) -> None:
+        super().__init__(client, timeout_s)
+        self.edits = edits

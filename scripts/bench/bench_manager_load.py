@@ -69,7 +69,7 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         sys.exit(f"shard group {shard_group}: {why}")
 
 

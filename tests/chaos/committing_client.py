@@ -88,4 +88,5 @@ def main(name: str, bootstrap: str, history: str, topic: str, own: list[str], al
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], sys.argv[5].split(","), sys.argv[6].split(","))
+    _, name, bootstrap, history, topic, own, all_groups = sys.argv
+    main(name, bootstrap, history, topic, own.split(","), all_groups.split(","))

@@ -42,7 +42,7 @@ def main(arguments: dict[str, Any]) -> None:
     output = os.open(arguments.pop("output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     think_s = arguments.pop("think_ms", 0) / 1000
     if arguments.pop("ignore_lease", False):
-        StreamState.may_deliver = lambda _: True  # type: ignore[method-assign]
+        StreamState.may_deliver = lambda self: True  # type: ignore[method-assign]
     topics, white_list = arguments.pop("topics", None), arguments.pop("white_list", None)
     count = arguments.pop("streams", 1)
     consumer = ZookeeperConsumer(**{**arguments, "settings": ConsumerSettings(**arguments.pop("settings", {}))})

@@ -25,5 +25,5 @@ def claim(self: KafkaShardGroupWriter, timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    KafkaShardGroupWriter.claim = claim
+    KafkaShardGroupWriter.claim = claim  # type: ignore[method-assign]
     sys.exit(run(sys.argv[1:]))

@@ -31,11 +31,10 @@ def main(arguments: dict[str, Any]) -> None:
         if fault is not None and [step.name, period.number] == fault[:2]:
             os.killpg(0, fault[2])
 
-    spark = session(
-        "offsetmgr-period-job",
-        master="local[2]",
-        **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2, "spark.log.level": "ERROR"},
-    )
+    settings: dict[str, Any] = {
+        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2, "spark.log.level": "ERROR",
+    }  # fmt: skip
+    spark = session("offsetmgr-period-job", master="local[2]", **settings)
     with open_store(f"kafka://{arguments['bootstrap']}") as store:
         run_periods(
             spark,

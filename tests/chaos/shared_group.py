@@ -7,9 +7,10 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -322,20 +323,21 @@ def events_of(
         kind = kinds[number % len(kinds)]
         pythons = [member for member in group.members if isinstance(member, PythonMember)]
         others = [member for member in group.members if isinstance(member, OldConsumer)]
-        chosen = dice.choice(pythons if (len(pythons), dice.random()) > (len(others), 0.5) else others)
-        output = re.sub("Member|Consumer", "", type(chosen).__name__).lower()
+        more: Sequence[AnyMember] = pythons if (len(pythons), dice.random()) > (len(others), 0.5) else others
+        chosen = dice.choice(more)
+        label = re.sub("Member|Consumer", "", type(chosen).__name__).lower()
         match kind:
             case "kill":
-                yield f"a {output} member is killed", lambda member=chosen: group.kill(member)
+                yield f"a {label} member is killed", partial(group.kill, chosen)
             case "leave":
-                yield f"a {output} member leaves", lambda member=chosen: group.leave(member)
+                yield f"a {label} member leaves", partial(group.leave, chosen)
             case "expire":
-                yield f"a {output} member is frozen past its session", lambda member=chosen: group.expire(member)
+                yield f"a {label} member is frozen past its session", partial(group.expire, chosen)
             case "grow":
                 yield "a topic grows", lambda: group.grow("small")
             case "new topic":
                 new_topics += 1
-                yield "a new topic matches", lambda n=new_topics: group.create_topic(f"new{n}", 2)
+                yield "a new topic matches", partial(group.create_topic, f"new{new_topics}", 2)
             case "broker leaves":
                 yield "a broker leaves", brokers[-1].stop
             case "broker comes":
@@ -348,5 +350,4 @@ def events_of(
                     lambda: group.restart_zookeeper(SESSION_MS / 1000 + 3),
                 )
             case "join":
-                fresh = [group.python(), group.java()]
-                yield "a Python member and an old one join", lambda members=fresh: group.start(*members)
+                yield "a Python member and an old one join", partial(group.start, group.python(), group.java())

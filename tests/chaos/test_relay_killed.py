@@ -18,6 +18,7 @@ from manager_cluster import Manager, managers_of, served, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.uri import open_store
@@ -145,6 +146,6 @@ def committed(manager: Manager, group: str) -> int:
     """The sum of the group's offsets over both partitions; -1 while the manager does not answer."""
     try:
         with open_store(f"manager://{manager.address}", ConnectionConfig(timeout_ms=3000)) as store:
-            return sum(found.offset for found in store.fetch(group).values() if found)
+            return sum(found.offset for found in store.fetch(group).values() if isinstance(found, Committed))
     except OffsetMgrError:
         return -1

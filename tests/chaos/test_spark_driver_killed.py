@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.stores.uri import open_store
 
@@ -85,7 +86,8 @@ class Job:
 
     def committed(self) -> dict[str, int]:
         with open_store(f"kafka://{self.bootstrap}") as store:
-            return {str(tp): found.offset for tp, found in store.fetch(self.name).items()}
+            fetched = store.fetch(self.name)
+        return {str(tp): found.offset for tp, found in fetched.items() if isinstance(found, Committed)}
 
 
 def run_and_kill(job: Job, draw: random.Random, at_fault_point: bool) -> None:

@@ -46,7 +46,7 @@ def read(client: Consumer, count: int, seconds: float = 30) -> list[str]:
         assert time.monotonic() < deadline, f"{len(values)} of {count} records after {seconds} s"
         for message in client.consume(count - len(values), 0.1):
             assert message.error() is None, message.error()
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     return values
 
 

@@ -241,6 +241,7 @@ def test_a_missing_truncated_or_invalid_plan_is_one_error_line(scene: Scene) -> 
         "binary.json": "this is not a plan of offsetmgr",
         "a-directory": "Is a directory",
     }
+    cases: list[tuple[list[str], int, tuple[str, ...]]]
     cases = [(command, 1, (f"plan {name}", text)) for name, text in errors.items() for command in with_plan(name)[:2]]
     cases += [(command, 1, ("plan cut.json",)) for command in with_plan("cut.json")[2:]]
 

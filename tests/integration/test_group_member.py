@@ -281,7 +281,10 @@ def test_a_member_keeps_its_partitions_while_a_registration_is_unreadable(
     wait_for(lambda: isinstance(member.unreadable_group_error, CorruptData), "a has read the invalid registration")
 
     # During the error it also stops consuming a partition that it no longer owns.
-    theirs = [Delete(paths.owner("g", "t", 2), 0), Create(paths.owner("g", "t", 2), b"g_x-0")]
+    theirs: list[TransactionOperation] = [
+        Delete(paths.owner("g", "t", 2), 0),
+        Create(paths.owner("g", "t", 2), b"g_x-0"),
+    ]
     assert session.transaction(theirs).state is OperationState.COMMITTED
     wait_for(lambda: listener.active == {0, 1, 3}, "a consumes only its partitions")
     assert (owned(member), listener.error) == ({0, 1, 3}, None)

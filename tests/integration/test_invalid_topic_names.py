@@ -11,7 +11,6 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.kafka_logs import KafkaLogs
 
 pytestmark = pytest.mark.servers
 
@@ -23,7 +22,7 @@ def test_valid_topics_have_log_ranges_despite_an_invalid_one(
     invalid = TopicPartition("a b/ü", 0)
 
     with KafkaStore(kafka.bootstrap) as store, KafkaCluster(kafka.bootstrap) as cluster:
-        for logs in (cluster, KafkaLogs(store)):
+        for logs in (cluster, store.logs()):
             found = logs.log_ranges([invalid, valid])
             assert found[valid] == LogRange(0, 0)
             assert isinstance(found[invalid], UnknownTopicOrPartition)

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 from processes import wait_for_login
@@ -296,7 +297,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
     }
     with broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        alter = [
+        alter: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), b"alice-secret")
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,9 @@ class RunningConsumer:
             if message.error():
                 self.errors.append(str(message.error()))
             else:
-                self.first.setdefault(message.partition(), message.offset())
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                self.first.setdefault(partition, offset)
         self._consumer.close()
 
     def _on_assign(self, _: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
@@ -542,9 +544,9 @@ def test_many_groups_are_locked_committed_to_and_released_over_few_connections(
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 
-    locks = dict(store.lock_many(groups, holder="mirror"))
+    locks: dict[str, Any] = dict(store.lock_many(groups, holder="mirror"))
     sockets = open_sockets() - sockets_before
-    outcomes = dict(store.commit_locked((lock, at(topic, 7)) for lock in locks.values()))
+    outcomes: dict[str, Any] = dict(store.commit_locked((lock, at(topic, 7)) for lock in locks.values()))
     with KafkaStore(bootstrap) as other:
         theirs = list(other.edit(GroupEdit(g, {tp: Change(o) for tp, o in at(topic, 90).items()}) for g in groups))
     store.release_locks(locks.values())
@@ -565,14 +567,15 @@ def test_a_group_that_cannot_be_locked_or_lost_its_lock_fails_alone(
     with RunningConsumer(bootstrap, busy, topic) as consumer, KafkaStore(bootstrap) as other:
         wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
 
-        locks = dict(store.lock_many([busy, taken, good], holder="mirror"))
+        locks: dict[str, Any] = dict(store.lock_many([busy, taken, good], holder="mirror"))
         later = other.lock(taken, holder="mirror")
-        outcomes = dict(store.commit_locked((locks[g], at(topic, 7)) for g in (taken, good)))
+        outcomes: dict[str, Any] = dict(store.commit_locked((locks[g], at(topic, 7)) for g in (taken, good)))
 
         assert isinstance(locks[busy], GroupActive)
         assert isinstance(outcomes[taken], LockLost)
         assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
         ((_, back),) = store.commit_locked([(locks[good], at(topic, 6))])
+        assert isinstance(back, Mapping)
         assert {o.status for o in back.values()} == {EditStatus.FAILED}
         store.release_locks([locks[taken], locks[good]])
         later.release()

@@ -14,7 +14,6 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.kafka_logs import KafkaLogs
 
 pytestmark = pytest.mark.servers
 
@@ -35,7 +34,7 @@ def test_kafka_logs_and_the_admin_client_agree(
     names = [topic, f"{unique}-gone"]
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(f"{unique}-gone", 0)]
     with KafkaStore(server.bootstrap) as store, KafkaCluster(server.bootstrap) as cluster:
-        logs = KafkaLogs(store)
+        logs = store.logs()
         assert logs.cluster_id() == cluster.cluster_id()
         assert logs.topics(names) == cluster.topics(names) == {topic: 2}
         found = logs.log_ranges(partitions)

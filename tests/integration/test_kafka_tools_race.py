@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -76,7 +76,7 @@ def test_while_a_group_is_locked_kafkas_tool_changes_nothing(kafka: KafkaBroker,
 
 @pytest.mark.filterwarnings("ignore:record_property is incompatible")
 def test_a_group_edited_by_kafkas_tool_and_offsetmgr_has_offsets_of_one_edit(
-    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: pytest.RecordProperty
+    kafka: KafkaBroker, store: KafkaStore, topic: str, record_property: Callable[[str, object], None]
 ) -> None:
     """The test checks after each run of the tool, after each edit, and continuously in between."""
     store.commit(topic, at(topic, OURS[0]))

@@ -210,7 +210,7 @@ def test_running_consumers_pass_all_modes_without_loss_or_repetition(
         producing.start()
         for mode in ROUND:
             count = len(seen)
-            wait_for(lambda count=count: len(seen) > count + 100, "messages flow")
+            wait_for(lambda count=count: len(seen) > count + 100, "messages flow")  # type: ignore[misc]
             assert len(world.switch_to(mode).members) == 2
         stopped.set()
         producing.join()

@@ -42,9 +42,9 @@ def commits(bootstrap: str, group: str) -> list[int]:
                     assert error.code() == ck.KafkaError._PARTITION_EOF, error
                     left.discard(message.partition())
                     continue
-                key = record_format.decode_key(message.key())
-                if isinstance(key, OffsetKey) and key.group == group and message.value() is not None:
-                    found.append(record_format.decode_value(message.value()).offset)
+                key, value = record_format.decode_key(message.key() or b""), message.value()
+                if isinstance(key, OffsetKey) and key.group == group and value is not None:
+                    found.append(record_format.decode_value(value).offset)
     finally:
         consumer.close()
     return found

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -22,7 +23,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.migration.change_notifier import PollingNotifier
+from offsetmgr.migration.change_notifier import ChangeNotifier, PollingNotifier
 from offsetmgr.migration.legacy_group_lookup import legacy_groups
 from offsetmgr.migration.mirror import Mirror
 from offsetmgr.migration.mirror_group import MirrorState
@@ -86,7 +87,7 @@ def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
     assert not failed
 
 
-def mirror_of(source: OffsetStore, target: OffsetStore, group: str, notifier: object = None) -> Mirror:
+def mirror_of(source: OffsetStore, target: OffsetStore, group: str, notifier: ChangeNotifier | None = None) -> Mirror:
     polling = PollingNotifier(SystemClock(), 0.1)
     return Mirror(source, target, PlanOptions(groups=(group,)), notifier or polling, SystemClock(), settle_s=0.3)
 
@@ -195,7 +196,7 @@ def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, bro
             consumer.close()
 
 
-def _kafka_offset(topic: str, offset: int) -> object:
+def _kafka_offset(topic: str, offset: int) -> Any:
     from confluent_kafka import TopicPartition as KafkaTopicPartition
 
     return KafkaTopicPartition(topic, 0, offset)

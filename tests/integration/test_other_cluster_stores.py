@@ -118,8 +118,8 @@ def test_a_switch_between_two_clusters_is_rejected_before_anything_changes(two: 
 
 def test_a_mirror_between_two_clusters_is_rejected_before_it_starts(two: Two, run: Run) -> None:
     two.of_a.commit(two.name, {two.tp: OffsetAndMetadata(5, "", 0)})
-    mirror = ("migrate", "mirror", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name)
-    mirror += ("--once", "--settle", "50", "--yes")
+    sides = ("--from", two.of_a.uri, "--to", two.of_b.uri)
+    mirror = ("migrate", "mirror", *sides, "--group", two.name, "--once", "--settle", "50", "--yes")
 
     refused = run(*mirror)
     assert refused.returncode == 2

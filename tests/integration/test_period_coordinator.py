@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -253,8 +254,11 @@ def test_a_legacy_member_that_starts_during_the_run_is_reported(run: Run, root: 
 
 
 def test_a_failing_callback_ends_the_membership_and_all_waits(run: Run) -> None:
+    no_partitions: dict[str, Any] = {}
     with pytest.raises(CallbackFailed, match="KeyError"):  # the callback may run before the start has returned
-        run.member("m", A[:4], idle=lambda _period, _open: {}["nothing"]).current_period_complete(A[:4], timeout_s=20)
+        run.member("m", A[:4], idle=lambda _period, _open: no_partitions["nothing"]).current_period_complete(
+            A[:4], timeout_s=20
+        )
 
 
 def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:

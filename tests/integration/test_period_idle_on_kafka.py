@@ -39,7 +39,7 @@ def test_a_barrier_closes_without_the_partitions_that_have_no_records(
     with KafkaCluster(kafka.bootstrap) as cluster:
         # When the cluster is queried, then only partitions without any record since the start are idle
         missing = TopicPartition(topic, 9)
-        found = find_idle(cluster, period, [*everything, missing])
+        found = dict(find_idle(cluster, period, [*everything, missing]))
         assert isinstance(found.pop(missing), UnknownTopicOrPartition)
         assert found == {
             within: None,

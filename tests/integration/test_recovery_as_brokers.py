@@ -158,7 +158,7 @@ def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegmen
     at_risk = unflushed(directory, segments_in(directory))
     file = at_risk[-1].log
     # The consumers' view of transactions depends on every marker.
-    kinds = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
+    kinds: tuple[str, ...] = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
     if len(at_risk) > 1 and chance.random() < 0.25:
         file, kinds = at_risk[-2].log, ("cut", "hole", "torn", "zeros", "junk")
     data = file.read_bytes()
@@ -238,7 +238,7 @@ def read(bootstrap: str, logs: list[Damaged]) -> dict[tuple[str, int], tuple[int
         consumer.assign([TopicPartition(*log, 0) for log in unread])
         while unread:
             for message in consumer.consume(1000, timeout=0.1):
-                at = str(message.topic()), message.partition()
+                at = str(message.topic()), message.partition() or 0
                 error = message.error()
                 if error is None:
                     counts[at] += 1

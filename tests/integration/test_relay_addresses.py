@@ -40,7 +40,7 @@ def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, vers
 
 
 def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(relay41: RunningRelay) -> None:
-    async def found() -> list[tuple[int, int]]:
+    async def found() -> list[tuple[int, int, int, int]]:
         connection = await connect(relay41)
         coordinators = []
         for version in range(7):
@@ -71,7 +71,7 @@ def test_apis_that_would_bypass_the_relay_are_not_advertised(relay41: RunningRel
     async def advertised() -> dict[int, tuple[int, int]]:
         connection = await connect(relay41)
         await connection.close()
-        return connection.versions
+        return dict(connection.versions)
 
     versions = relay41.run(advertised())
     assert not versions.keys() & {25, 28, 68, 69, 76, 77, 78, 79, 88, 89, 29, 30, 31, 50, 51}

@@ -163,7 +163,7 @@ def stored(deployment: Deployment) -> bytes:
     """A batch in the format of a producer, which was produced to the clients' topic and fetched from the broker."""
     producer = Producer({"bootstrap.servers": deployment.listener.bootstrap})
     at: list[int] = []
-    producer.produce(deployment.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset()))
+    producer.produce(deployment.orders, b"value", b"key", 0, lambda _, message: at.append(message.offset() or 0))
     assert producer.flush(20) == 0
     answer = deployment.send_to_broker(FETCH, 12, fetch([one(deployment.orders, **{**AT, "fetch_offset": at[0]})]))
     records: bytes = answer["responses"][0]["partitions"][0]["records"]
@@ -334,7 +334,7 @@ def test_no_client_uses_the_shards_transactional_ids(deployment: Deployment) -> 
         assert deployment.send(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
         end = {"transactional_id": shard_group, "producer_id": 1, "producer_epoch": 0, "committed": True}
         assert deployment.send(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
-        added = {
+        added: dict[str, Any] = {
             "v3_and_below_transactional_id": shard_group,
             "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": [numbers(deployment.orders)],
@@ -395,7 +395,7 @@ def test_a_consumer_of_every_topic_does_not_see_the_offsets_topic(deployment: De
     assert message is not None
     assert (message.error(), message.topic()) == (None, deployment.orders)
     assert {part.topic for part in client.assignment()} == {deployment.orders}
-    client.commit(message, asynchronous=False)
+    client.commit(message=message, asynchronous=False)
     client.close()
 
 

@@ -272,7 +272,8 @@ def test_up_and_down_again_leaves_no_process_and_no_data(sandbox: Sandbox) -> No
     assert len(started) == 2
     assert exported["OFFSETMGR_ZOOKEEPER"] is not None
     assert exported["OFFSETMGR_ZOOKEEPER"].endswith("/kafka")
-    assert AdminClient({"bootstrap.servers": exported["OFFSETMGR_BOOTSTRAP_SERVER"]}).list_topics(timeout=10).brokers
+    bootstrap = str(exported["OFFSETMGR_BOOTSTRAP_SERVER"])
+    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
 
     assert sandbox.down() == ["broker-0", "zookeeper"]
 
@@ -320,7 +321,8 @@ def test_kraft_is_a_broker_without_zookeeper(sandbox: Sandbox) -> None:
 
     exported = sandbox.env()
     assert exported["OFFSETMGR_ZOOKEEPER"] is None
-    assert AdminClient({"bootstrap.servers": exported["OFFSETMGR_BOOTSTRAP_SERVER"]}).list_topics(timeout=10).brokers
+    bootstrap = str(exported["OFFSETMGR_BOOTSTRAP_SERVER"])
+    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
     with pytest.raises(SandboxError, match="they need ZooKeeper"):
         sandbox.start_old_consumers(SampleGroup(1, "g", "t"))
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -146,7 +147,7 @@ def test_a_migration_with_the_right_credentials_works_and_leaks_no_password(
     assert secrets_in(tmp_path, *outputs) == []
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "wrong-kafka-password": (
         {"kafka": WRONG},
         "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)",

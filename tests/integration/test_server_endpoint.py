@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 import pytest
@@ -204,7 +204,8 @@ def test_wrong_credentials_are_an_authentication_error(
 ) -> None:
     errors: list[ck.KafkaError] = []
     settings = login(certificate, "SCRAM-SHA-256", user, password)
-    admin = AdminClient({"bootstrap.servers": secured.bootstrap, "error_cb": errors.append, **settings})
+    config: dict[str, Any] = {"bootstrap.servers": secured.bootstrap, "error_cb": errors.append, **settings}
+    admin = AdminClient(config)
     for _ in range(600):
         admin.poll(0.1)
         if any(error.code() == ck.KafkaError._AUTHENTICATION for error in errors):
@@ -327,6 +328,7 @@ def test_topics_and_log_offsets_come_from_the_real_cluster(
     found = {tp.partition: f.result(10).offset for tp, f in admin.list_offsets(requested).items()}
     assert found == {0: 20, 1: 5}
     missing = admin.list_topics("no-such-topic-anywhere", timeout=10).topics["no-such-topic-anywhere"]
+    assert missing.error is not None
     assert missing.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 

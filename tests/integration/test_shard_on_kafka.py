@@ -61,7 +61,7 @@ def test_model(format_of_records: RecordFormat, new_log: Callable[[], ScenarioLo
         def new_log(self) -> ScenarioLog:
             return new_log()
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         OnKafka,
         settings=settings(
             max_examples=100 if SOAK else 6,

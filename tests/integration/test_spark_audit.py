@@ -159,8 +159,8 @@ def test_lag_counts_from_the_logs_start_and_is_unknown_beyond_its_end(spark: Spa
 
 
 def test_differences_over_the_union_of_both_stores(spark: SparkSession) -> None:
-    left = [("g", "t", p, 10, "m", 1, None, None) for p in range(4)]
-    right = [("g", "t", 0, 10, "m", 1, NOW, None), ("g", "t", 1, 11, "m", 1, None, None)]
+    left: list[tuple[object, ...]] = [("g", "t", p, 10, "m", 1, None, None) for p in range(4)]
+    right: list[tuple[object, ...]] = [("g", "t", 0, 10, "m", 1, NOW, None), ("g", "t", 1, 11, "m", 1, None, None)]
     right += [("g", "t", 2, 10, "other", 1, None, None), ("h", "t", 0, 10, "", None, None, None)]
     left += [("broken", None, None, None, None, None, None, "unreachable")]
     tables = (spark.createDataFrame(left, STORE), spark.createDataFrame(right, STORE))

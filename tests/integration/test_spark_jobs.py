@@ -35,6 +35,7 @@ PER_BATCH = 6
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    settings: dict[str, Any]
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
     found = session("offsetmgr-tests", master="local[2]", **settings)
     yield found
@@ -55,7 +56,8 @@ class Group:
             return self._offsets()
 
     def _offsets(self) -> dict[str, int]:
-        return {str(tp): found.offset for tp, found in self.read.fetch(self.name).items()}
+        fetched = self.read.fetch(self.name)
+        return {str(tp): found.offset for tp, found in fetched.items() if isinstance(found, Committed)}
 
 
 @pytest.fixture

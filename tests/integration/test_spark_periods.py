@@ -59,6 +59,7 @@ Row = tuple[str, int, int, str]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    settings: dict[str, Any]
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2, "spark.log.level": "ERROR"}
     found = session("offsetmgr-periods", master="local[2]", **settings)
     yield found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,7 +100,9 @@ def chroot(zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str) -> str:
 
 def committed(store: OffsetStore, group: str) -> dict[tuple[str, int], tuple[int, str]]:
     return {
-        tuple(tp): (one.offset, one.metadata) for tp, one in store.fetch(group).items() if isinstance(one, Committed)
+        (tp.topic, int(tp.partition)): (one.offset, one.metadata)
+        for tp, one in store.fetch(group).items()
+        if isinstance(one, Committed)
     }
 
 
@@ -314,11 +316,12 @@ def test_diff_and_copy_on_the_command_line(
     assert "0 would be written, 1 are equal already, 1 would be refused (the target's offset is larger)" in again.err
     # A missing topic fails the command, but does not prevent the other copies.
     some = ["--topic", world.topic, "--topic", "nosuch", "--topic", f"{world.topic}:2,7"]
-    for more, done in (([], "0 would be written"), (["--execute"], "0 written, 1 unchanged, 1 failed")):
+    options: tuple[list[str], ...] = ([], ["--execute"])
+    for more, expected in zip(options, ("0 would be written", "0 written, 1 unchanged, 1 failed"), strict=True):
         assert run(["spark", "copy", *sides, *some, *more]) == 1
-        captured = capsys.readouterr().err
-        assert done in captured
-        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in captured
+        printed = capsys.readouterr().err
+        assert expected in printed
+        assert f"error: topics nosuch, {world.topic}:2,7: not among the groups' offsets in {source}\n" in printed
     # A misspelt group fails the command, too.
     for command in ("copy", "diff"):
         assert run(["spark", command, "--from", source, "--to", target, "--group", f"{world.a}-x"]) == 1
@@ -352,7 +355,7 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
             assert not result.failures
     killed = tmp_path / "killed"
 
-    def die_once(outcomes: Iterator[RowOutcome]) -> Iterator[RowOutcome]:
+    def die_once(outcomes: Iterable[RowOutcome]) -> Iterator[RowOutcome]:
         for count, outcome in enumerate(outcomes):
             if count == 2 * PER_GROUP and not killed.exists():
                 killed.touch()

@@ -32,6 +32,7 @@ ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPE
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    settings: dict[str, Any]
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
     found = session("offsetmgr-switch", master="local[2]", **settings)
     yield found
@@ -111,8 +112,8 @@ def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetiti
         wait_for(lambda: committer.state.commits > 0, "the job commits")
         for mode in ROUND:
             commits, count = committer.state.commits, len(consumed)
-            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")
-            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")
+            wait_for(lambda c=commits: committer.state.commits > c, "the job continues to commit")  # type: ignore[misc]
+            wait_for(lambda c=count: len(consumed) > c, "the consumer continues")  # type: ignore[misc]
             assert (switch(job_group, mode), switch(old_group, mode)) == (1, 1)
         ended.set()
         threads[0].join()

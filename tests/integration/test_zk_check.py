@@ -23,11 +23,10 @@ from processes import Commands, wait_for
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
+from offsetmgr.core.log_range_cache import FetchLogRanges
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.check.findings import Finding
-from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
-from offsetmgr.zookeeper.check.log_ranges import FetchLogRanges, LogRanges
 from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
@@ -310,25 +309,17 @@ def test_offsets_outside_of_the_log(cluster: Cluster, session: ZookeeperSession)
 
 
 def test_an_offset_beyond_a_cached_log_range_refreshes_the_range(cluster: Cluster, session: ZookeeperSession) -> None:
-    ends = iter((60, 60, 60, 120, 120, 120))
+    ends = iter((60, 60, 60, 120))
 
     def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         return {tp: LogRange(10, next(ends)) for tp in partitions}
 
-    cache = LogRanges(growing)
-    groups = ["clean", "later"]
     cluster.group("later")
-    reader = GroupReader(session, read_cluster(session), groups)
-    cache.ranges_for(reader.read([CLEAN]), read_cluster(session))
+    check = ZookeeperCheck(session, [CLEAN, "later"], SystemClock(), fetch_log_ranges=growing)
+    assert [checked.findings for checked in check.run([CLEAN])] == [[]]
     cluster.client.set(f"{cluster.chroot}/consumers/later/offsets/orders/1", b"110")
 
-    known = cache.ranges_for(reader.read(["later"]), read_cluster(session))
-
-    assert [known[TopicPartition("orders", n)] for n in range(3)] == [
-        LogRange(10, 60),
-        LogRange(10, 120),
-        LogRange(10, 60),
-    ]
+    assert [checked.findings for checked in check.run(["later"])] == [[]]
 
 
 def test_an_unknown_log_range_is_a_finding_of_severity_unknown(cluster: Cluster, session: ZookeeperSession) -> None:

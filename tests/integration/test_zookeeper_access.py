@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
@@ -28,7 +29,6 @@ from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
-from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers
 
@@ -282,6 +282,7 @@ class TestSasl:
 
             assert committed(store, unique, tp) == 6
             (acl,) = store.session._read_acls([f"/consumers/{unique}/offsets/t/0"])
+            assert isinstance(acl, tuple)
             assert [tuple(entry) for entry in acl] == [(31, "sasl", "tool"), (15, "world", "anyone")]
 
     @pytest.mark.parametrize(

@@ -57,11 +57,14 @@ def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"{topic} was not read in 60 s"
             for message in consumer.consume(10_000, 0.2):
-                if message.error():
-                    assert message.error().code() == ck.KafkaError._PARTITION_EOF, message.error()
-                    ended.add(message.partition())
+                error, partition, key = message.error(), message.partition(), message.key()
+                assert partition is not None
+                if error:
+                    assert error.code() == ck.KafkaError._PARTITION_EOF, error
+                    ended.add(partition)
                 else:
-                    records.append((message.key(), message.value()))
+                    assert key is not None
+                    records.append((key, message.value()))
         return records
     finally:
         consumer.close()

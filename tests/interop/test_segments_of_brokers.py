@@ -178,24 +178,30 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
             assert time.monotonic() < deadline, f"{set(partitions) - ended} were not read in 90 s"
             for message in consumer.consume(10_000, 0.2):
                 name = f"{message.topic()}-{message.partition()}"
-                if message.error():
-                    assert message.error().code() == ck.KafkaError._PARTITION_EOF, message.error()
+                if error := message.error():
+                    assert error.code() == ck.KafkaError._PARTITION_EOF, error
                     ended.add(name)
                     continue
                 kind, timestamp = message.timestamp()
+                offset, headers = message.offset(), message.headers() or []
+                assert offset is not None and isinstance(headers, list)
                 found[name].append(
                     (
-                        message.offset(),
+                        offset,
                         None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
                         kind == ck.TIMESTAMP_LOG_APPEND_TIME,
                         message.key(),
                         message.value(),
-                        tuple(message.headers() or ()),
+                        tuple((name, as_bytes(header)) for name, header in headers),
                     )
                 )
     finally:
         consumer.close()
     return found
+
+
+def as_bytes(header: str | bytes | None) -> bytes | None:
+    return header.encode() if isinstance(header, str) else header
 
 
 def fields_of(record: Record) -> MessageFields:

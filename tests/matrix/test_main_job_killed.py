@@ -124,13 +124,16 @@ def one_round(cluster: Cluster, rng: random.Random, name: str, directory: Path) 
                 assert storage == consumer.offsets_storage
                 consumer.start()
             produced += produce(cluster, name, 200)
-            expected = produced
-            wait_for(lambda expected=expected: len(seen(consumers)) == expected, "the next records are consumed")
+            wait_until_consumed(consumers, produced)
         commands.run("migrate", "verify", f"{name}-live.json")
         with cluster.killed_repeatedly(rng):
             run_until_done(commands, rng, "migrate", "rollback", f"{name}-idle.json", "--yes")
     assert Counter(seen(consumers).values()) == {1: produced}, "a record was consumed twice"
     assert {one: committed(kafka, one) for one in idle} == {one: before.get(one, {}) for one in idle}
+
+
+def wait_until_consumed(consumers: list[OldConsumer], records: int) -> None:
+    wait_for(lambda: len(seen(consumers)) == records, "the next records are consumed")
 
 
 def produce(cluster: Cluster, topic: str, records: int) -> int:

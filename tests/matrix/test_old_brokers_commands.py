@@ -14,7 +14,7 @@ from release_environment import RECORDS, Environment, NewConsumer, has_leaders, 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 2

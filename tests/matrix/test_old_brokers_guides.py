@@ -18,7 +18,7 @@ from release_environment import Environment, Records, old_consumer_for, seen
 from offsetmgr.sandbox import OldConsumer
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = range(4)

@@ -19,7 +19,7 @@ pytest.register_assert_rewrite("offsetmgr.testing")
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 

@@ -25,7 +25,7 @@ from offsetmgr.sandbox import OldConsumer
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 WITH_NEW_CONSUMERS = ("0.9.0.1", "1.1.1")
@@ -87,8 +87,11 @@ class Job:
         stores = [self.env.zookeeper] if self.phase is not CommitMode.KAFKA else []
         stores += [self.env.kafka] if self.phase.commits_to_kafka else []
         for store in stores:
-            wait_for(lambda store=store: ends.items() <= self.committed(store).items(), f"commits in {store}")
+            self._await_committed(store, ends)
         self._check_commands(stores)
+
+    def _await_committed(self, store: str, ends: dict[int, int]) -> None:
+        wait_for(lambda: ends.items() <= self.committed(store).items(), f"commits in {store}")
 
     def _check_commands(self, stores: list[str]) -> None:
         """Checks that the commands show no lag and reject an edit in each store of the group, and name its members."""

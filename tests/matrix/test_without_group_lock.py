@@ -25,7 +25,7 @@ from offsetmgr.stores import conditional_edit
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
-    from matrix.conftest import ReleaseCluster
+    from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
@@ -195,7 +195,9 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
 
             async def read() -> None:
                 at_once = asyncio.get_running_loop().time() + 0.05
-                partitions_read.append((await store.wire().client.offsets_topic.partitions(["g"], at_once))["g"])
+                offsets_topic = store.wire().client.offsets_topic
+                assert offsets_topic is not None
+                partitions_read.append((await offsets_topic.partitions(["g"], at_once))["g"])
 
             partitions_read: list[Sequence[TopicPartition]] = []
             with ThreadPoolExecutor(1) as pool:

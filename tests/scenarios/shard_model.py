@@ -219,11 +219,11 @@ class ShardModel(RuleBasedStateMachine):
             if outcome is AppendOutcome.UNKNOWN_WRITTEN:
                 self.durable = self.after(self.durable, batch)
             elif outcome is AppendOutcome.OPEN_WRITTEN:
-                self.open = self.after({}, batch, tombstones=True)
+                self.open = {key: value for one in batch for key, value in one.change.items()}
 
-    def after(self, state: State, batch: Sequence[PreparedWrite], *, tombstones: bool = False) -> Any:
+    def after(self, state: State, batch: Sequence[PreparedWrite]) -> State:
         for one in batch:
-            state = {**state, **one.change} if tombstones else changed(state, one.change)
+            state = changed(state, one.change)
         return state
 
     def claim_after(self, process: ModelProcess, batch: Sequence[PreparedWrite]) -> None:

@@ -191,7 +191,11 @@ class SimulatedConnection:
             if (self.process, kind) in world.lost_answers:
                 world.lost_answers.discard((self.process, kind))
                 return
-            world.after(world.latency(), lambda: loop.call_soon(deliver, values))
+
+            def arrive() -> None:
+                loop.call_soon(deliver, values)
+
+            world.after(world.latency(), arrive)
 
         world.after(world.latency(), lambda: self.broker.receive(request, reply))
         try:

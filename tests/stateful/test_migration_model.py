@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
-from offsetmgr.migration.journal import Journal, JournalError, JournalRecord, journal_path
+from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
@@ -49,8 +51,8 @@ class DyingJournal(Journal):
     left: int | None = None
     after = False
 
-    def append(self, records):
-        records: list[JournalRecord] = list(records)
+    def append(self, records: Iterable[JournalRecord]) -> None:
+        records = list(records)
         if records and self.left is not None:
             self.left -= 1
             if self.left < 0:
@@ -110,18 +112,20 @@ class MigrationModel(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is not None and not self.rolled_back)
     @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
     def apply_the_plan(self, kill, after):
+        assert self.plan is not None
         now = offsets_in(self.target)
         report = self._run("apply", kill, after)
         steps = {(g.group, s.tp): s for g in self.plan.groups() for s in g.writes()}
         found = offsets_in(self.target)
         for key in KEYS:
             step = steps.get(key)
+            assert step is None or step.after is not None
             if found.get(key) != now.get(key):
-                assert step is not None, f"{key} is not in the plan"
+                assert step is not None and step.after is not None, f"{key} is not in the plan"
                 assert found[key] == step.after.offset
                 assert now.get(key) == (step.target.offset if step.target else None)
                 assert now.get(key, -1) < found[key] or step.action.value == "rewind"
-            elif report is not None and step is not None and now.get(key) != step.after.offset:
+            elif report is not None and step is not None and step.after and now.get(key) != step.after.offset:
                 failed = report.failed.get(key[0])
                 beyond = now.get(key, -1) > step.after.offset
                 assert beyond or (failed is not None and key[1] in failed.failed) or key in self.touched
@@ -131,6 +135,7 @@ class MigrationModel(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is not None)
     @rule(kill=st.none() | st.integers(0, 8), after=st.booleans())
     def roll_back_the_plan(self, kill, after):
+        assert self.plan is not None
         if not self._state().apply.intents:
             return
         now = offsets_in(self.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
             else {0: PartitionOwner(new.id, 70), 1: PartitionOwner(other.id, 71)}
         )
 
-    def run(_command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
+    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
         restarted_at.append(group.clock.seconds)
         return CommandResult(0 if len(restarted_at) == 1 else 1)
 
@@ -138,7 +138,7 @@ def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_agai
         if line.startswith("step 1"):
             expired_at.append(group.clock.seconds)
 
-    def run(command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
+    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
         commands.append(command)
         return CommandResult(1)
 

@@ -242,7 +242,7 @@ def test_a_terminal_that_is_lost_at_the_prompt_is_an_error(
         def isatty(self) -> bool:
             return self.is_open
 
-        def readline(self, size: int | None = -1) -> str:
+        def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
             self.is_open = False
             if error is not None:
                 raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsetmgr.core.errors import Conflict, GroupNotFound, NotAuthorized, OffsetMgrError, Unreachable
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupOffsets
 from offsetmgr.stores.dual_policy import (
     accepted_by_primary,
@@ -67,7 +67,7 @@ def test_offsets_of_other_logs_lose_their_epochs_and_nothing_else() -> None:
 
 def test_missing_and_lower_offsets_of_the_kept_store_are_copied_conditionally() -> None:
     equal, lower, missing, higher, alone = (TopicPartition("t", n) for n in range(5))
-    kept = {
+    kept: dict[TopicPartition, Committed | Absent] = {
         equal: Committed(5),
         lower: Committed(3, version=2),
         missing: ABSENT,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -65,7 +66,7 @@ class Pair:
         for store, values in ((self.kafka, kafka), (self.zookeeper, zookeeper)):
             store.data["g"] = {tp: Committed(offset, version=0) for tp, offset in values.items()}
 
-    def commit(self, offset: int, tp: TopicPartition = T0, **options: bool) -> GroupEditResult:
+    def commit(self, offset: int, tp: TopicPartition = T0, **options: Any) -> GroupEditResult:
         return self.dual.commit("g", {tp: OffsetAndMetadata(offset)}, **options)
 
     @property

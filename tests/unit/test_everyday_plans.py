@@ -210,7 +210,7 @@ def test_a_reset_gives_the_offset_that_kafkas_tool_would_give(
     start: int, length: int, current: int | None, number: int, for_time: int | None, kind: str
 ) -> None:
     log = LogRange(start, start + length)
-    scenario: Scenario = {
+    scenarios: dict[str, Scenario] = {
         "earliest": ToEarliest(),
         "latest": ToLatest(),
         "current": ToCurrent(),
@@ -218,7 +218,8 @@ def test_a_reset_gives_the_offset_that_kafkas_tool_would_give(
         "shift": ShiftBy(number),
         "time": ToTime(0),
         "given": ToOffsets({}),
-    }[kind]
+    }
+    scenario = scenarios[kind]
     committed: Offset = ABSENT if current is None else Committed(current)
     if kind == "shift" and current is None:
         with pytest.raises(UsageError, match="nothing is committed that could be shifted"):

@@ -79,7 +79,8 @@ class Cluster:
         return cast(Address, self.outcome("coordinator", NEW))
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, object]:
-        return {"g": self.outcome("describe", GroupDescription("g", "STABLE", "new:1", tuple(self.members)))}
+        described = GroupDescription("g", "STABLE", coordinator="new:1", members=tuple(self.members))
+        return {"g": self.outcome("describe", described)}
 
     def node(self, address: Address) -> Any:
         cluster = self

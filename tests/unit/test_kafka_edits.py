@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -197,7 +198,7 @@ def test_edits_in_flight_finish_if_the_consumer_stops_early() -> None:
 
     runner = EventLoopThread()
     try:
-        results = run_batches(runner, [["1"], ["5"], ["9"]], do, max_in_flight=3, key=str, finish=True)
+        results: Any = run_batches(runner, [["1"], ["5"], ["9"]], do, max_in_flight=3, key=str, finish=True)
         assert next(results) == "1"
         results.close()
     finally:

@@ -40,7 +40,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> list[dict[str, Any]]:
     assert run(["log", "dump", *map(str, arguments), "--format", "json"]) == code
-    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+    return json.loads(capsys.readouterr().out)
 
 
 def offsets(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[int]:
@@ -163,6 +163,7 @@ def test_entries_are_shown_in_the_order_of_the_file(log_dir: Path, capsys: pytes
 def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     form = KafkaRecordFormat()
     ((key, value),) = form.encode_commit("g", "orders", [(3, 42, 5, "meta")], T, None)
+    assert value is not None
     later = struct.pack(">h", 4) + b"\0\1g"
     written = [
         (key, value),
@@ -179,34 +180,37 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
     found = [(row["key"], row["value"]) for row in rows(capsys, directory)]
 
     offset = {"type": "offset", "group": "g", "topic": "orders", "partition": 3}
-    assert found == [
-        (
-            offset,
-            {
-                "offset": 42,
-                "leader_epoch": 5,
-                "metadata": "meta",
-                "commit_timestamp": T,
-                "expire_timestamp": None,
-                "topic_id": None,
-            },
-        ),
-        (offset, None),
-        (offset, {"hex": "7fff" + value[2:].hex(), "error": "offset value: version 32767; known are 0 to 4"}),
-        (
-            {"type": "group", "group": "g"},
-            {
-                "protocol_type": "consumer",
-                "generation": 9,
-                "protocol": None,
-                "leader": None,
-                "current_state_timestamp": T,
-                "members": [],
-            },
-        ),
-        ({"type": "ConsumerGroupPartitionMetadata", "version": 4}, "later"),
-        ("", "no key at all"),
-    ]
+    assert (
+        found
+        == [
+            (  # type: ignore[list-item]
+                offset,
+                {
+                    "offset": 42,
+                    "leader_epoch": 5,
+                    "metadata": "meta",
+                    "commit_timestamp": T,
+                    "expire_timestamp": None,
+                    "topic_id": None,
+                },
+            ),
+            (offset, None),
+            (offset, {"hex": "7fff" + value[2:].hex(), "error": "offset value: version 32767; known are 0 to 4"}),
+            (  # type: ignore[list-item]
+                {"type": "group", "group": "g"},
+                {
+                    "protocol_type": "consumer",
+                    "generation": 9,
+                    "protocol": None,
+                    "leader": None,
+                    "current_state_timestamp": T,
+                    "members": [],
+                },
+            ),
+            ({"type": "ConsumerGroupPartitionMetadata", "version": 4}, "later"),
+            ("", "no key at all"),
+        ]
+    )
     assert run(["log", "dump", str(directory), "--max-messages", "1"]) == 0
     assert (
         f"type=offset group=g topic=orders partition=3  offset=42 leader_epoch=5 metadata=meta commit_timestamp={T}"

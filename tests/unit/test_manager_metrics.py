@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+from functools import partial
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_a_metric_with_an_invalid_name_is_a_defect() -> None:
 
 
 async def _response_to(request: bytes, pages: dict[str, Page]) -> bytes:
-    endpoint = HttpEndpoint("127.0.0.1", 0, {path: lambda page=page: page for path, page in pages.items()})
+    endpoint = HttpEndpoint("127.0.0.1", 0, {path: partial(pages.__getitem__, path) for path in pages})
     port = await endpoint.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)

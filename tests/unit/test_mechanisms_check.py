@@ -4,6 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import mechanisms
@@ -20,6 +22,10 @@ EXEMPTED = {
     "retry loop": RETRY.format(pause="0.5"),
     "member that exists as long as its ZooKeeper session": "lease = SessionLease(session, wake)\n",
     "outcome of a ZooKeeper transaction": "unknown = OperationState.UNKNOWN\n",
+    "request for log ranges": "found = LogRange(1, 2)\n",
+    "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
+    "count with a noun": "ending = '' if one else 's'\n",
+    "fsync": "os.fsync(1)\n",
 }
 """Mechanism with exemptions -> the source of an exempted module."""
 
@@ -46,6 +52,43 @@ def test_a_loop_that_yields_to_other_tasks_is_no_retry_loop() -> None:
 def test_a_rewind_is_rejected_in_one_place() -> None:
     (line,) = mechanisms.findings(trees(store="def check():\n    raise errors.RewindRefused('group g', 'why')"))
     assert line == "offsetmgr/store.py:2: evaluation of a conditional change outside core/evaluation.py"
+
+
+def test_a_file_is_flushed_to_disk_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(plan="import os\nos.fsync(descriptor)"))
+    assert line == "offsetmgr/plan.py:2: fsync outside core/atomic_file.py"
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        EXEMPTED["cache of log ranges"],
+        "def __init__(self):\n    self._known: dict[TopicPartition, LogRange | OffsetMgrError] = {}",
+    ],
+)
+def test_log_ranges_are_cached_in_one_place(copy: str) -> None:
+    (line,) = mechanisms.findings(trees(lag=copy))
+    assert line == "offsetmgr/lag.py:2: cache of log ranges outside core/log_range_cache.py"
+
+
+def test_log_ranges_are_requested_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(reader="found = LogRange(starts[0], ends[0])"))
+    assert line == "offsetmgr/reader.py:1: request for log ranges outside kafka/client/log_ranges.py"
+
+
+def test_data_sources_have_one_base() -> None:
+    (line,) = mechanisms.findings(trees(table="class LogReader(DataSourceReader):\n    pass"))
+    assert line == "offsetmgr/table.py:1: data source of Spark outside spark/data_source_api.py"
+
+
+def test_a_count_has_its_noun_from_one_place() -> None:
+    (line,) = mechanisms.findings(trees(output="note(f\"{number} group{'s' if number > 1 else ''}\")"))
+    assert line == "offsetmgr/output.py:1: count with a noun outside core/plurals.py"
+
+
+def test_requests_of_group_members_have_one_place() -> None:
+    (line,) = mechanisms.findings(trees(member="send(HeartbeatRequest(group_id=group))"))
+    assert line == "offsetmgr/member.py:1: request of a group member outside kafka/groups/member_requests.py"
 
 
 def test_the_state_of_a_transaction_is_interpreted_in_one_place() -> None:

@@ -597,6 +597,19 @@ def test_the_log_range_of_each_partition_is_requested_once_for_all_groups(migrat
     assert sorted(logs.requested) == ORDERS[:2]
 
 
+def test_a_log_that_grows_while_the_plan_is_made_holds_the_newer_offsets(migration):
+    class GrowingLog(OneLog):
+        def log_ranges(self, partitions):
+            found = super().log_ranges(partitions)
+            self.log = LogRange(0, 1000)
+            return found
+
+    for number in range(300):
+        commit(migration.source, f"g{number:03}", 900 if number == 299 else 5)
+    plan = migration.plan(GrowingLog(LogRange(0, 10)))
+    assert {step.action for group in plan.groups() for step in group.steps} == {Action.COPY}
+
+
 def test_a_plan_is_not_applied_with_the_logs_of_another_cluster(migration):
     commit(migration.source, "g", 5)
     migration.plan(OneLog(LogRange(0, 1000)))

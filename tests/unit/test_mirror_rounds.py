@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +50,7 @@ def offsets_in(store: MemoryStore, group: str) -> dict[int, int]:
     return {tp.partition: c.offset for tp, c in store.fetch(group).items() if isinstance(c, Committed)}
 
 
-def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mirror:
+def mirror_of(source: MemoryStore, target: MemoryStore, **options: Any) -> Mirror:
     clock = StepClock()
     return Mirror(source, target, PlanOptions(**options), PollingNotifier(clock, 0.5), clock)
 
@@ -134,7 +135,7 @@ def test_a_temporarily_unreachable_source_is_reported_and_does_not_end_the_mirro
     source, target = UnreliableStore("a"), MemoryStore("b")
     set_offsets(source, "g", p0=5)
     mirror = mirror_of(source, target)
-    mirror.notifier = UnreliableNotifier(mirror.clock, lambda: source.unreachable)
+    mirror.notifier = UnreliableNotifier(cast(StepClock, mirror.clock), lambda: source.unreachable)
     stop = threading.Event()
     failing: list[tuple[float, str, int | None]] = []
 

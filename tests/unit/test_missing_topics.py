@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import BrokerPartition, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
@@ -34,7 +34,8 @@ def empty(path: Path) -> str:
 
 def offsets_of(uri: str) -> dict[str, int]:
     with SnapshotStore(Path(uri.removeprefix("file:"))) as store:
-        return {group: store.fetch(group)[ORDERS].offset for group in store.groups()}
+        found = {group: store.fetch(group)[ORDERS] for group in store.groups()}
+    return {group: one.offset for group, one in found.items() if isinstance(one, Committed)}
 
 
 def commands(uri: str, directory: Path) -> dict[str, list[str]]:

@@ -240,8 +240,8 @@ def plan(
         to,
         PlanOptions(),
         SystemClock(),
-        logs,
-        partition_map=map_,  # type: ignore[arg-type]
+        logs,  # type: ignore[arg-type]
+        partition_map=map_,
     )
     (group,) = planner.plan(["g"])
     return group.steps
@@ -448,9 +448,9 @@ class TestVerifyWithMap:
     def test_a_byte_position_is_compared_with_the_one_in_the_plan(
         self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence
     ) -> None:
-        sides = (None if n is None else Committed(n) for n in (there, here))
+        source, target = (None if n is None else Committed(n) for n in (there, here))
 
-        found = check_planned(self.STEP, *sides, 90)
+        found = check_planned(self.STEP, source, target, 90)
 
         assert found[:2] == (status, evidence)
 

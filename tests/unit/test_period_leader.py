@@ -31,6 +31,9 @@ class SetClock:
     def monotonic(self) -> float:
         return self.s
 
+    def sleep(self, seconds: float) -> None:
+        self.s += seconds
+
 
 class RecordedWrites(BarrierStateStore):
     """Records the writes of a leader. Each write succeeds."""
@@ -126,7 +129,7 @@ def test_a_leader_that_led_before_does_not_use_its_old_list_of_partitions() -> N
 
 def test_topics_are_requested_only_if_a_period_opens() -> None:
     requests = []
-    leader = LeaderRound(OPEN.schedule, lambda: requests.append(1) or [A0], None, 0, 100, SetClock())  # type: ignore[func-returns-value]
+    leader = LeaderRound(OPEN.schedule, lambda: requests.append(1) or [A0], None, 0, 100, SetClock())
     assert not leader.step(RecordedWrites(), view({A0: 0}), LEADER)
     assert requests == []
     assert leader.step(RecordedWrites(), view({A0: 0, A1: 0}), LEADER)

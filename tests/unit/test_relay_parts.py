@@ -7,7 +7,7 @@ import dataclasses
 import io
 import struct
 import typing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
@@ -200,7 +200,7 @@ def test_only_the_brokers_of_a_metadata_response_change(version: int) -> None:
     after = response_rewrite.replace_brokers(before, version, part, ours)
     assert struct.unpack_from(">ii", after) == (len(after) - 4, 77)
     at = 9 if version >= response_rewrite.FLEXIBLE else 8
-    schema = load_response_schema(3, version)
+    schema: Any = load_response_schema(3, version)
     old, _ = entity_reader(schema)(before, at)
     new, end = entity_reader(schema)(after, at)
     assert (end if end == len(after) else end + at) == len(after)
@@ -223,7 +223,7 @@ def request(api_key: int, version: int, message: dict[str, Any]) -> ApiRequest:
 
 
 MEMBER_FIELDS = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
-OTHER_FIELDS = {
+OTHER_FIELDS: dict[int, dict[str, Any]] = {
     ApiKey.JOIN_GROUP: {
         "session_timeout": 45_000, "rebalance_timeout": 1, "protocol_type": "consumer", "protocols": [], "reason": None
     },
@@ -250,7 +250,7 @@ def test_group_requests_are_read_in_every_version(key: int, version: int) -> Non
 def test_error_responses_can_be_decoded_in_every_version(key: int, version: int) -> None:
     group_request = request(key, version, {**MEMBER_FIELDS, **OTHER_FIELDS[key]})
     body = group_requests.error_response(group_request, 16, "m" * 200)
-    answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
+    answer, _ = entity_reader(cast(Any, load_response_schema(key, version)))(body, 0)
     assert answer.error_code == 16
     if key == ApiKey.JOIN_GROUP:
         assert (answer.member_id, answer.generation_id, answer.members) == ("m" * 200, -1, ())

@@ -81,7 +81,7 @@ def series(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end
 def assessment(observations: list[Observation], phase: CommitMode, **rules: bool) -> tuple[bool, Confidence, bool]:
     report = assess_phase(
         GroupHistory(observations), phase, baseline=BASELINE, rules=EvidenceThresholds(**rules, quiet_ms=2000)
-    )  # type: ignore[arg-type]
+    )
     (partition,) = report.partitions
     assert report.passed is partition.ok
     return partition.ok, partition.confidence, partition.final
@@ -325,7 +325,7 @@ def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
 def members_of(observations: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
     return assess_phase(
         GroupHistory(observations), DUAL, baseline=baseline, rules=EvidenceThresholds(**rules, quiet_ms=2000)
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:
@@ -422,9 +422,9 @@ def test_a_configured_consumer_id_proves_nothing_so_session_and_commits_decide(
     assert "a configured consumer.id" in member.why
 
 
-def test_the_gate_of_one_step_assesses_only_the_restarted_member() -> None:
-    # OTHER has not been bounced yet and commits to ZooKeeper alone.
-    observations = [
+def new_is_dual_and_other_commits_to_zookeeper() -> list[Observation]:
+    """Two observations. NEW has been bounced into the dual phase; OTHER has not been bounced."""
+    return [
         observation(
             n,
             zookeeper={0: (10 + n, n), 1: (10 + n, n)},
@@ -435,6 +435,10 @@ def test_the_gate_of_one_step_assesses_only_the_restarted_member() -> None:
         )
         for n in range(2)
     ]
+
+
+def test_the_gate_of_one_step_assesses_only_the_restarted_member() -> None:
+    observations = new_is_dual_and_other_commits_to_zookeeper()
     assert assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE, only=[NEW.id]).passed
     whole = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE)
     assert (whole.passed, whole.wrong) == (False, (OTHER.id,))
@@ -516,17 +520,7 @@ def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
 
 
 def test_the_gate_out_of_dual_accepts_members_that_are_already_in_the_next_phase() -> None:
-    # NEW is dual and OTHER commits to ZooKeeper alone: the gate to zookeeper passes, the gate to kafka does not.
-    observations = [
-        observation(
-            n,
-            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
-            kafka={0: 10 + n, 1: None},
-            ends={0: 99, 1: 99},
-            owners={0: (NEW, 100), 1: (OTHER, 101)},
-            members=(NEW, OTHER),
-        )
-        for n in range(2)
-    ]
+    # The gate to zookeeper passes, the gate to kafka does not.
+    observations = new_is_dual_and_other_commits_to_zookeeper()
     assert assess_phase(GroupHistory(observations), DUAL, also=ZOOKEEPER).passed
     assert not assess_phase(GroupHistory(observations), DUAL, also=KAFKA).passed

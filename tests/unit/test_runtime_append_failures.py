@@ -164,7 +164,7 @@ def test_a_shard_group_whose_state_diverges_from_the_log_is_reloaded() -> None:
             await written([runtime.commit(commit("g", 1))])
             shard = runtime._serving[runtime.partition_of("g")]
             assert shard is not None
-            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+            shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             assert runtime.ownership_error("g") != ErrorCode.NONE
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)

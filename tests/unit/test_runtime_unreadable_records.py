@@ -151,7 +151,7 @@ class DamagedLog(MemoryLog):
                 raise CorruptRecords("offsets", SHARD, 1, "CRC32C")
             return poll(most, timeout_s)
 
-        reader.load, reader.follow, reader.poll = loading, following, polling  # type: ignore[method-assign]
+        reader.load, reader.follow, reader.poll = loading, following, polling  # type: ignore[method-assign,assignment]
         return reader
 
 

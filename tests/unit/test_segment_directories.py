@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.core.errors import (
+    CorruptData,
+    FileFailure,
+    LimitExceeded,
+    OffsetMgrError,
+    OffsetOutOfRange,
+    UnsupportedOperation,
+)
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record, batches
@@ -42,6 +49,10 @@ class FixedClock:
 
     def sleep(self, seconds: float) -> None:
         self.now += int(seconds * 1000)
+
+
+def fail_on_damage(error: OffsetMgrError) -> None:
+    pytest.fail(str(error))
 
 
 def record(number: int, size: int = 20) -> Record:
@@ -81,7 +92,7 @@ def test_a_segment_is_rolled_before_it_would_be_too_large(directory: Path) -> No
     ]
     assert all(segment.size == 910 for segment in segments)
     assert {file.suffix for file in directory.iterdir()} == {".log", ".index", ".timeindex"}
-    assert sum(len(list(messages((segment,), MessageFilter(), pytest.fail))) for segment in segments) == 60
+    assert sum(len(list(messages((segment,), MessageFilter(), fail_on_damage))) for segment in segments) == 60
 
 
 def test_a_segment_is_rolled_when_messages_are_too_far_apart(tmp_path: Path) -> None:
@@ -120,7 +131,7 @@ def test_offsets_are_assigned_and_gaps_of_a_replica_are_kept(tmp_path: Path) -> 
         with pytest.raises(CorruptData, match="does not end with a complete entry"):
             log.append_entries(bytes(damaged[:-1]))
 
-    assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), MessageFilter(), pytest.fail)] == [
+    assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), MessageFilter(), fail_on_damage)] == [
         0,
         1,
         2,
@@ -294,7 +305,7 @@ def swap(directory: Path, base: int, offsets: list[int], last: int, suffix: str 
 
 
 def offsets_in(directory: Path) -> list[int]:
-    return [m.record.offset for m in messages(segments_in(directory), MessageFilter(), pytest.fail)]
+    return [m.record.offset for m in messages(segments_in(directory), MessageFilter(), fail_on_damage)]
 
 
 def test_a_segment_that_compaction_finished_replaces_its_originals(directory: Path) -> None:

@@ -203,7 +203,7 @@ def transaction_state(producer: int, status: int, *, version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_decided_transactions_are_reported_and_ongoing_ones_are_not(version: int) -> None:
-    newest = {
+    newest: dict[bytes, tuple[int, bytes | None]] = {
         b"\x00\x00\x00\x01" + bytes([65 + status]): (status, transaction_state(status, status, version=version))
         for status in range(7)
     }
@@ -324,7 +324,7 @@ def test_any_key_and_value_is_decoded_or_counted(newest: Newest) -> None:
 def test_a_changed_byte_of_a_key_or_value_gives_another_one_or_an_error(key: int, value: int, byte: bytes) -> None:
     right, content = commit("group", 4)
     assert content is not None
-    changed = {
+    changed: dict[bytes, tuple[int, bytes | None]] = {
         right[:key] + byte + right[key + 1 :]: (0, content),
         right: (1, content[:value] + byte + content[value + 1 :]),
     }

@@ -184,7 +184,7 @@ fetched = topics_of(st.tuples(numbers, offsets | st.just(-1), epochs, st.just(""
 
 
 def kio_fetch(version: int, expected: list[FetchRequest]) -> Any:
-    kind = load_request_schema(9, version)
+    kind: Any = load_request_schema(9, version)
     module = __import__(kind.__module__, fromlist=["*"])
 
     def topics(request: FetchRequest, cls: str) -> Any:

@@ -66,7 +66,11 @@ def block_commits(listening: MemoryListener) -> Callable[[], None]:
         return asyncio.Event()
 
     event = listening.backend.commits_allowed = listening.run(make())
-    return lambda: listening.loop.call_soon_threadsafe(event.set) and None
+
+    def allow() -> None:
+        listening.loop.call_soon_threadsafe(event.set)
+
+    return allow
 
 
 def fetch_message(group: str) -> dict[str, Any]:
@@ -178,7 +182,8 @@ def test_a_forwarded_frame_is_sent_unchanged_and_none_sends_no_response() -> Non
 
 def test_a_final_response_and_close_connection_close_after_earlier_responses() -> None:
     def handle(request: ApiRequest) -> HandlerResult:
-        return {1: b"first", 2: FinalResponse(b"last"), 3: CLOSE_CONNECTION}[request.version]
+        results: dict[int, HandlerResult] = {1: b"first", 2: FinalResponse(b"last"), 3: CLOSE_CONNECTION}
+        return results[request.version]
 
     for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
         with Custom(handle) as (_, port), WireClient(port) as client:

@@ -256,7 +256,7 @@ def test_two_rebalances_balance_the_shard_groups_with_the_fewest_moves(
     second = assign(8, rejoined)
     assert second.waiting == {}
     assert second.rejected == first.rejected
-    promised = first.owners | {shard_group: w.successor for shard_group, w in first.waiting.items()}
+    promised = dict(first.owners) | {shard_group: w.successor for shard_group, w in first.waiting.items()}
     accepted = [m for m in infos if m not in first.rejected]
     sizes = [len(second.shard_groups_of(m)) for m in accepted]
     assert max(sizes) - min(sizes) <= 1

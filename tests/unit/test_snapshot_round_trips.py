@@ -47,7 +47,7 @@ def read(form: str, data: bytes, group: str | None = None) -> SnapshotReader:
 
 
 def offsets(reader: SnapshotReader) -> dict[str, dict[tuple[str, int], int]]:
-    return {e.group: {tuple(tp): c.offset for tp, c in e.offsets.items()} for e in reader.read()}
+    return {e.group: {(tp.topic, int(tp.partition)): c.offset for tp, c in e.offsets.items()} for e in reader.read()}
 
 
 def why(form: str, data: bytes, group: str | None = None) -> str:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,10 +70,10 @@ def store(memory: MemoryStore) -> FaultyStore:
 def make(store: FaultyStore) -> Iterator[Callable[..., QueryTracker]]:
     made: list[QueryTracker] = []
 
-    def follower(*, allow_rewind: bool = False, retry_policy: RetryPolicy = PROMPT, **options: object) -> QueryTracker:
+    def follower(*, allow_rewind: bool = False, retry_policy: RetryPolicy = PROMPT, **options: Any) -> QueryTracker:
         found = QueryTracker(
             GroupCommitter(store, "g", allow_rewind=allow_rewind), retry_policy=retry_policy, **options
-        )  # type: ignore[arg-type]
+        )
         made.append(found)
         return found
 
@@ -317,7 +318,7 @@ def test_the_failure_of_one_query_is_not_cleared_by_another_querys_event(
     for number in range(3):
         well.finish(number, 20 + number, "u")
         follower.schedule_check("w")
-        until(lambda number=number: committed(memory) == {U0: 20 + number})
+        until(lambda number=number: committed(memory) == {U0: 20 + number})  # type: ignore[misc]
 
     assert not follower.reconcile(60)
     assert "its version is v7" in str(follower.state.failing)

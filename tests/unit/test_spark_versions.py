@@ -15,7 +15,7 @@ import pytest
 import offsetmgr.spark as api
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import SparkError
-from offsetmgr.spark import store_tables, table_session
+from offsetmgr.spark import store_tables, table_registration
 from offsetmgr.spark.audit import run as audit
 from offsetmgr.spark.versions import require_supported
 
@@ -27,9 +27,9 @@ STARTS: dict[str, Callable[[], object]] = {
     "BatchCommitter": lambda: api.BatchCommitter(ANY, "g", ANY, checkpoint="c"),
     "run_periods": lambda: api.run_periods(ANY, [], ANY, ANY, ANY, None, ANY, ANY),
     "reader_from_group": lambda: api.reader_from_group(ANY, ANY, "g", ["t"], bootstrap="b"),
-    "register": lambda: table_session.register(ANY),
-    "table_session": lambda: table_session.table_session("s"),
-    "table_job": lambda: table_session.table_job("s", None, {}).__enter__(),
+    "register": lambda: table_registration.register(ANY),
+    "table_session": lambda: table_registration.table_session("s"),
+    "table_job": lambda: table_registration.table_job("s", None, {}).__enter__(),
     "store_table": lambda: store_tables.store_table(ANY, "file:x.csv"),
     "table_of": lambda: store_tables.table_of(ANY, "file:x.csv", []),
     "copy": lambda: store_tables.copy(ANY, "file:x.csv"),
@@ -55,9 +55,9 @@ def test_everything_that_needs_spark_rejects_an_unsupported_version_at_its_start
 
 
 @pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("module", ["data_source", "log_source", "segment_source", "table_session"])
+@pytest.mark.parametrize("module", ["data_source", "log_source", "segment_source", "table_registration"])
 def test_a_table_cannot_be_imported_with_an_unsupported_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("data_source_api", "data_source", "log_source", "segment_source", "table_session"):
+    for name in ("data_source_api", "data_source", "log_source", "segment_source", "table_registration"):
         monkeypatch.delitem(sys.modules, f"offsetmgr.spark.{name}", raising=False)
     with pytest.raises(SparkError, match=WHY):
         importlib.import_module(f"offsetmgr.spark.{module}")

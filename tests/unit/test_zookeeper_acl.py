@@ -112,7 +112,7 @@ class TestNewNodes:
     def test_each_new_node_gets_its_acl_from_the_nearest_existing_node(self) -> None:
         secured = (AclEntry(31, "sasl", "kafka"),)
         hidden = NotAuthorized("ZooKeeper node /hidden", "may not be read")
-        stored = {"/open": OPEN, "/secured": secured, "/hidden": hidden}
+        stored: dict[str, Acl | OffsetMgrError] = {"/open": OPEN, "/secured": secured, "/hidden": hidden}
         requested: list[str] = []
 
         def read(paths: Sequence[str]) -> list[Acl | OffsetMgrError]:

@@ -16,6 +16,7 @@ from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,
     SetData,
+    TransactionOperation,
     TransactionRequest,
     encode_operation,
     failed_operation,
@@ -27,7 +28,7 @@ END = struct.pack("!iBi", -1, 1, -1)
 
 
 def test_a_transaction_is_encoded_as_by_kazoo() -> None:
-    operations = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
+    operations: list[TransactionOperation] = [Create("/a", b"x"), SetData("/b", b"12", 7), Delete("/ü", 0)]
 
     ours = jute.multi([encode_operation(operation, "/chroot") for operation in operations])
 

@@ -8,9 +8,12 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.client import Client
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -59,6 +62,28 @@ class EventLoopThread:
                 # would print warnings to stderr.
                 atexit.register(self.close)
             return self._loop
+
+
+class ClientThread:
+    """A client and the thread in which its event loop runs. ``timeout_s`` limits each call."""
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self.client = client
+        self.runner = EventLoopThread()
+        self._timeout_s = timeout_s
+
+    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
+        """Runs a coroutine in the event loop and waits for its result. The argument of ``call`` is the deadline, as a
+        time of the loop's clock."""
+
+        async def within() -> T:
+            return await call(asyncio.get_running_loop().time() + self._timeout_s)
+
+        return self.runner.run(within())
+
+    def close(self) -> None:
+        self.runner.run(self.client.close())
+        self.runner.close()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

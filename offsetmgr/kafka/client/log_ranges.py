@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from kio.schema.metadata.v8.response import MetadataResponse
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.core.model import LogRange, TopicPartition, is_valid_topic_name
+from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -57,58 +57,74 @@ async def _counts_of(connection: BrokerConnection, topics: Collection[str] | Non
 
 
 async def log_ranges(
-    client: Client, partitions: Collection[TopicPartition], deadline: float
+    client: Client,
+    partitions: Iterable[TopicPartition],
+    deadline: float,
+    leaders: PartitionLeaders | None = None,
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
     """Returns the log range of each partition, or its error.
 
     The client sends two requests to each leader, first for the start offsets of the logs and then for the end offsets.
-    The client sends no request about a topic whose name is invalid. Raises an error only if no broker has ever
-    responded.
+    The client sends no request about a partition that no log of the cluster can have (see `impossible_partitions`).
+    Raises an error only if no broker has ever responded.
     """
-    leaders = PartitionLeaders(client)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
-    valid = [tp for tp in dict.fromkeys(partitions) if tp not in found]
-    starts = await _list_offsets(client, leaders, valid, EARLIEST, deadline)
-    ends = await _list_offsets(client, leaders, [tp for tp in valid if isinstance(starts[tp], int)], LATEST, deadline)
-    for tp in valid:
-        start, end = starts[tp], ends.get(tp)
-        if isinstance(start, OffsetMgrError):
-            found[tp] = start
-        elif isinstance(end, OffsetMgrError):
-            found[tp] = end
-        else:
-            assert end is not None  # The partition has a start, so the client has requested its end.
+    leaders = leaders or PartitionLeaders(client)
+    starts = await list_offsets(client, leaders, dict.fromkeys(partitions, EARLIEST), deadline)
+    existing = [tp for tp, start in starts.items() if isinstance(start, int)]
+    ends = await list_offsets(client, leaders, dict.fromkeys(existing, LATEST), deadline)
+    return ranges_between(starts, ends)
+
+
+def ranges_between(
+    starts: Mapping[TopicPartition, int | OffsetMgrError], ends: Mapping[TopicPartition, int | OffsetMgrError]
+) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+    """Returns the log range of each partition in ``starts``, or the error of its start or of its end."""
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {}
+    for tp, start in starts.items():
+        end = ends.get(tp)
+        if isinstance(start, int) and isinstance(end, int):
             found[tp] = LogRange(start, end)
+        else:
+            failed = next((one for one in (start, end) if isinstance(one, OffsetMgrError)), None)
+            found[tp] = failed or ServerError(str(tp), "the broker's response does not contain it")
     return found
 
 
 async def offsets_for_time(
-    client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
+    client: Client, partitions: Iterable[TopicPartition], timestamp_ms: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
     """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``, or an
     error. The offset is None if there is no such record. Raises an error only if no broker has ever responded."""
-    invalid = _invalid_name_errors(partitions)
-    valid = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
-    found = await _list_offsets(client, PartitionLeaders(client), valid, timestamp_ms, deadline)
-    return {**invalid, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
+    requested = dict.fromkeys(partitions, timestamp_ms)
+    found = await list_offsets(client, PartitionLeaders(client), requested, deadline)
+    return {tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}
 
 
-def _invalid_name_errors(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns an error for each partition whose topic name is not valid."""
-    return {
-        tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
-        for tp in partitions
-        if not is_valid_topic_name(tp.topic)
-    }
+def impossible_partitions(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
+    """Returns an error for each partition that is a partition of Kafka 0.7, and for each partition whose topic name is
+    not valid."""
+    errors: dict[TopicPartition, OffsetMgrError] = {}
+    for tp in partitions:
+        if isinstance(tp.partition, BrokerPartition):
+            why = "is a partition of Kafka 0.7, of which this cluster has no log"
+            errors[tp] = UnknownTopicOrPartition(str(tp), why)
+        elif not is_valid_topic_name(tp.topic):
+            errors[tp] = UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
+    return errors
 
 
-async def _list_offsets(
-    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], timestamp: int, deadline: float
+async def list_offsets(
+    client: Client, leaders: PartitionLeaders, timestamps: Mapping[TopicPartition, int], deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
-    async def ask(
-        leader: Address, its_partitions: list[TopicPartition], attempt: float
+    """Sends ListOffsets to the leader of each partition (see `fetch.list_offsets`). Raises an error only if no broker
+    has ever responded."""
+
+    async def send(
+        leader: Address, partitions: list[TopicPartition], attempt: float
     ) -> dict[TopicPartition, int | OffsetMgrError]:
         connection = await client.node(leader).connection(attempt)
-        return await fetch.list_offsets(connection, dict.fromkeys(its_partitions, timestamp), remaining(attempt))
+        return await fetch.list_offsets(connection, {tp: timestamps[tp] for tp in partitions}, remaining(attempt))
 
-    return await leaders.per_partition(partitions, ask, deadline) if partitions else {}
+    impossible = impossible_partitions(timestamps)
+    possible = [tp for tp in timestamps if tp not in impossible]
+    return {**impossible, **(await leaders.per_partition(possible, send, deadline) if possible else {})}

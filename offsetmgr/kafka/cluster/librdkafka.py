@@ -33,7 +33,6 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import (
-    BrokerPartition,
     GroupDescription,
     LogRange,
     TopicPartition,
@@ -46,9 +45,9 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 T = TypeVar("T")
 
 # confluent-kafka declares no types for these.
-_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
-_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
-_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec
+_ConfigResource: Final[Any] = ck_admin.ConfigResource
+_ResourceType: Final[Any] = ck_admin.ResourceType
 
 _POLL_INTERVAL_S: Final = 0.05
 RETRY_BACKOFF: Final = Backoff.fixed(0.1)
@@ -286,17 +285,11 @@ class LibrdkafkaCluster:
         }
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        requested = list(dict.fromkeys(partitions))
-        starts = self._list_offsets(requested, _OffsetSpec.earliest())
-        ends = self._list_offsets([tp for tp in requested if isinstance(starts[tp], int)], _OffsetSpec.latest())
-        ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
-        for tp in requested:
-            start, end = starts[tp], ends.get(tp)
-            if isinstance(start, int) and isinstance(end, int):
-                ranges[tp] = LogRange(start, end)
-            else:
-                ranges[tp] = start if isinstance(start, OffsetMgrError) else _error_of_end(end, tp)
-        return ranges
+        from offsetmgr.kafka.client.log_ranges import ranges_between
+
+        starts = self._list_offsets(list(dict.fromkeys(partitions)), _OffsetSpec.earliest())
+        ends = self._list_offsets([tp for tp, at in starts.items() if isinstance(at, int)], _OffsetSpec.latest())
+        return ranges_between(starts, ends)
 
     def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
@@ -354,28 +347,20 @@ class LibrdkafkaCluster:
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
         """Returns the offset that ``spec`` describes for each partition, or an error."""
+        from offsetmgr.kafka.client.log_ranges import impossible_partitions
 
         def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
             requested = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
             answers = client.list_offsets(requested, request_timeout=left)
             return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
 
-        answers: dict[TopicPartition, int | OffsetMgrError] = {
-            tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
-            for tp in partitions
-            if isinstance(tp.partition, BrokerPartition)
-        }
         # If one topic name in a call is invalid, librdkafka waits for the timeout and returns no results for the other
         # topics.
-        answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
+        answers: dict[TopicPartition, int | OffsetMgrError] = {**impossible_partitions(partitions)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
             answers |= {tp: v if isinstance(v, OffsetMgrError) else _offset_of(v, tp) for tp, v in found.items()}
         return answers
-
-
-def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
-    return UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
 
 
 def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
@@ -384,7 +369,3 @@ def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
     if found.offset == ck.OFFSET_INVALID:
         return TimedOut(str(tp), "no answer within the timeout")
     return int(found.offset)
-
-
-def _error_of_end(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
-    return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker's response does not contain it")

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kio.schema.heartbeat.v3.request import HeartbeatRequest
 from kio.schema.heartbeat.v3.response import HeartbeatResponse
 from kio.schema.join_group.v3.response import JoinGroupResponse
 from kio.schema.join_group.v5.response import JoinGroupResponse as StaticJoinGroupResponse
@@ -23,8 +22,6 @@ from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.schema.sync_group.v3.response import SyncGroupResponse
-from kio.schema.types import GroupId
-from kio.static.primitive import i32
 from kio.static.protocol import Payload
 
 from offsetmgr.core.error_code import ErrorCode
@@ -300,11 +297,8 @@ async def _expire(
 
 async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout_s: float) -> int:
     """Sends a heartbeat and returns its error code; 0 means that the membership is valid."""
-    request = HeartbeatRequest(
-        group_id=GroupId(membership.group),
-        generation_id=i32(membership.generation),
-        member_id=membership.member_id,
-        group_instance_id=membership.instance_id,
+    request = member_requests.heartbeat(
+        membership.group, membership.generation, membership.member_id, membership.instance_id
     )
     return int((await connection.call(request, HeartbeatResponse, timeout_s)).error_code)
 

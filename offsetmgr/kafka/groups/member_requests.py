@@ -1,4 +1,4 @@
-"""Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, LeaveGroup and
+"""Builds the requests of the group lock and of ordinary group members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
 OffsetDelete. Pure.
 
 This module is separate from `requests`, because most commands only read offsets and need not import this module.
@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kio.schema.heartbeat.v3.request import HeartbeatRequest
 from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
 from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
 from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
@@ -72,6 +73,12 @@ def join_lock(
         member_id="",
         protocol_type=PROTOCOL_TYPE,
         protocols=tuple(JoinGroupRequestProtocol(name=n, metadata=data) for n, data in _LOCK_PROTOCOLS.items()),
+    )
+
+
+def heartbeat(group: str, generation: int, member_id: str, instance_id: str | None) -> HeartbeatRequest:
+    return HeartbeatRequest(
+        group_id=GroupId(group), generation_id=i32(generation), member_id=member_id, group_instance_id=instance_id
     )
 
 

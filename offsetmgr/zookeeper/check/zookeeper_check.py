@@ -3,15 +3,19 @@ second time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import Clock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
+from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.zookeeper.check.findings import TRANSIENT, Finding, confirmed
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
-from offsetmgr.zookeeper.check.log_ranges import FetchLogRanges, LogRanges
+from offsetmgr.zookeeper.check.offset_rules import partitions_with_log
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
@@ -52,7 +56,7 @@ class ZookeeperCheck:
         self._session = session
         self._known = frozenset(known_groups)
         self._clock = clock
-        self._ranges = None if fetch_log_ranges is None else LogRanges(fetch_log_ranges)
+        self._ranges = None if fetch_log_ranges is None else LogRangeCache(partial(_fetched, fetch_log_ranges))
         self._unused_since_ms = unused_since_ms
         self._recheck_after_s = recheck_after_s
         self._on_recheck = on_recheck
@@ -100,21 +104,38 @@ class ZookeeperCheck:
     def _check(self, groups: Sequence[str]) -> Iterator[CheckReport]:
         reader = GroupReader(self._session, self._cluster, self._known)
         found = list(reader.read(groups))
-        ranges = None if self._ranges is None else self._ranges.ranges_for(found, self._cluster)
+        ranges = None
+        if self._ranges is not None:
+            ranges = self._ranges.known
+            with_log = ((facts, tp) for facts in found for tp in partitions_with_log(facts, self._cluster))
+            self._ranges.load(offsets=((tp, facts.offsets[tp].offset) for facts, tp in with_log))
         for facts in found:
             yield CheckReport(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
 
     def _recheck(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
         """Waits, checks the groups again, and yields the findings that both checks confirm.
 
-        Reads the topics again, because a topic may have been created or deleted since the first check.
+        Reads the topics and the log ranges again, because a topic may have been created, deleted or recreated since
+        the first check.
         """
         if self._on_recheck is not None:
             self._on_recheck(len(waiting))
         self._clock.sleep(self._recheck_after_s)
         self._session.sync()
         self._cluster = read_cluster(self._session)
+        if self._ranges is not None:
+            self._ranges.clear()
         for at in range(0, len(waiting), GROUPS_AT_ONCE):
             batch = waiting[at : at + GROUPS_AT_ONCE]
             for first, second in zip(batch, self._check([checked.group for checked in batch]), strict=True):
                 yield CheckReport(second.group, confirmed(first.findings, second.findings))
+
+
+def _fetched(
+    fetch: FetchLogRanges, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+    """Fetches log ranges. If the whole request fails, its error is the result for each partition."""
+    try:
+        return fetch(sorted(partitions))
+    except OffsetMgrError as error:
+        return dict.fromkeys(partitions, error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.nodes.admin import PartitionList
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, parse_number
 
@@ -36,7 +37,7 @@ class TopicAssignment:
     """None before version 3 (KIP-516)."""
 
     def __str__(self) -> str:
-        parts = [f"{len(self.replicas)} partition{'' if len(self.replicas) == 1 else 's'}:"]
+        parts = [f"{count_of(len(self.replicas), 'partition')}:"]
         parts += [f"{partition}={_joined(brokers)}" for partition, brokers in self.replicas.items()]
         for what, changes in (("adding", self.adding), ("removing", self.removing)):
             if changes:

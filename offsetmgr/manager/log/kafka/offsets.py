@@ -36,7 +36,7 @@ _MARKER_WRITE_S: Final = 0.1
 _NOT_RETRIED: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
 
 # confluent-kafka declares no types for these.
-_OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
+_OffsetSpec: Final[Any] = ck_admin.OffsetSpec
 _COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
 
 

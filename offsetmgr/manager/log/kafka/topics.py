@@ -25,9 +25,9 @@ _TRANSIENT_CODES: Final = frozenset(
 """Errors that a cluster returns while its controller fails over."""
 
 # confluent-kafka declares no types for these.
-_ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
-_ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
-_NewTopic: Final[Any] = ck_admin.NewTopic  # type: ignore[attr-defined]
+_ConfigResource: Final[Any] = ck_admin.ConfigResource
+_ResourceType: Final[Any] = ck_admin.ResourceType
+_NewTopic: Final[Any] = ck_admin.NewTopic
 
 
 def id_of(description: Any) -> str:

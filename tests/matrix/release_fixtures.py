@@ -1,0 +1,72 @@
+"""Real brokers of older releases, each under its own chroot in one ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from release_environment import RELEASES, has_leaders
+
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
+
+SETTINGS = {
+    "offsets.topic.num.partitions": 8,
+    # Brokers remove expired offsets, also deleted ones, after a second instead of ten minutes.
+    "offsets.retention.check.interval.ms": 1000,
+}
+
+
+@dataclass(frozen=True)
+class ReleaseCluster:
+    """A cluster of one release: ``zookeeper`` is its connect string with the chroot."""
+
+    release: str
+    zookeeper: str
+    broker: KafkaBroker
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
+
+    def make_topic(self, name: str, partitions: int = 1) -> str:
+        """Creates a topic with the release's own tool, and returns its name once it can be used."""
+        create_topic(name, partitions, zookeeper=self.zookeeper, bootstrap=self.bootstrap, version=self.release)
+        deadline = time.monotonic() + 30
+        while not has_leaders(self.bootstrap, name, partitions):
+            assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
+        return name
+
+
+@pytest.fixture(scope="session")
+def start_release(
+    zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], ReleaseCluster]]:
+    """A function that starts the cluster of a release. Only the last one runs: it stops the cluster before it."""
+    running: list[ReleaseCluster] = []
+
+    def start(release: str) -> ReleaseCluster:
+        if running and running[0].release == release:
+            return running[0]
+        stop()
+        where = f"{zookeeper.connect}/release-{release}"
+        directory = tmp_path_factory.mktemp(f"kafka-{release}")
+        running.append(
+            ReleaseCluster(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS))
+        )
+        running[0].broker.start()
+        return running[0]
+
+    def stop() -> None:
+        while running:
+            running.pop().broker.stop()
+
+    yield start
+    stop()
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release_cluster(request: pytest.FixtureRequest, start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
+    """A cluster of each release in turn."""
+    return start_release(request.param)

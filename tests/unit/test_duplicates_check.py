@@ -1,0 +1,35 @@
+"""scripts/duplicates.py finds copies of 12 lines, and ignores imports, docstrings and comments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECK = Path(__file__).parents[2] / "scripts" / "duplicates.py"
+CODE = [f"    value_{n} = values[{n}]" for n in range(12)]
+IMPORTS = [f"import module_{n}" for n in range(12)]
+COMMENTS = [f"    # The comment {n}." for n in range(12)]
+DOCSTRING = ['    """', *(f"    The line {n}." for n in range(12)), '    """']
+
+
+@pytest.mark.parametrize(
+    ("shared", "exit_code"),
+    [
+        pytest.param(CODE, 1, id="12 lines of code"),
+        pytest.param(CODE[:11], 0, id="11 lines of code"),
+        pytest.param(DOCSTRING, 0, id="docstring"),
+        pytest.param(COMMENTS, 0, id="comments"),
+    ],
+)
+def test_two_functions_share_lines(tmp_path: Path, shared: list[str], exit_code: int) -> None:
+    for name in ("one", "other"):
+        lines = [*IMPORTS, "", "", f"def {name}(values):", *shared, f"    return {name}", ""]
+        (tmp_path / f"{name}.py").write_text("\n".join(lines))
+
+    command = [sys.executable, str(CHECK), str(tmp_path / "one.py"), str(tmp_path / "other.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, "one.py" in done.stdout) == (exit_code, bool(exit_code)), done.stdout + done.stderr
