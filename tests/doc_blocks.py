@@ -83,7 +83,7 @@ ADDRESSES: Final = {
 def with_addresses(text: str, addresses: Mapping[str, str]) -> str:
     """Replaces the servers of the documentation by ``addresses``, whose keys are those of `ADDRESSES`."""
     for name, address in addresses.items():
-        text = ADDRESSES[name].sub(lambda _, address=address: address, text)
+        text = ADDRESSES[name].sub(address.replace("\\", r"\\"), text)
     return text
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from doc_blocks import SHELL, blocks, with_addresses
 
-PRELUDE = f'set -e; offsetmgr() {{ {shlex.quote(sys.executable)} -m offsetmgr "$@"; }}\n'
+PYTHON = shlex.quote(sys.executable)
+PRELUDE = f'set -e; python() {{ {PYTHON} "$@"; }}; offsetmgr() {{ python -m offsetmgr "$@"; }}\n'
 
 
 def main(page: Path, addresses: dict[str, str]) -> None:
