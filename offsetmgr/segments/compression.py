@@ -21,7 +21,11 @@ from offsetmgr.segments.zstd_bound import max_decompressed_size
 CODEC: Final = 0x07
 """The mask for the codec in a batch's attributes."""
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024

@@ -60,3 +60,14 @@ def test_the_walkthroughs_name_existing_modules() -> None:
     walked = {PACKAGE / name.replace(".", "/") for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text)}
     assert walked
     assert {path for path in walked if not path.with_suffix(".py").is_file() and not path.is_dir()} == set()
+
+
+@pytest.mark.parametrize(
+    "page", sorted((PROJECT / "docs" / "contributing").glob("**/*.md")), ids=lambda page: page.stem
+)
+def test_pages_for_contributors_name_existing_files(page: Path) -> None:
+    """Names in capitals, such as ``NAME.py``, are placeholders. Renames and decisions contain old names."""
+    if page.stem == "renames" or page.parent.name == "adr":
+        return
+    paths = re.findall(r"(?<![\w/.-])((?:offsetmgr|tests|scripts|docs|schemas)/[\w/.-]*\w)", page.read_text("utf-8"))
+    assert [path for path in paths if not re.search(r"[A-Z]{4}", path) and not (PROJECT / path).exists()] == []
