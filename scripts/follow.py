@@ -2,11 +2,10 @@
 
 Usage: ``scripts/tour [--fresh] [PAGE...]``; without pages, the quick start of the README and every tutorial.
 
-Three kinds of blocks of a page are used:
+Two kinds of blocks of a page are used:
 
 - A block ``console`` holds commands, each after a ``$``, and their output.
 - A block with ``title="NAME"`` is saved as the file NAME in the shell's directory.
-- The ``python`` blocks of docs/how-to/library.md run right before the README's servers stop.
 
 In an output, a line ``...`` matches any lines, and ``...`` at the end of a line matches the rest of the line. A number
 of at most four digits matches only itself. Any other word with a digit (ports, ids, times, paths) matches any word
@@ -44,12 +43,10 @@ from offsetmgr.sandbox import Sandbox
 PROJECT: Final = Path(__file__).resolve().parent.parent
 README: Final = PROJECT / "README.md"
 TUTORIALS: Final = PROJECT / "docs" / "tutorials"
-LIBRARY: Final = PROJECT / "docs" / "how-to" / "library.md"
 INSTALLED: Final = ("offsetmgr", "schemas", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 """The parts of the checkout from which pip installs offsetmgr."""
 PIP: Final = "pip install --quiet '.["
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate")
-DOWN: Final = "offsetmgr sandbox down"
 DONE: Final = "the command has ended"
 JOB_NOTICE: Final = re.compile(r"bash: line \d+: +\d+ (Killed|Terminated) ")
 """The shell's notice that a background process was killed. It comes with any later command, so it is left out."""
@@ -131,11 +128,6 @@ def _word(word: str, numbers_vary: bool) -> str:
         return r"\S+"
     exact = not any(c.isdigit() for c in word) or (not numbers_vary and re.fullmatch(r"\d{1,4}", word))
     return re.escape(word) if exact else r"\S*\d\S*"
-
-
-def examples(text: str) -> list[str]:
-    """The Python programs of a page, in order."""
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def copy_of_checkout(directory: Path) -> Path:
@@ -256,8 +248,6 @@ def follow(page: Path, environment: Path | None) -> int:
                     continue
                 if environment is not None and (step.command in SETTING_UP or step.command.startswith(PIP)):
                     continue
-                if page == README and step.command == DOWN:
-                    wrong += sum(not _ran(shell, example) for example in examples(LIBRARY.read_text("utf-8")))
                 wrong += not _printed_the_same(shell, step)
         finally:
             shell.close()
@@ -273,12 +263,6 @@ def _printed_the_same(shell: Shell, step: Step) -> bool:
         return True
     print("*** the page shows:\n" + "\n".join(step.shown), flush=True)
     return False
-
-
-def _ran(shell: Shell, example: str) -> bool:
-    printed = shell.run(f"python - <<'END OF EXAMPLE'\n{example}END OF EXAMPLE\necho \"exit code $?\"")
-    print(f"$ python\n{example}" + "\n".join(printed), flush=True)
-    return printed[-1] == "exit code 0"
 
 
 def name_of(page: Path) -> str:
