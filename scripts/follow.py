@@ -50,7 +50,7 @@ SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate")
 DONE: Final = "the command has ended"
 JOB_NOTICE: Final = re.compile(r"bash: line \d+: +\d+ (Killed|Terminated) ")
 """The shell's notice that a background process was killed. It comes with any later command, so it is left out."""
-PAGE_TIMEOUT_S: Final = 280.0
+PAGE_TIMEOUT_S: Final = 400.0
 """The time after which a page that hangs is ended. ``--fresh`` allows `INSTALL_TIMEOUT_S` more."""
 INSTALL_TIMEOUT_S: Final = 300.0
 
