@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
-from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 from offsetmgr.records import avro
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
@@ -161,5 +162,15 @@ def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: st
 )
 def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> None:
     for call in (form.decode_value, form.read_offset):
-        with pytest.raises(CorruptData, match=why):
+        with pytest.raises(CorruptData, match=why) as raised:
             call(bytes.fromhex(data))
+        assert raised.value.what == f"offset value {bytes.fromhex(data).hex()}"
+
+
+@pytest.mark.parametrize(("encode", "bits"), [(avro.fields.int32, 32), (avro.fields.long, 64)])
+def test_a_number_of_more_bits_than_its_type_is_refused(encode: Callable[[int], bytes], bits: int) -> None:
+    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+    assert len(encode(lowest)) == len(encode(highest)) == -(-bits // 7)
+    for number in (lowest - 1, highest + 1):
+        with pytest.raises(UnsupportedOperation, match=f"does not fit into {bits} bits"):
+            encode(number)

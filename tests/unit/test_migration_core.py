@@ -88,6 +88,7 @@ def at(offset):
         (at(42), 42, LogRange(0, 99), PlanOptions(), Action.SKIP_EQUAL, Committed(42).value(), ""),
         (at(42), 40, LogRange(0, 99), PlanOptions(), Action.COPY, at(42), ""),
         (at(42), 45, None, PlanOptions(), Action.KEEP_NEWER, Committed(45).value(), "target is ahead by 3"),
+        (at(42), 45, LogRange(50, 99), PlanOptions(), Action.KEEP_NEWER, Committed(45).value(), "target is ahead by 3"),
         (at(42), 45, None, PlanOptions(AheadPolicy.REWIND), Action.REWIND, at(42), "moves back by 3"),
         (
             *(at(42), 45, None, PlanOptions(AheadPolicy.REFUSE), Action.REFUSE_REWIND, None),

@@ -686,6 +686,27 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(
     assert (found.phase, found.confidence) == (phase, known)
 
 
+def test_members_in_different_phases_are_named_with_their_commits() -> None:
+    looks = [
+        look(
+            n,
+            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
+            kafka={0: 10 + n, 1: None},
+            ends={0: 99, 1: 99},
+            owners={0: (NEW, 100), 1: (OTHER, 101)},
+            members=(NEW, OTHER),
+        )
+        for n in range(2)
+    ]
+    found = infer_phase(GroupHistory(looks))
+    assert (found.phase, found.confidence, found.members) == (None, Confidence.SEEN, {ZOOKEEPER, DUAL})
+    assert found.why == (
+        f"members are in different phases: dual: t-0 ({NEW.id}): Kafka 10 -> 11 at 22:13:22.000; ZooKeeper 10 -> 11"
+        f" (version 0 -> 1) at 22:13:22.000; zookeeper: t-1 ({OTHER.id}): ZooKeeper 10 -> 11 (version 0 -> 1) at"
+        " 22:13:22.000, Kafka read afterwards: no offset"
+    )
+
+
 def test_an_observation_survives_json() -> None:
     error = CoordinatorNotAvailable("offsets", "moved")
     seen = observation(
