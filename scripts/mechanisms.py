@@ -62,6 +62,22 @@ def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
     return found
 
 
+def shifts_by_seven(tree: ast.Module) -> Iterator[int]:
+    """The lines of statements that shift by seven bits repeatedly, as an encoder of variable-length numbers does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant) and node.value.value == 7:
+            yield node.lineno
+
+
+def tables_of_error_codes(tree: ast.Module) -> Iterator[int]:
+    """The lines of dicts that map several error codes to something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            codes = [key for key in node.keys if key is not None and ast.unparse(key).startswith("ErrorCode.")]
+            if len(codes) > 1:
+                yield node.lineno
+
+
 def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module defines a function of one of these names."""
 
@@ -163,6 +179,8 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+    Mechanism("variable-length numbers", "core/varint.py", shifts_by_seven, {}),
+    Mechanism("meaning of Kafka's error codes", "kafka/protocol/errors.py", tables_of_error_codes, {}),
     Mechanism(
         "request for log ranges",
         "kafka/client/log_ranges.py",

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.varint import decode_varint, unzigzag
 from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
@@ -212,20 +213,10 @@ def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
 def _varint(body: bytes, at: int) -> tuple[int, int]:
     """Returns the value of a zigzag varint, and the position after it."""
     byte = body[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    value = byte & 0x7F
-    shift = 7
-    while True:
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number does not end")
+    if byte < 0x80:  # most numbers are short
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value, at = decode_varint(body, at, 10)
+    return unzigzag(value), at
 
 
 # --- magic 0 and 1 --------------------------------------------------------------------------------

@@ -115,6 +115,16 @@ def test_typed_fields_are_read_in_one_place() -> None:
     assert line == "offsetmgr/nodes.py:2: typed fields of JSON objects outside core/field_reader.py"
 
 
+def test_variable_length_numbers_are_encoded_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(records="while number >= 0x80:\n    number >>= 7"))
+    assert line == "offsetmgr/records.py:2: variable-length numbers outside core/varint.py"
+
+
+def test_error_codes_have_one_table() -> None:
+    (line,) = mechanisms.findings(trees(client="WHY = {ErrorCode.NONE: 'good', ErrorCode.NOT_COORDINATOR: 'moved'}"))
+    assert line == "offsetmgr/client.py:1: meaning of Kafka's error codes outside kafka/protocol/errors.py"
+
+
 def test_an_exception_must_match() -> None:
     without = {name: tree for name, tree in trees().items() if name != "migration/mirror.py"}
     without["migration/mirror.py"] = ast.parse("")

@@ -18,9 +18,10 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
-from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, request_string, varint
+from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, request_string
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 """A supported feature (KIP-584) in the ApiVersions response. Level 1 means that OffsetCommit versions 8 and 9 accept
@@ -56,7 +57,7 @@ DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
 """Features with which a listener announces that its store cannot save metadata or leader epochs."""
 
 _PARTITION: Final = struct.Struct(">iqi")
-_TAG: Final = b"\1" + varint(EXPECTED_TAG) + varint(EXPECTED.size)
+_TAG: Final = b"\1" + encode_varint(EXPECTED_TAG) + encode_varint(EXPECTED.size)
 """The bytes in front of the tag's value: the number of tagged fields (one), the tag, and the size of the value."""
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.core.varint import decode_varint, encode_varint
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
@@ -23,6 +24,9 @@ INT64: Final = struct.Struct(">q")
 FLOAT64: Final = struct.Struct(">d")
 
 NO_TAGS: Final = b"\0"
+
+_VARINT_BYTES: Final = 5
+"""The maximum size of a variable-length number, which has 32 bits."""
 
 _MAX_ITEMS: Final = 200_000
 """The maximum number of array items in one message. A small item takes hundreds of times more memory as a Python object
@@ -199,28 +203,10 @@ class Cursor:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes an unsigned varint of at most 5 bytes. Returns it and the position after it. Raises `InvalidRequest`."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 28:
-            raise InvalidRequest("message", "a variable-length number does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def varint(value: int) -> bytes:
-    """Encodes an unsigned varint."""
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    try:
+        return decode_varint(data, at, _VARINT_BYTES)
+    except (IndexError, ValueError):
+        raise InvalidRequest("message", "a variable-length number does not end") from None
 
 
 def string(text: str, *, flexible: bool) -> bytes:
@@ -235,9 +221,9 @@ def request_string(text: str, *, flexible: bool) -> bytes:
 
 
 def _with_length(data: bytes, flexible: bool) -> bytes:
-    return (varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
+    return (encode_varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
 
 
 def count(number: int, *, flexible: bool) -> bytes:
     """Encodes the length of an array."""
-    return varint(number + 1) if flexible else INT32.pack(number)
+    return encode_varint(number + 1) if flexible else INT32.pack(number)

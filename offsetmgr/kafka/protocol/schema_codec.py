@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.primitives import (
     FLOAT64,
     INT8,
@@ -36,7 +37,6 @@ from offsetmgr.kafka.protocol.primitives import (
     count,
     request_string,
     string,
-    varint,
 )
 
 Message: TypeAlias = dict[str, Any]
@@ -177,11 +177,11 @@ class _Schema:
             for tag, field in sorted(self._tagged.items())
             if message.get(field.name, field.default) != field.default
         ]
-        out += varint(len(present))
+        out += encode_varint(len(present))
         for tag, field in present:
             value = bytearray()
             field.write(value, message[field.name])
-            out += varint(tag) + varint(len(value)) + value
+            out += encode_varint(tag) + encode_varint(len(value)) + value
 
 
 _REQUIRED: Final = object()
@@ -265,7 +265,7 @@ def _primitive(kind: str, nullable: bool, flexible: bool, encode_string: _String
 
         def write_string(out: bytearray, value: str | None) -> None:
             if value is None and nullable:
-                out += varint(0) if flexible else INT16.pack(-1)
+                out += encode_varint(0) if flexible else INT16.pack(-1)
             else:
                 out += encode_string(typing.cast(str, value), flexible=flexible)
 
