@@ -130,14 +130,13 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
     "errors",
 ]
 
+if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
+    _defined = lazy_exports(__name__, _MODULE_OF)
 
-_defined = lazy_exports(__name__, _MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("offsetmgr.core.errors")
-    return _defined(name)
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return import_module("offsetmgr.core.errors")
+        return _defined(name)
 
 
 def __dir__() -> list[str]:

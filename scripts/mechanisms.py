@@ -48,6 +48,36 @@ def sleeping_retries(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
+def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines where a module imports one of these packages or a module of them."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+            if any(f"{name}.".startswith(f"{package}.") for name in names for package in packages):
+                yield node.lineno
+
+    return found
+
+
+def shifts_by_seven(tree: ast.Module) -> Iterator[int]:
+    """The lines of statements that shift by seven bits repeatedly, as an encoder of variable-length numbers does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant) and node.value.value == 7:
+            yield node.lineno
+
+
+def tables_of_error_codes(tree: ast.Module) -> Iterator[int]:
+    """The lines of dicts that map several error codes to something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            codes = [key for key in node.keys if key is not None and ast.unparse(key).startswith("ErrorCode.")]
+            if len(codes) > 1:
+                yield node.lineno
+
+
 def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module defines a function of one of these names."""
 
@@ -91,8 +121,10 @@ def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
 
 def member_requests(tree: ast.Module) -> Iterator[int]:
     """The lines that create a request with which a client joins a group, remains in it or leaves it."""
-    for name in ("JoinGroupRequest", "SyncGroupRequest", "HeartbeatRequest", "LeaveGroupRequest"):
-        yield from calls(tree, name)
+    keys = {f"ApiKey.{name}" for name in ("JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Request" and node.args:
+            yield from (node.lineno for key in node.args[:1] if ast.unparse(key) in keys)
 
 
 def plural_endings(tree: ast.Module) -> Iterator[int]:
@@ -147,6 +179,8 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
+    Mechanism("variable-length numbers", "core/varint.py", shifts_by_seven, {}),
+    Mechanism("meaning of Kafka's error codes", "kafka/protocol/errors.py", tables_of_error_codes, {}),
     Mechanism(
         "request for log ranges",
         "kafka/client/log_ranges.py",
@@ -182,6 +216,32 @@ MECHANISMS: Final = (
             "migration/journal.py": "appends to a file",
             "segments/log_appender.py": "appends to a file",
             "segments/repair.py": "truncates a file in place",
+        },
+    ),
+    Mechanism(
+        "use of the schemas of Kafka's messages",
+        "kafka/protocol/schema_codec.py",
+        imports("kio.schema", "kio.serial", "kio.index"),
+        {},
+    ),
+    Mechanism(
+        "typed fields of JSON objects",
+        "core/field_reader.py",
+        lambda tree: calls(tree, "loads"),
+        {
+            "config/connection.py": "a TOML file that has only tables of strings",
+            "config/toml_table.py": "parses TOML for a FieldReader",
+            "kafka/client/manager_admin.py": "a response of a manager, which has no fixed fields",
+            "migration/bounce_checkpoint.py": "dataclasses in their plain form",
+            "migration/journal.py": "lines with a checksum, written by this program",
+            "migration/plan_codec.py": "lines of a hashed file, decoded in bulk",
+            "migration/plan_file.py": "the header of a hashed file",
+            "migration/runbook.py": "finds the observation in one of two formats",
+            "sandbox/state.py": "state of the development tool",
+            "server/apis/admin_api.py": "a request without fixed fields",
+            "snapshots/avro.py": "a list in the metadata of an Avro file",
+            "snapshots/json_stream.py": "names the line of each error in a stream of documents",
+            "spark/checkpoint.py": "text that may be of any source; other text is no error",
         },
     ),
 )

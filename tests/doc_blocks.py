@@ -10,11 +10,14 @@ from typing import Final, NamedTuple
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
+FOLLOWED: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs" / "tutorials").glob("*.md")))
+"""The pages whose blocks `scripts/tour` runs, in one shell each. A block with a title is a file of such a page."""
 GENERATED: Final = (PROJECT / "docs" / "reference" / "cli.md",)
 
 SHELL: Final = ("sh", "console")
 _FENCE: Final = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"[^\"]+\")?\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
 )
 _RUN: Final = re.compile(r"<!-- run -->\s*\Z")
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<reason>[^>]+?) -->\s*\Z")
@@ -63,7 +66,8 @@ def blocks(page: Path) -> list[Block]:
                 fence["language"],
                 code,
                 before["reason"] if before else None,
-                (fence["language"] == "python" and not before) or bool(_RUN.search(text, 0, fence.start())),
+                (page not in FOLLOWED and (fence["language"] == "python" and not before))
+                or bool(_RUN.search(text, 0, fence.start())),
                 after["text"] if prints and after else None,
             )
         )

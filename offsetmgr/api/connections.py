@@ -32,6 +32,7 @@ class Connections:
         """The function that is called with the locked groups and the maximum remaining seconds, while a method waits
         for the group locks of other runs of offsetmgr."""
         self._open = ExitStack()
+        self._closed = False
         self._clusters: dict[str, Cluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
         """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
@@ -46,8 +47,18 @@ class Connections:
         self.close()
 
     def close(self) -> None:
-        """Closes every store, cluster and session that was opened."""
+        """Closes every store, cluster and session that was opened. A second call does nothing."""
+        self._closed = True
         self._open.close()
+
+    def require_open(self) -> None:
+        """Raises `UsageError` if `close` was called."""
+        if self._closed:
+            raise UsageError(
+                f"store {self.resolved.store}" if self.resolved.store else "the stores",
+                "the object that opened it was closed",
+                "use the object inside its with statement, or open a new one",
+            )
 
     @property
     def uri(self) -> str:
@@ -64,6 +75,7 @@ class Connections:
         """Opens the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected settings."""
         from offsetmgr.stores.uri import open_store
 
+        self.require_open()
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
         if connection is None and store.uri.startswith("zookeeper:"):
             from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -85,7 +97,8 @@ class Connections:
         needs the cluster."""
         found = self.cluster_or_none()
         if found is None:
-            raise UsageError(what, "needs to read logs, and no brokers are known", "add --bootstrap-server")
+            hint = "add --bootstrap-server (in a program bootstrap_server=...)"
+            raise UsageError(what, "needs to read logs, and no brokers are known", hint)
         return found
 
     def cluster_or_none(self) -> Cluster | None:
@@ -95,6 +108,7 @@ class Connections:
 
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
         """Returns the cluster of these brokers. The first call opens the cluster."""
+        self.require_open()
         if bootstrap not in self._clusters:
             from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
@@ -111,6 +125,7 @@ class Connections:
         from offsetmgr.stores.uri import zookeeper_of
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
+        self.require_open()
         store = self.resolved.store
         address = zookeeper_of(store, self.resolved.connection) if store else None
         if address is None:
@@ -160,6 +175,32 @@ class Connections:
             return directory
         return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
 
+    def kafka_counterpart(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
+    ) -> OffsetStore | None:
+        """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
+        to ZooKeeper may commit to this Kafka store.
+
+        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` with the reason, if ZooKeeper
+        does not show to which cluster it belongs. Raises `OtherCluster` if the brokers belong to another cluster.
+        """
+        from offsetmgr.core.log_origin import compare_origins
+        from offsetmgr.stores.uri import parse_uri
+
+        parsed, bootstrap = parse_uri(self.uri), self.resolved.bootstrap_server
+        if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
+            return None
+        kafka = self.store(f"kafka://{bootstrap}")
+        origin = store.log_origin()
+        compared = compare_origins(origin, kafka.log_origin())
+        if compared.keeps_epochs:
+            return kafka
+        if origin.cluster_id is None and not origin.brokers:
+            warn(f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker")
+            return None
+        why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
+        raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
+
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
 
@@ -193,6 +234,7 @@ class Connections:
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has
         opened one."""
+        self.require_open()
         if (session := self._sessions.get(connect)) is None:
             from offsetmgr.zookeeper.client.session import ZookeeperSession
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.endpoints import SourceAndTarget
@@ -14,19 +14,23 @@ from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.groups.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
-from offsetmgr.migration.apply import apply
+from offsetmgr.migration.apply import apply, require_comparison
+from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanSummary, write_plan
 from offsetmgr.migration.plan_run import journaled_writer, open_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.rollback import rollback
+from offsetmgr.migration.rollback import RollbackDifference, differences, rollback
 
 if TYPE_CHECKING:
     from offsetmgr.migration.finalize import FinalizeReport
-    from offsetmgr.migration.journaled_writer import Report
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
+
+MAX_DIFFERENCES: Final = 1000
+"""The number of differences that a `RollbackReport` lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,10 @@ class MigrationConfig:
 
     ``bootstrap_server`` names the brokers whose logs the offsets refer to, if neither store's URI names any. ``both``
     has credentials and timeouts; ``source`` and ``target`` replace it for one side.
+
+    >>> config = MigrationConfig("h1:9092", ConnectionConfig(timeout_ms=5_000))
+    >>> [side.timeout_ms for side in config.of_sides()]
+    [5000, 5000]
     """
 
     bootstrap_server: str | None = None
@@ -49,6 +57,29 @@ class MigrationConfig:
     def of_sides(self) -> tuple[ConnectionConfig, ConnectionConfig]:
         """Returns the settings of the source and of the target."""
         return self.source or self.both, self.target or self.both
+
+
+@dataclass(slots=True)
+class RollbackReport(Report):
+    """The result of `Migration.rollback`: a `Report`, and the partitions that it left alone although they do not hold
+    their before-image.
+
+    ``differing`` counts the planned partitions whose write the journal does not record, and whose offset is not the
+    before-image. If there are any, the journal may be truncated, or another client has committed. ``differences`` has
+    the first of them.
+
+    >>> RollbackReport(groups=1, written=4, differing=1).ok
+    False
+    """
+
+    differing: int = 0
+    differences: tuple[RollbackDifference, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every offset that `Migration.apply` wrote is as it was before, and no other planned offset differs
+        from its before-image."""
+        return not self.failed and not self.interrupted and not self.differing
 
 
 class Migration:
@@ -66,8 +97,10 @@ class Migration:
             print(migration.verify().ok)  # migration.rollback() restores what apply overwrote
 
     Every step can be interrupted and called again, by this or another process. A step raises `JournalError` if another
-    process executes one. One thread at a time may use an object. All methods block; call them in a thread
-    (``asyncio.to_thread``) from asynchronous programs.
+    process executes one. If Ctrl-C interrupts a step, the outcome of the writes in progress is not in the journal; the
+    next call finds it out. Pass ``stop`` for a clean end. One thread at a time may use an object. All methods block;
+    call them in a thread (``asyncio.to_thread``) from asynchronous programs. After `close`, the steps raise
+    `UsageError`.
     """
 
     def __init__(self, path: str | Path, config: MigrationConfig | None = None) -> None:
@@ -76,6 +109,7 @@ class Migration:
         Raises `PlanError` if the file is not a valid plan, and `JournalError` if its journal is damaged.
         """
         config = config or MigrationConfig()
+        self._config = config
         self._plan, _ = open_plan(Path(path))
         self._connections = config.connections()
         self._sides = SourceAndTarget.of_plan(self._connections, self._plan.header, *config.of_sides())
@@ -89,6 +123,7 @@ class Migration:
         options: PlanOptions | None = None,
         *,
         translate: OffsetTranslation | None = None,
+        partition_map: str | Path | None = None,
         config: MigrationConfig | None = None,
     ) -> Self:
         """Reads both stores (URIs), decides which offsets a migration writes, and writes the plan to the new file
@@ -96,19 +131,31 @@ class Migration:
 
         ``options`` select groups and topics, rename groups, and say what the plan does with offsets outside the log and
         with targets that are ahead. ``translate`` states that the offsets of another Kafka cluster are valid in the
-        target.
+        target. ``partition_map`` is a confirmed file that ``migrate plan --draft-partition-map`` wrote, for byte
+        positions of Kafka 0.7. Look at ``summary.refused`` and ``summary.failed_groups``: `apply` does not write these.
 
-        Raises `GroupNotFound` if the groups have no offsets, `OtherCluster`, `UnknownTopicOrPartition`, `UsageError`,
-        `Unreachable`, `TimedOut`.
+        Raises `GroupNotFound` if the groups have no offsets, `PlanError` if the file exists, `OtherCluster`,
+        `UnknownTopicOrPartition`, `UsageError`, `Unreachable`, `TimedOut`.
         """
-        options, config = options or PlanOptions(), config or MigrationConfig()
+        from offsetmgr.migration.partition_map import read_map
+
+        options, config = (options or PlanOptions()).for_source(source), config or MigrationConfig()
+        confirmed = None if partition_map is None else read_map(Path(partition_map))
         with config.connections() as connections:
             sides = SourceAndTarget(connections, source, target, *config.of_sides())
             options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-            options = options.literal_first(sides.source.groups())
+            if any(map(is_pattern, options.groups)):
+                options = options.literal_first(sides.source.groups())
             with sides.legacy_members() as members:
                 planner = Planner(
-                    sides.source, sides.target, options, SystemClock(), sides.cluster(), members, translate=translate
+                    sides.source,
+                    sides.target,
+                    options,
+                    SystemClock(),
+                    sides.cluster(),
+                    members,
+                    partition_map=confirmed,
+                    translate=translate,
                 )
                 header, names = planner.header(), planner.selected_groups()
                 planned = require_planned_topics(planner.plan(names), options, f"{source} and {target}")
@@ -127,7 +174,7 @@ class Migration:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections. The plan and the journal stay on disk."""
+        """Closes the connections. The plan and the journal stay on disk. A second call does nothing."""
         self._connections.close()
 
     @property
@@ -154,8 +201,12 @@ class Migration:
 
         ``wait_empty_s`` is the time in seconds that the method waits for groups with members to become empty. Once
         ``stop`` returns True, groups under way are finished and no others begin. Returns the counts and the failed
-        groups. Raises `PlanError` if a store is not the planned one, `JournalError`, `Unreachable`, `TimedOut`.
+        groups. ``Report.ok`` concerns the planned writes; the partitions that the plan itself refused are in
+        ``summary.refused``. Raises `PlanError` if a store is not the planned one, `JournalError` if the plan was rolled
+        back or finalized, or another process executes it, `Unreachable`, `TimedOut`.
         """
+        self._connections.require_open()
+        require_comparison(self._plan)
         logs = self._sides.logs()
         with journaled_writer(self._plan, "apply", self._sides.target, stop=stop, wait_empty_s=wait_empty_s) as (
             writer,
@@ -169,6 +220,7 @@ class Migration:
         ``on_result`` is called with the result of each partition. ``VerifySummary.ok`` is True only if every partition
         passed. Raises `PlanError` if a store is not the planned one, `Unreachable`, `TimedOut`.
         """
+        self._connections.require_open()
         verifier = self._sides.verifier(self._plan, self.state())
         for result in verifier.results():
             on_result(result)
@@ -176,18 +228,54 @@ class Migration:
 
     def rollback(
         self, *, force: bool = False, wait_empty_s: float = 0.0, stop: Callable[[], bool] = lambda: False
-    ) -> Report:
+    ) -> RollbackReport:
         """Restores the offsets that `apply` overwrote, and deletes those that it created. An offset that has changed
-        since is rejected unless ``force``. The other arguments are those of `apply`.
+        since is rejected unless ``force``. The other arguments are those of `apply`. Afterwards compares the offsets
+        that the journal does not record as written with their before-images, because the journal may be truncated.
 
-        Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized, `PlanError`,
-        `Unreachable`, `TimedOut`.
+        Raises `JournalError` if nothing was applied, `GateRefused` if the migration was finalized (see `plan_reverse`),
+        `PlanError`, `Unreachable`, `TimedOut`.
         """
+        self._connections.require_open()
         with journaled_writer(self._plan, "undo", self._sides.target, stop=stop, wait_empty_s=wait_empty_s) as (
             writer,
             state,
         ):
-            return rollback(self._plan, state, writer, force=force)
+            done = rollback(self._plan, state, writer, force=force)
+        report = RollbackReport(**{one.name: getattr(done, one.name) for one in fields(done)})
+        if not report.interrupted:
+            for found in differences(self._plan, state, self._sides.target):
+                report.differing += 1
+                if report.differing <= MAX_DIFFERENCES:
+                    report.differences += (found,)
+        return report
+
+    def plan_reverse(self, path: str | Path, *, allow_rewind: bool = False) -> Migration:
+        """Plans the way back after the groups have consumed from the target: writes a plan to the new file ``path``
+        that copies the target's present offsets to the source (``migrate rollback --reverse-plan``).
+
+        ``allow_rewind`` also copies offsets that were rewound in the target. Returns the reverse migration; its
+        ``apply`` writes the offsets. Raises `PlanError` if the file exists, `OtherCluster`, `Unreachable`, `TimedOut`.
+        """
+        self._connections.require_open()
+        from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+
+        header, config = self._plan.header, self._config
+        back = SourceAndTarget.reversed(self._connections, header, *config.of_sides())
+        with back.legacy_members() as members:
+            planner = Planner(
+                back.source,
+                back.target,
+                reverse_options(self._plan),
+                SystemClock(),
+                back.cluster(),
+                members,
+                translate=header.translate,
+            )
+            steps = ReversePlanner(self._plan, self.state(), planner, allow_rewind)
+            write_plan(Path(path), planner.header(), steps.steps(), planner.target.topic_ids)
+        swapped = replace(config, source=config.target, target=config.source)
+        return Migration(path, swapped)
 
     def finalize(
         self,
@@ -204,6 +292,7 @@ class Migration:
         deletes the copied offsets from the source; the journal keeps them. Raises `GateRefused` if a check fails,
         `JournalError` if the plan was not applied completely, `PlanError`, `Unreachable`, `TimedOut`.
         """
+        self._connections.require_open()
         from offsetmgr.migration.evidence import EvidenceThresholds
         from offsetmgr.migration.finalize import finalize
         from offsetmgr.migration.group_observer import ObservationWindow

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from offsetmgr.api.arguments import (
+    GroupsArgument,
+    TopicsArgument,
+    group_names,
+    groups_to_edit,
+    groups_to_read,
+    offsets_to_commit,
+    require_scenario,
+    topic_selection,
+)
 from offsetmgr.api.connections import Connections
+from offsetmgr.api.edit_targets import checked_crossing, store_of_images
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import GroupNotFound
+from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -21,15 +33,13 @@ from offsetmgr.groups.describe import DescribedGroup, describe, reject_active
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag, lag
 from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
-from offsetmgr.groups.selection import TopicSelection, choose_groups, matching_groups
-from offsetmgr.groups.topic_matches import require_topics
-from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+from offsetmgr.groups.selection import matching_groups, named_groups
+from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
-    from offsetmgr.migration.group_observer import ObservationWindow
+    from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.phase_inference import PhaseReport
-    from offsetmgr.stores.cross_cluster_check import OriginStore
     from offsetmgr.stores.snapshot import SnapshotReport
 
 
@@ -41,17 +51,24 @@ class OffsetAdmin:
         from offsetmgr import OffsetAdmin, ToEarliest
 
         with OffsetAdmin("kafka://h1:9092") as admin:
-            for group in admin.lag("orders-*"):
+            for group in admin.lag("shop*"):
                 print(group.group, sum(row.lag or 0 for row in group.rows), "records behind")
-            plan = admin.plan_reset("orders-test", ToEarliest(), topics=["orders"])
-            print(plan.execute().written, "offsets written")
+            plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
+            report = plan.execute()
+            print(report.written, "offsets written")
+            for path in report.before_images:
+                print("undone:", admin.plan_undo(path).execute().ok)
 
-    The parameter ``groups`` of every method is a name or a glob, several of them, or None for all groups. The parameter
-    ``topics`` has the form of ``--topic``: ``orders``, ``orders*``, ``orders:0,4-7``; empty means all topics.
+    The parameter ``groups`` of the methods is a name or a glob, or several of them. A name that equals an existing
+    group selects only that group, even if it could be read as a glob. Methods that read accept None for all groups;
+    methods that edit need a name, or the glob ``*``. The parameter ``topics`` has the form of ``--topic``: ``orders``,
+    ``orders*``, ``orders:0,4-7``; a `TopicPartition` or several values are accepted, too; None means all topics. An
+    empty selection is a `UsageError`, because it must not mean "all".
 
     One thread at a time may use an object; several objects can be used at the same time. All methods block; call them
-    in a thread (``asyncio.to_thread``) from asynchronous programs. Every call to a server ends after
-    ``ConnectionConfig.timeout_ms`` milliseconds.
+    in a thread (``asyncio.to_thread``) from asynchronous programs. Each request to a server ends after
+    ``ConnectionConfig.timeout_ms`` milliseconds. Methods that plan an edit wait up to 22 s if a killed run of offsetmgr
+    holds the lock of a group. After `close`, every method raises `UsageError`.
     """
 
     def __init__(
@@ -63,7 +80,7 @@ class OffsetAdmin:
         config: ConnectionConfig | None = None,
     ) -> None:
         """``store`` is the URI of the store, such as ``kafka://h1:9092``, ``zookeeper://h1:2181/chroot``,
-        ``dual:NAME`` or ``file:offsets.avro``.
+        ``dual:NAME`` (a section of ``ConnectionConfig.stores``) or ``file:offsets.avro``.
 
         ``bootstrap_server`` (``host:port,...``) names the brokers whose logs give the lag, if the URI names no brokers.
         ``zookeeper`` (``host:port/chroot``) names the registry of old consumers that commit to Kafka. ``config`` has
@@ -76,7 +93,11 @@ class OffsetAdmin:
             ResolvedConnection(config or ConnectionConfig(), store, bootstrap_server, zookeeper)
         )
         self._store: OffsetStore | None = None
-        self._plans: list[EditPlan] = []
+        self._targets: dict[str, OffsetStore] = {}
+        """The stores to which this object has copied groups, by the URI that the caller gave."""
+        self._view: GroupView | None = None
+        self._counterpart: tuple[OffsetStore | None] | None = None
+        self._plans: weakref.WeakSet[PlannedEdit] = weakref.WeakSet()
 
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
@@ -99,14 +120,15 @@ class OffsetAdmin:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections and the plans."""
-        for plan in self._plans:
+        """Closes the connections and the plans. A second call does nothing."""
+        for plan in list(self._plans):
             plan.close()
         self._connections.close()
 
     @property
     def store(self) -> OffsetStore:
         """The store itself, with ``fetch``, ``commit``, ``scan`` and ``edit``."""
+        self._connections.require_open()
         if self._store is None:
             self._store = self._connections.store()
         return self._store
@@ -117,50 +139,75 @@ class OffsetAdmin:
         """Returns the names of all groups of the store, sorted. Raises `Unreachable`, `TimedOut`."""
         return sorted(self.store.groups())
 
-    def lag(self, groups: str | Iterable[str] | None = None, topics: str | Iterable[str] = ()) -> Iterator[GroupLag]:
+    def lag(self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None) -> Iterator[GroupLag]:
         """Yields the lag of each group, in records. ``LagRow.lag`` is None if the lag is unknown, for example because
-        no brokers are known.
+        no brokers are known. A topic that is named exactly has a row for each of its partitions, even for those without
+        a commit. If a group of a ZooKeeper store has a larger offset in Kafka, the lag counts from that offset, and the
+        row has a ``note``.
 
-        Raises `GroupNotFound` for a named group that does not exist, `Unreachable`, `TimedOut`. An error of one group
-        or partition is not raised: it is the ``error`` of its `GroupLag` or `LagRow`.
+        Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
+        matches nothing, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper, `Unreachable`,
+        `TimedOut`. An error of one group or partition is not raised: it is the ``error`` of its `GroupLag` or `LagRow`.
         """
-        cluster = self._connections.cluster_or_none()
-        yield from lag(self.store, cluster, self._chosen(groups), self._topics(topics), strict=groups is not None)
+        store = self.store
+        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
+        cluster, newer = self._connections.cluster_or_none(), self._kafka_counterpart()
+        named = set() if groups is None else named_groups(group_names(groups), chosen)
+        topics_named = selection.named() if named else []
+        counts = cluster.topics(topics_named) if cluster is not None and topics_named else {}
+        also = dict.fromkeys(named, selection.explicit_partitions(counts, store.capabilities.partitions))
+
+        def found() -> Iterator[GroupLag]:
+            matches = TopicMatches(selection)
+            strict = groups is not None
+            for one in lag(store, cluster, chosen, selection, strict=strict, partitions=also, newer=newer):
+                matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
+                yield one
+            matches.require_all(store.uri)
+
+        return found()
 
     def describe(
-        self, groups: str | Iterable[str] | None = None, topics: str | Iterable[str] = ()
+        self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None
     ) -> Iterator[DescribedGroup]:
-        """Yields each group's state, members, offsets and lag. A group that cannot be described has an ``error``.
-        Raises `Unreachable`, `TimedOut`."""
-        yield from describe(
-            self.store,
-            self._connections.cluster_or_none(),
-            self._connections.directory(),
-            self._chosen(groups),
-            self._topics(topics),
-        )
+        """Yields each group's state, members, offsets and lag. A group that does not exist or cannot be described has
+        an ``error``. Raises `UnknownTopicOrPartition` for a topic that matches nothing, `OtherCluster` as `lag` does,
+        `Unreachable`, `TimedOut`."""
+        store = self.store
+        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
+        cluster, newer = self._connections.cluster_or_none(), self._kafka_counterpart()
+        directory = self._connections.directory()
+
+        def found() -> Iterator[DescribedGroup]:
+            matches = TopicMatches(selection)
+            for one in describe(store, cluster, directory, chosen, selection, newer=newer):
+                matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
+                yield one
+            matches.require_all(store.uri)
+
+        return found()
 
     def write_snapshot(
         self,
         path: str | os.PathLike[str],
-        groups: str | Iterable[str] | None = None,
-        topics: str | Iterable[str] = (),
+        groups: GroupsArgument | None = None,
+        topics: TopicsArgument | None = None,
         *,
         overwrite: bool = False,
     ) -> SnapshotReport:
         """Writes the committed offsets of groups to a file; its suffix (``.avro``, ``.csv``, ``.json``, ``.zk``) names
         the format. Only Avro keeps every field. The file is complete or absent.
 
-        Returns the counts, and the data that the format cannot hold. Raises `GroupNotFound`, `FileFailure`, and the
-        error of an offset that cannot be read.
+        Returns the counts, and the data that the format cannot hold (``lost``). Raises `GroupNotFound`,
+        `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
         """
         from offsetmgr.core.version import __version__
         from offsetmgr.groups.before_images import header_for
         from offsetmgr.groups.export import export_groups
         from offsetmgr.stores.snapshot import write_snapshot
 
-        selection, store = self._topics(topics), self.store
-        chosen = self._chosen(groups)
+        store = self.store
+        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
         ids = {name: topic_id for name, topic_id in store.topic_ids().items() if selection.matches_topic(name)}
         header = header_for(store, f"offsetmgr {__version__}", ids)
         found = export_groups(store, chosen, selection, strict=groups is not None)
@@ -183,28 +230,29 @@ class OffsetAdmin:
         """
         from offsetmgr.migration.runbook import check_phase
 
-        return check_phase(self._connections.group_view(), group, phase, rules=rules, window=window)
+        self._connections.require_open()
+        if self._view is None:
+            self._view = self._connections.group_view()
+        return check_phase(self._view, group, CommitMode(phase), rules=rules, window=window)
 
     # --- planning edits ----------------------------------------------------------------------------------------
 
     def plan_reset(
-        self,
-        groups: str | Iterable[str],
-        to: Scenario,
-        topics: str | Iterable[str] = (),
-        *,
-        create: bool = False,
+        self, groups: GroupsArgument, to: Scenario, topics: TopicsArgument | None = None, *, create: bool = False
     ) -> PlannedEdit:
         """Plans to move groups to another position in their logs: `ToEarliest`, `ToLatest`, `ToCurrent`, `ToOffset`,
         `ShiftBy`, `ToTime` or `ToOffsets`. Offsets outside the log are clamped to it, with a note.
 
         A topic that is named exactly is reset in every partition; otherwise only partitions with a commit are.
         ``create`` allows groups that do not exist. Raises `UsageError` if no brokers are known, `GroupNotFound`,
-        `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`.
+        `UnknownTopicOrPartition`, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper,
+        `Unreachable`, `TimedOut`.
         """
-        selection, store = self._topics(topics), self.store
-        cluster = self._connections.cluster("a reset")
-        found = plan_reset(store, cluster, self._chosen(groups), selection, to, create=create)
+        require_scenario(to)
+        store, cluster = self.store, self._connections.cluster("a reset")
+        selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
+        self._kafka_counterpart()  # raises OtherCluster: positions in other logs mean nothing in this store
+        found = plan_reset(store, cluster, chosen, selection, to, create=create)
         return self._planned("offsets reset", store, require_topics(found, selection, store.uri))
 
     def plan_set(
@@ -212,26 +260,28 @@ class OffsetAdmin:
     ) -> PlannedEdit:
         """Plans to commit these offsets (the next offsets to consume) without comparing them with the log.
 
-        ``create`` allows a group that does not exist. Raises `GroupNotFound`, `Unreachable`, `TimedOut`.
+        ``create`` allows a group that does not exist. Raises `UsageError` if there are no offsets or one is not
+        between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
-        values = {tp: OffsetAndMetadata(one) if isinstance(one, int) else one for tp, one in offsets.items()}
+        values = offsets_to_commit(offsets)
         plan = plan_set(self.store, group, lambda _committed: values, create=create)
         return self._planned("offsets set", self.store, [plan])
 
-    def plan_delete(self, groups: str | Iterable[str], topics: str | Iterable[str] = ()) -> PlannedEdit:
-        """Plans to delete committed offsets. Raises `GroupNotFound`, `UnknownTopicOrPartition`, `Unreachable`,
-        `TimedOut`."""
+    def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
+        """Plans to delete committed offsets; without ``topics``, all offsets of the groups. Raises `GroupNotFound`,
+        `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
         from offsetmgr.groups.edits import plan_delete
 
-        selection, store = self._topics(topics), self.store
-        found = plan_delete(store, self._chosen(groups), selection)
+        store = self.store
+        selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
+        found = plan_delete(store, chosen, selection)
         return self._planned("offsets delete", store, require_topics(found, selection, store.uri))
 
     def plan_copy(
         self,
         group: str,
         new_group: str,
-        topics: str | Iterable[str] = (),
+        topics: TopicsArgument | None = None,
         *,
         to: str | None = None,
         allow_rewind: bool = False,
@@ -239,86 +289,108 @@ class OffsetAdmin:
     ) -> PlannedEdit:
         """Plans to copy a group's offsets to another name, or to the store at the URI ``to``.
 
-        Offsets that would move backward are rejected unless ``allow_rewind``. ``translate`` states that offsets of
-        another Kafka cluster are valid in the target. Raises `GroupNotFound`, `OtherCluster`,
-        `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`.
+        The connection to ``to`` uses the same `ConnectionConfig`. Offsets that would move backward are rejected unless
+        ``allow_rewind``. ``translate`` states that offsets of another Kafka cluster are valid in the target. Raises
+        `UsageError` if both groups are the same, `GroupNotFound`, `OtherCluster`, `UnknownTopicOrPartition`,
+        `Unreachable`, `TimedOut`.
         """
         from offsetmgr.groups.copy import plan_copy
 
-        selection, target = self._topics(topics), self._connections.store(to) if to else self.store
-        crossing = self._crossing("groups copy", self.store, target, translate)
+        if group == new_group and to is None:
+            raise UsageError("groups copy", "both names are the same")
+        target = self.store if to is None else self._target(to)
+        selection = topic_selection(self.store, topics)
+        crossing = checked_crossing("groups copy", self.store, target, translate)
         found = plan_copy(self.store, group, target, new_group, selection, allow_rewind=allow_rewind, crossing=crossing)
-        return self._planned("groups copy", target, require_topics(found, selection, self.store.uri), to)
+        plans = require_topics(found, selection, self.store.uri)
+        return self._planned("groups copy", target, plans, to, comparison=crossing.text())
 
     def plan_import(
         self,
         path: str | os.PathLike[str],
-        groups: str | Iterable[str] | None = None,
-        topics: str | Iterable[str] = (),
+        groups: GroupsArgument | None = None,
+        topics: TopicsArgument | None = None,
         *,
         allow_rewind: bool = False,
         translate: OffsetTranslation | None = None,
     ) -> PlannedEdit:
-        """Plans to load the offsets of a snapshot file. Offsets that would move backward are rejected unless
-        ``allow_rewind``. Raises `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
+        """Plans to load the offsets of a snapshot file; without ``groups``, all groups of the file. Offsets that would
+        move backward are rejected unless ``allow_rewind``. Raises `UsageError` for a file of before-images (see
+        `plan_undo`), `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
+        from offsetmgr.groups.before_images import holds_images
         from offsetmgr.groups.edits import plan_import
         from offsetmgr.groups.export import open_file
 
-        selection, names = self._topics(topics), _names(groups)
+        store, names = self.store, group_names(groups) if groups is not None else []
+        if holds_images(Path(path)):
+            raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
+        selection = topic_selection(store, topics)
         with closing(open_file(Path(path))) as snapshot:
-            chosen = matching_groups(names or (), snapshot.groups())
+            chosen = matching_groups(names, snapshot.groups())
             if not chosen:
                 raise GroupNotFound(f"file {os.fspath(path)}", "holds no such group" if names else "holds no groups")
-            crossing = self._crossing("offsets import", snapshot, self.store, translate)
+            crossing = checked_crossing("offsets import", snapshot, store, translate)
             found = plan_import(
-                self.store, snapshot.read(set(chosen)), selection, allow_rewind=allow_rewind, crossing=crossing
+                store, snapshot.read(set(chosen)), selection, allow_rewind=allow_rewind, crossing=crossing
             )
-            return self._planned("offsets import", self.store, require_topics(found, selection, str(path)))
+            plans = require_topics(found, selection, str(path))
+            return self._planned("offsets import", store, plans, comparison=crossing.text())
 
-    def plan_undo(self, before_images: str | os.PathLike[str], *, force: bool = False) -> PlannedEdit:
-        """Plans to undo an edit with the file that it wrote (``EditReport.before_images``): overwritten offsets are
+    def plan_undo(
+        self,
+        before_images: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        translate: OffsetTranslation | None = None,
+    ) -> PlannedEdit:
+        """Plans to undo an edit with a file that it wrote (``EditReport.before_images``): overwritten offsets are
         restored and created ones are deleted. An offset that has moved since the edit is rejected unless ``force``.
 
-        Raises `MalformedData` if the file is damaged, `OtherCluster`, `Unreachable`, `TimedOut`.
+        The plan edits the store that the file names: this store, one of the two stores of a ``dual:`` store, or a store
+        to which this object has copied a group. An edit of a ``dual:`` store has two files; undo both. Raises
+        `UsageError` if the file belongs to another store, `MalformedData` or `UnknownVersion` if it holds no
+        before-images, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
         from offsetmgr.groups.before_images import load_images
         from offsetmgr.groups.edits import plan_undo
         from offsetmgr.groups.export import open_file
 
         path = Path(before_images)
-        with closing(open_file(path, "avro")) as header:
-            crossing = self._crossing("offsets import", header, self.store, None)
-        found = plan_undo(self.store, load_images(path), force=force, crossing=crossing)
-        return self._planned("offsets import undo", self.store, found)
+        with closing(open_file(path, "avro")) as images_file:
+            store = store_of_images(path, images_file.header, self.store, self._targets.values())
+            crossing = checked_crossing("offsets import", images_file, store, translate)
+        found = plan_undo(store, load_images(path), force=force, crossing=crossing)
+        uri = store.uri if store in self._targets.values() else None
+        return self._planned("offsets import undo", store, found, uri, comparison=crossing.text())
 
     # --- shared ------------------------------------------------------------------------------------------------
 
     def _planned(
-        self, operation: str, store: OffsetStore, found: Iterable[GroupEditPlan], uri: str | None = None
+        self,
+        operation: str,
+        store: OffsetStore,
+        found: Iterable[GroupEditPlan],
+        uri: str | None = None,
+        *,
+        comparison: str = "",
     ) -> PlannedEdit:
         """Reads the plan completely, and rejects the changes of groups that have members."""
         plan = EditPlan.of(reject_active(self._connections.directory_for_edit(uri), found))
-        self._plans.append(plan)
-        return PlannedEdit(operation, store, plan)
+        planned = PlannedEdit(
+            operation, store, plan, require_open=self._connections.require_open, comparison=comparison
+        )
+        self._plans.add(planned)
+        return planned
 
-    def _chosen(self, groups: str | Iterable[str] | None) -> list[str]:
-        names = _names(groups)
-        return choose_groups(self.store, names or (), all_groups=names is None)
+    def _target(self, uri: str) -> OffsetStore:
+        """Returns the store at ``uri``. The first call opens it."""
+        self._connections.require_open()
+        if uri not in self._targets:
+            self._targets[uri] = self._connections.store(uri)
+        return self._targets[uri]
 
-    def _topics(self, topics: str | Iterable[str]) -> TopicSelection:
-        given = [topics] if isinstance(topics, str) else topics
-        return TopicSelection.parse(given).within(self.store.capabilities.partitions)
-
-    @staticmethod
-    def _crossing(
-        what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
-    ) -> CrossClusterCheck:
-        crossing = CrossClusterCheck(source, target, translate)
-        crossing.check(what)
-        return crossing
-
-
-def _names(groups: str | Iterable[str] | None) -> list[str] | None:
-    if groups is None:
-        return None
-    return [groups] if isinstance(groups, str) else list(groups)
+    def _kafka_counterpart(self) -> OffsetStore | None:
+        """Returns the Kafka store of the cluster that uses the ZooKeeper of this store, or None (see `Connections`)."""
+        if self._counterpart is None:
+            self._counterpart = (self._connections.kafka_counterpart(self.store),)
+        return self._counterpart[0]

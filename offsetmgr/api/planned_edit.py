@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
@@ -13,6 +16,9 @@ from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import Counts, EditPlan, GroupEditPlan
 from offsetmgr.groups.saved_edit import execute_saved
 
+if TYPE_CHECKING:
+    from offsetmgr.core.model import Weakness
+
 
 @dataclass(slots=True)
 class EditReport:
@@ -20,8 +26,13 @@ class EditReport:
 
     ``written`` and ``unchanged`` count partitions. ``rejected`` counts the partitions that the plan had already
     rejected. ``failed`` maps each group to its partitions whose write failed, with the error of each.
-    ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit; empty if nothing was to be
-    written.
+    ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
+    ``dual:`` store; empty if nothing was to be written. ``not_atomic`` says for which reasons some groups were written
+    without a lock, so that a consumer could have committed between the comparison and the write.
+
+    >>> report = EditReport(written=3, rejected=1)
+    >>> report.ok
+    False
     """
 
     before_images: tuple[Path, ...] = ()
@@ -29,6 +40,7 @@ class EditReport:
     unchanged: int = 0
     rejected: int = 0
     failed: dict[str, dict[TopicPartition, OffsetMgrError]] = field(default_factory=dict)
+    not_atomic: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -42,19 +54,51 @@ class PlannedEdit:
     Iterate over the plan for its groups: each `GroupEditPlan` has a ``group``, its ``changes`` and a ``problem``. Each
     change has a ``partition``, ``before``, ``after``, a ``note`` and a ``problem``. The plan is valid until the
     `OffsetAdmin` is closed.
+
+    Example::
+
+        from offsetmgr import OffsetAdmin, ToEarliest
+
+        with OffsetAdmin("kafka://h1:9092") as admin:
+            plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
+            for proposal in plan:
+                for change in proposal.changes:
+                    print(proposal.group, change.partition, change.before, "->", change.after, change.note)
+            if not plan.problems:
+                report = plan.execute()
+                print(report.written, "written; undo with", report.before_images)
     """
 
-    def __init__(self, operation: str, store: OffsetStore, plan: EditPlan) -> None:
+    def __init__(
+        self,
+        operation: str,
+        store: OffsetStore,
+        plan: EditPlan,
+        *,
+        require_open: Callable[[], None] = lambda: None,
+        comparison: str = "",
+    ) -> None:
         self._operation = operation
         self._store = store
         self._plan = plan
+        self._require_open = require_open
+        self._close = weakref.finalize(self, plan.close)
         self._executed = False
+        self._report: EditReport | None = None
+        self.comparison = comparison
+        """For a copy, an import or an undo: whether the offsets belong to the logs of the target's Kafka cluster, and
+        how that is known. Empty for other edits."""
 
     def __iter__(self) -> Iterator[GroupEditPlan]:
+        self._require_open()
         return iter(self._plan)
 
     def __repr__(self) -> str:
         return f"<PlannedEdit {self._operation}: {self.counts}>"
+
+    def close(self) -> None:
+        """Deletes the plan's temporary file. `OffsetAdmin.close` does this, too."""
+        self._close()
 
     @property
     def counts(self) -> Counts:
@@ -65,11 +109,24 @@ class PlannedEdit:
     def problems(self) -> Mapping[str, OffsetMgrError]:
         """The groups with a rejected change, each with the first reason."""
         found: dict[str, OffsetMgrError] = {}
-        for group in self._plan:
+        for group in self:
             reasons = [group.problem, *(change.problem for change in group.changes)]
             if (reason := next((one for one in reasons if one is not None), None)) is not None:
                 found[group.group] = reason
         return found
+
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """Returns the guarantees that the store cannot give for this edit, such as immediate deletion on brokers before
+        2.4. Each has a ``text``. Empty for current servers. Raises `Unreachable`, `TimedOut`."""
+        self._require_open()
+        return self._store.weaknesses()
+
+    @property
+    def report(self) -> EditReport | None:
+        """The report of `execute`; None before it starts to write. If `execute` raised an error or was interrupted, the
+        report counts the changes that the store had confirmed, and names the before-images for the undo. Changes that
+        are in neither count may have been made."""
+        return self._report
 
     def execute(
         self, before_images: Path | str | None = None, *, on_durable: Callable[[Path], None] = lambda _path: None
@@ -81,24 +138,36 @@ class PlannedEdit:
         it, the method creates one in the state directory (``XDG_STATE_HOME``). ``on_durable`` is called with each
         such path before the first write. A failed change is not raised: it is in ``EditReport.failed``.
 
-        Raises `UsageError` if the plan was executed before or the file exists, and `OffsetMgrError` if the file cannot
-        be written or the whole store is unreachable.
+        Raises `UsageError` if the plan was executed before, the file exists, or the `OffsetAdmin` is closed. Raises
+        `OffsetMgrError` if the file cannot be written or the whole store is unreachable; see `report` for the changes
+        before that.
         """
+        self._require_open()
         if self._executed:
             raise UsageError(self._operation, "the plan was executed already", "plan the edit again")
-        self._executed = True
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
         if not self.counts.writes:
+            self._executed, self._report = True, report
             return report
+
+        def durable(path: Path) -> None:
+            # The plan stays executable until its before-images exist: no write precedes them.
+            self._executed, self._report = True, report
+            report.before_images += (path,)
+            on_durable(path)
+
         path = Path(before_images) if before_images is not None else default_image_path(self._operation)
-        saved = execute_saved(self._store, self._plan, path, on_durable)
-        report.before_images = tuple(image.path for image in saved.images)
-        for result in saved.results:
-            for tp, outcome in result.outcomes.items():
-                if outcome.error is not None:
-                    report.failed.setdefault(result.group, {})[tp] = outcome.error
-                elif outcome.status is EditStatus.WRITTEN:
-                    report.written += 1
-                else:
-                    report.unchanged += 1
+        not_atomic: set[str] = set()
+        with closing(execute_saved(self._store, self._plan, path, durable).results) as results:
+            for result in results:
+                for tp, outcome in result.outcomes.items():
+                    if outcome.error is not None:
+                        report.failed.setdefault(result.group, {})[tp] = outcome.error
+                    elif outcome.status is EditStatus.WRITTEN:
+                        report.written += 1
+                    else:
+                        report.unchanged += 1
+                if not result.atomic:
+                    not_atomic.add(result.how)
+                    report.not_atomic = tuple(sorted(not_atomic))
         return report

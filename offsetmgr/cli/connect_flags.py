@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.lock_wait import LockWait
-from offsetmgr.cli.render import OutputFormat, offsets_topic_progress
+from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
+from offsetmgr.core.errors import OtherCluster
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -69,32 +70,15 @@ class ConnectFlags(Connections):
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
 
-    def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
-        """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
-        to ZooKeeper may commit to this Kafka store.
-
-        Returns `None` if no brokers are known. Also returns `None`, and prints a warning, if offsetmgr cannot verify
-        that the brokers belong to the cluster of ``store``.
-        """
-        from offsetmgr.cli.render import note
-        from offsetmgr.core.log_origin import compare_origins
-        from offsetmgr.stores.uri import parse_uri
-
-        parsed, bootstrap = parse_uri(self.uri), self.resolved.bootstrap_server
-        if parsed.kind != "zookeeper" or parsed.options.get("layout", "0.8") != "0.8" or bootstrap is None:
+    def kafka_counterpart(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
+    ) -> OffsetStore | None:
+        """Prints a warning if the brokers do not belong to the cluster of ``store``; see the base class."""
+        try:
+            return super().kafka_counterpart(store, warn)
+        except OtherCluster as error:
+            warn(f"{error.what} {error.why}")
             return None
-        kafka = self.store(f"kafka://{bootstrap}")
-        origin = store.log_origin()
-        compared = compare_origins(origin, kafka.log_origin())
-        if compared.keeps_epochs:
-            return kafka
-        if origin.cluster_id is None and not origin.brokers:
-            note(
-                f"warning: cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
-            )
-        else:
-            note(f"warning: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
-        return None
 
     def edit(
         self,

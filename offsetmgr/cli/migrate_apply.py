@@ -16,7 +16,6 @@ from offsetmgr.cli.options import FormatOption, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import PlanError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
@@ -42,7 +41,7 @@ def apply_command(
     to_command_config: ToConfig = None,
 ) -> None:
     """Write the offsets of a plan. After an interruption, run the same command again to continue."""
-    from offsetmgr.migration.apply import apply, check_endpoint
+    from offsetmgr.migration.apply import apply, check_endpoint, require_comparison
 
     plan, state = open_plan(plan_path)
     sides = SourceAndTarget.of_plan(
@@ -50,9 +49,7 @@ def apply_command(
     )
     target = sides.target
     check_endpoint("target", plan.header.target, target)
-    if plan.header.compared is None:
-        why = "an older offsetmgr created it and did not compare the Kafka clusters of both sides"
-        raise PlanError(f"plan {plan_path}", why, "create a new plan")
+    require_comparison(plan)
     if refresh:
         confirm(f"commit the present offsets of the plan's groups in {plan.header.target.uri} again?", yes=yes)
         _refresh(sides, plan)

@@ -102,10 +102,9 @@ def plan_command(
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
-    default = AheadPolicy.REFUSE if from_.startswith("file:") else AheadPolicy.KEEP
     options = PlanOptions(
-        rewind or default, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
-    )
+        rewind, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
+    ).for_source(from_)
     sides = SourceAndTarget(
         connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
     )

@@ -30,6 +30,10 @@ class ConnectionConfig:
     "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates: ``open``,
     ``creator``, or a list such as ``sasl:app:cdrw``. ``timeout_ms`` limits each call to a server. ``stores`` maps the
     name of each ``[store.NAME]`` section to its settings.
+
+    >>> config = ConnectionConfig(kafka={"security.protocol": "SSL"}, timeout_ms=5_000)
+    >>> config  # its text has no credentials
+    ConnectionConfig(zookeeper_acl='', timeout_ms=5000)
     """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -7,72 +7,62 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from offsetmgr.core.errors import ConfigError
+from offsetmgr.core.errors import ConfigError, OffsetMgrError
+from offsetmgr.core.field_reader import FieldReader
 
 _FIX_HINT: Final = "correct the file and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-class TomlTable:
-    """One table of a TOML file. ``path`` is the name of the table in errors, such as ``rule 2``; it is empty for the
-    top table.
+class TomlTable(FieldReader):
+    """One table of a TOML file. ``within`` is the name of the table in errors, such as ``rule 2``; it is empty for the
+    top table."""
 
-    Errors contain no values, because values may be secrets.
-    """
+    def error(self, why: str, name: str = "", hint: str = "") -> OffsetMgrError:
+        """Returns an error that names the field as a part of the file; ``why`` is a sentence without a subject."""
+        where = self._path_of(name) if name else self.within
+        return self._kind(f"{self.what}: {where}" if where else self.what, why, hint or self._hint)
 
-    def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
-        self.file = file
-        self.path = path
-        self.values = values
+    def invalid(self, name: str, expected: str) -> OffsetMgrError:
+        return self.error(f"must be {expected}", name)
 
-    def error(self, why: str, field: str = "") -> ConfigError:
-        """Returns an error for ``field``, or for the table if ``field`` is empty; ``why`` is the reason."""
-        where = f"{self.path}.{field}" if self.path and field else self.path or field
-        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _FIX_HINT)
-
-    def reject_unknown(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a field that is not in ``known``. A misspelled field is an error, because a listener
-        that ignored such a field could grant the wrong access."""
-        for name in self.values:
-            if name not in known:
-                raise self.error(f"unknown field; known are {', '.join(known)}", name)
-
-    def text(self, field: str) -> str:
-        value = self.values.get(field)
+    def text(self, name: str) -> str:
+        """Returns a string that is not empty."""
+        value = self.get(name)
         if not isinstance(value, str) or not value:
-            raise self.error("must be a string that is not empty", field)
+            raise self.invalid(name, "a string that is not empty")
         return value
 
-    def texts(self, field: str) -> list[str]:
+    def text_list(self, name: str) -> list[str]:
         """Returns a list of strings; empty if the field is missing."""
-        value = self.values.get(field, [])
+        value = self.values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.error("must be a list of strings that are not empty", field)
+            raise self.invalid(name, "a list of strings that are not empty")
         return value
 
-    def table(self, field: str) -> TomlTable:
-        value = self.values.get(field, {})
+    def table(self, name: str) -> TomlTable:
+        """Returns a table; empty if the field is missing."""
+        value = self.values.get(name, {})
         if not isinstance(value, dict):
-            raise self.error("must be a table", field)
-        return TomlTable(self.file, f"{self.path}.{field}" if self.path else field, value)
+            raise self.invalid(name, "a table")
+        return self._part(value, self._path_of(name))
 
-    def tables(self, field: str) -> list[TomlTable]:
-        """Returns an array of tables (``[[field]]``)."""
-        value = self.values.get(field, [])
+    def tables(self, name: str) -> list[TomlTable]:
+        """Returns an array of tables (``[[name]]``)."""
+        value = self.values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.error(f"must be written as [[{field}]]", field)
-        return [TomlTable(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
+            raise self.invalid(name, f"written as [[{name}]]")
+        return [self._part(item, f"{name} {number}") for number, item in enumerate(value, 1)]
 
 
 def load(path: Path | str) -> TomlTable:
     """Reads a file and returns its top table. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
-        return TomlTable(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        return TomlTable(tomllib.loads(Path(path).read_text(encoding="utf-8")), name, ConfigError, _FIX_HINT)
     except OSError as error:
         hint = "name a file that this user may read"
         raise ConfigError(name, f"cannot be read: {error.strerror}", hint) from None

@@ -40,6 +40,18 @@ class ZookeeperConsumer:
     ``consumer_id`` is None, the consumer generates an id, as the old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
+
+    Example::
+
+        from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
+
+        settings = ConsumerSettings(auto_commit=False, auto_offset_reset="smallest", consumer_timeout_ms=3_000)
+        with ZookeeperConsumer(
+            zookeeper="h1:2181", bootstrap_servers="h1:9092", group="shop-old", settings=settings
+        ) as member:
+            (stream,) = member.create_message_streams({"orders": 1})["orders"]
+            print(next(iter(stream)).offset, member.owned)
+            member.commit_offsets()
     """
 
     def __init__(

@@ -49,6 +49,10 @@ class FetchResult:
     fetch; it is equal to ``fetch_offset`` if the response contained no messages. ``high_watermark`` is the offset after
     the last message that consumers could read when the leader sent the response. ``log_start_offset`` is None if the
     leader did not report it.
+
+    >>> found = FetchResult((), fetch_offset=7, next_offset=7, high_watermark=9, log_start_offset=0)
+    >>> found.high_watermark - found.next_offset  # messages that are left to read
+    2
     """
 
     records: tuple[Record, ...]
@@ -68,6 +72,18 @@ class SimpleConsumer:
     ``earliest`` or ``latest`` offset. ``timeout_ms`` of ``config`` limits the duration of each call; for a fetch, the
     limit is ``max_wait_ms`` longer. Within this limit, requests that failed with a retriable error are retried after a
     pause.
+
+    Example::
+
+        from offsetmgr import OffsetAndMetadata, TopicPartition
+        from offsetmgr.consumer import EARLIEST, SimpleConsumer
+
+        orders = TopicPartition("orders", 0)
+        with SimpleConsumer("h1:9092") as consumer:
+            (first,) = consumer.get_offsets_before([orders], EARLIEST)[orders]
+            found = consumer.fetch({orders: first})[orders]
+            print([record.value for record in found.records])
+            consumer.commit_offsets("shop-simple", {orders: OffsetAndMetadata(found.next_offset)})
     """
 
     def __init__(

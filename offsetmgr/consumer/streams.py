@@ -38,7 +38,11 @@ _TOKENS: Final = _ThreadTokens()
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``timestamp_ms`` is in milliseconds since 1970, or None if the message has no timestamp."""
+    """One message. ``timestamp_ms`` is in milliseconds since 1970, or None if the message has no timestamp.
+
+    >>> StreamMessage("orders", 0, 42, b"key", b"value", 1_700_000_000_000).value
+    b'value'
+    """
 
     topic: str
     partition: int
@@ -260,6 +264,17 @@ class MessageStream:
     ``consumer_timeout_ms`` is set, the iterator also ends when no message has arrived for that time. After such a
     timeout, the caller can iterate over the stream again. If an error has stopped the consumer, the iterator raises
     this error.
+
+    Example::
+
+        from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
+
+        settings = ConsumerSettings(auto_offset_reset="smallest", consumer_timeout_ms=1_000)
+        consumer = ZookeeperConsumer(zookeeper="h1:2181", bootstrap_servers="h1:9092", group="shop", settings=settings)
+        with consumer as member:
+            (stream,) = member.create_message_streams({"orders": 1})["orders"]
+            for message in stream:  # ends when no message has arrived for 1 s
+                print(message.partition, message.offset, message.value)
     """
 
     timeout_s: float | None = None

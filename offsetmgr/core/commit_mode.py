@@ -19,7 +19,11 @@ from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 class CommitMode(Enum):
     """The stores to which a member commits, and the stores from which the member reads the committed offset of a
-    partition that is assigned to it."""
+    partition that is assigned to it.
+
+    >>> CommitMode("dual").commits_to_kafka
+    True
+    """
 
     ZOOKEEPER = "zookeeper"
     """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""

@@ -24,6 +24,18 @@ class OffsetMgrError(Exception):
     ``what`` names the object or operation that failed, ``why`` gives the reason if it is known, and ``hint`` proposes
     an action. ``code`` is the error code of Kafka's protocol, or None. ``retriable`` is True if the same call may
     succeed when the caller repeats it later.
+
+    Example::
+
+        from offsetmgr import ConnectionConfig, OffsetAdmin, OffsetMgrError, errors
+
+        try:
+            with OffsetAdmin("kafka://127.0.0.1:1", config=ConnectionConfig(timeout_ms=1_000)) as admin:
+                admin.groups()
+        except errors.Unreachable as error:
+            print(error.what, error.why, error.hint, error.retriable)
+        except OffsetMgrError as error:
+            print(error)
     """
 
     code: ClassVar[ErrorCode | None] = None

@@ -13,7 +13,11 @@ from typing import Final
 
 
 class OffsetTranslation(StrEnum):
-    """The method that converts offsets of one cluster into offsets of another (``--translate``)."""
+    """The method that converts offsets of one cluster into offsets of another (``--translate``).
+
+    >>> OffsetTranslation.NONE.value
+    'none'
+    """
 
     NONE = "none"
     """No conversion. The user asserts that the logs of the other cluster are identical copies."""

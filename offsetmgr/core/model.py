@@ -20,6 +20,11 @@ class BrokerPartition(int):
     can be the partition number of a `TopicPartition`. Code that does not support Kafka 0.7 rejects a `BrokerPartition`,
     because the partition numbers of later releases are never negative. Values sort by broker, then partition. ADR 6
     gives the reasons.
+
+    >>> BrokerPartition.parse("1-0")
+    BrokerPartition(1, 0)
+    >>> str(TopicPartition("orders", BrokerPartition(1, 0)))
+    'orders-1-0'
     """
 
     LARGEST_BROKER = 65_534
@@ -88,6 +93,9 @@ class TopicPartition(NamedTuple):
     """A topic and the number of one of its partitions; sorts by topic, then number.
 
     In Kafka 0.7 the partition is a `BrokerPartition`.
+
+    >>> str(TopicPartition("orders", 0))
+    'orders-0'
     """
 
     topic: str
@@ -111,6 +119,9 @@ class OffsetAndMetadata(NamedTuple):
 
     ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970. Snapshots
     save ``commit_timestamp``. Stores that set the time of a commit themselves ignore ``commit_timestamp``.
+
+    >>> OffsetAndMetadata(42, "by hand")._replace(offset=43).offset
+    43
     """
 
     offset: int
@@ -124,6 +135,9 @@ class Committed(NamedTuple):
 
     ``version`` is the store's version of this value, such as the data version of the znode; None if the store has no
     versions. To make a write conditional, a caller passes this object as `Change.expected`.
+
+    >>> Committed(42, version=7).value()
+    OffsetAndMetadata(offset=42, metadata='', leader_epoch=None, commit_timestamp=None)
     """
 
     offset: int
@@ -142,6 +156,10 @@ class Absent:
     """The result for a partition that has no committed offset.
 
     It is distinct from the offsets 0 and -1, and from an offset that could not be read or is still loading.
+
+    >>> found = Absent()
+    >>> found == ABSENT, bool(found)
+    (True, False)
     """
 
     def __bool__(self) -> bool:

@@ -107,6 +107,9 @@ class Change(NamedTuple):
     None, the store accepts any previous value. The store still reads the previous value in this case, so that it can
     reject a rewind. ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset and, if
     ``expected`` and the stored value have versions, the same version.
+
+    >>> Change(None, expected=Committed(41)).allow_rewind
+    False
     """
 
     after: OffsetAndMetadata | None
@@ -130,6 +133,9 @@ class GroupEdit:
     Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
     scan that returned every ``expected`` value, or None. If ``as_of`` is set, a store can skip the read of values that
     cannot have changed since the scan.
+
+    >>> GroupEdit("shop", {TopicPartition("orders", 0): Change(OffsetAndMetadata(42))}).guard.value
+    'lock'
     """
 
     group: str
@@ -199,7 +205,15 @@ class GroupOffsets:
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """A store of committed offsets. The constructor performs no I/O; the first call connects."""
+    """A store of committed offsets; `open_store` returns one. The first call connects. One thread at a time may use it.
+
+    Example::
+
+        from offsetmgr import open_store
+
+        with open_store("zookeeper://h1:2181") as store:
+            print(sum(len(group.offsets) for group in store.scan(store.groups())))
+    """
 
     @property
     def uri(self) -> str:

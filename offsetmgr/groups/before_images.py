@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import write_atomically
@@ -29,8 +31,25 @@ def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
 
 
 def default_image_path(operation: str) -> Path:
-    """Returns a new path for the before-images of ``operation`` in the state directory (``XDG_STATE_HOME``)."""
-    return new_path(state_directory() / "before-images", operation, SystemClock().now_ms())
+    """Returns a new path for the before-images of ``operation`` in the state directory (``XDG_STATE_HOME``). Each call
+    in a process returns another path, even if several threads call the function in the same millisecond."""
+    return new_path(state_directory() / "before-images", operation, _image_times.next_ms())
+
+
+class _DistinctTimes:
+    """The current time in milliseconds, increased if needed so that no two calls return the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_ms = 0
+
+    def next_ms(self) -> int:
+        with self._lock:
+            self._last_ms = max(SystemClock().now_ms(), self._last_ms + 1)
+            return self._last_ms
+
+
+_image_times: Final = _DistinctTimes()
 
 
 def header_for(

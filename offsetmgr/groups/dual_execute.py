@@ -10,7 +10,7 @@ secondary store (data rule "dual commit: Kafka first"). Every write is condition
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
@@ -46,7 +46,7 @@ class StorePair(Protocol):
 
 def execute_dual(
     store: StorePair, plan: EditPlan, images: tuple[BeforeImageFile, BeforeImageFile]
-) -> Iterator[GroupEditResult]:
+) -> Generator[GroupEditResult, None, None]:
     """Executes a plan like `execute`, with one file of before-images for the primary store and one for the secondary.
 
     If the write of a partition fails only in the secondary store, the status of the partition is FAILED, and the error

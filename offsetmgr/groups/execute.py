@@ -10,7 +10,7 @@ of before-images (`offsetmgr.groups.before_images`) or the journal of a migratio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
@@ -92,7 +92,7 @@ class EditSink(Protocol[_Planned_contra, _Outcome_co]):
 
 def execute(
     store: OffsetStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Executes planned edits of different groups. Yields the outcomes that the sink returns, in the order in which the
     store returns the results.
 

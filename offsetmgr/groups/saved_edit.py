@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +17,12 @@ class SavedEdit(NamedTuple):
     """An edit whose before-images are saved before its first write.
 
     ``images`` are the files of before-images, one for each store that is written. ``results`` executes the edit: each
-    ``next`` returns the result of one group.
+    ``next`` returns the result of one group. Close ``results`` if you do not exhaust it, because the edit in progress
+    may hold group locks.
     """
 
     images: tuple[BeforeImageFile, ...]
-    results: Iterator[GroupEditResult]
+    results: Generator[GroupEditResult, None, None]
 
 
 def execute_saved(

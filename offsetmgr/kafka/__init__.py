@@ -1,8 +1,8 @@
 """A Kafka client for operations that Kafka's client libraries do not support: offset requests for many groups at once,
 and the group lock.
 
-The library kio provides classes for the requests and responses. They are generated from Kafka's schemas. Only this
-package imports kio. The client uses asyncio. For synchronous callers, `client.background_loop` runs the client in an
+The library kio provides the schemas of the requests and responses; only `protocol.schema_codec` uses them. The client
+uses asyncio. For synchronous callers, `client.background_loop` runs the client in an
 event loop in a background thread.
 
 This module does not import kio, so that the import of this module is fast.

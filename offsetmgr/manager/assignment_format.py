@@ -9,10 +9,10 @@ name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
-from offsetmgr.core.errors import MalformedData, UnknownVersion
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, PendingRevocation, SharedConfig
 
 T = TypeVar("T")
@@ -20,8 +20,8 @@ T = TypeVar("T")
 VERSION: Final = 2
 _MAX_SHARD_GROUPS: Final = 1024
 """An upper limit for the number of shard groups in metadata; a larger number is invalid."""
-_METADATA: Final = "metadata of a manager"
-_ASSIGNMENT: Final = "assignment of the managers' group"
+_MIN_LONG: Final = -(2**63)
+"""The minimum of all numbers, because the modules that use a number check its range."""
 
 
 def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
@@ -43,27 +43,27 @@ def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
 
 def decode_metadata(data: bytes) -> ManagerMetadata:
     """Decodes metadata. Raises `UnknownVersion`, `MalformedData`."""
-    found = _decode(data, _METADATA)
-    settings = _object(found, "parameters", _METADATA)
+    found = _decode(data, "metadata of a manager")
+    settings = found.object("parameters")
     parameters = SharedConfig(
-        _text(settings, "topic", _METADATA),
-        _number(settings, "partitions", _METADATA),
-        _number(settings, "shard_groups", _METADATA),
-        _text(settings, "record_format", _METADATA),
-        _number(settings, "protocol", _METADATA),
-        _number(settings, "retention_ms", _METADATA),
-        _boolean(settings, "relay", _METADATA),
+        settings.text("topic"),
+        settings.integer("partitions", _MIN_LONG),
+        settings.integer("shard_groups", _MIN_LONG),
+        settings.text("record_format"),
+        settings.integer("protocol", _MIN_LONG),
+        settings.integer("retention_ms", _MIN_LONG),
+        settings.boolean("relay"),
     )
     if not 0 < parameters.shard_groups <= min(parameters.partitions, _MAX_SHARD_GROUPS):
-        _malformed(_METADATA, f"{parameters.shard_groups} shard groups for {parameters.partitions} partitions")
+        raise found.error(f"has {parameters.shard_groups} shard groups for {parameters.partitions} partitions")
     return ManagerMetadata(
-        _text(found, "host", _METADATA),
-        _number(found, "port", _METADATA),
+        found.text("host"),
+        found.integer("port", _MIN_LONG),
         parameters,
-        _by_shard_group(found, "owned", _METADATA, _as_number),
-        _number(found, "seen", _METADATA),
-        _by_shard_group(found, "seen_owners", _METADATA, _as_text),
-        _object(found, "relay", _METADATA),
+        _by_shard_group(found, "owned", found.integers("owned", _MIN_LONG)),
+        found.integer("seen", _MIN_LONG),
+        _by_shard_group(found, "seen_owners", found.texts("seen_owners")),
+        found.mapping("relay"),
     )
 
 
@@ -81,15 +81,14 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 def decode_assignment(data: bytes) -> Assignment:
     """Decodes an assignment. Raises `UnknownVersion`, `MalformedData`."""
-    found = _decode(data, _ASSIGNMENT)
-    rejected = _object(found, "rejected", _ASSIGNMENT)
-    nodes = _object(found, "nodes", _ASSIGNMENT)
+    found = _decode(data, "assignment of the managers' group")
+    nodes, waiting = found.object("nodes"), found.object("waiting")
     return Assignment(
-        _number(found, "generation", _ASSIGNMENT),
-        {member: _as_node(node, f"nodes.{member}", _ASSIGNMENT) for member, node in nodes.items()},
-        _by_shard_group(found, "owners", _ASSIGNMENT, _as_text),
-        _by_shard_group(found, "waiting", _ASSIGNMENT, _as_waiting),
-        {member: _as_text(why, f"rejected.{member}", _ASSIGNMENT) for member, why in rejected.items()},
+        found.integer("generation", _MIN_LONG),
+        {member: _node(nodes.object(member)) for member in nodes.values},
+        _by_shard_group(found, "owners", found.texts("owners")),
+        _by_shard_group(found, "waiting", {name: _waiting(waiting.object(name)) for name in waiting.values}),
+        found.texts("rejected"),
     )
 
 
@@ -97,89 +96,24 @@ def _encode(content: Mapping[str, Any]) -> bytes:
     return json.dumps({"version": VERSION, **content}, separators=(",", ":")).encode()
 
 
-def _decode(data: bytes, what: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        _malformed(what, "it is not JSON")
-    if not isinstance(found, dict):
-        _malformed(what, "it is not a JSON object")
-    version = _number(found, "version", what)
-    if version != VERSION:
-        raise UnknownVersion(
-            what,
-            f"its version is {version}; the supported version is {VERSION}",
-            "upgrade this manager if another manager is newer",
-        )
+def _decode(data: bytes, what: str) -> FieldReader:
+    found = FieldReader.parse(data, what)
+    found.version((VERSION,), "upgrade this manager if another manager is newer")
     return found
 
 
-def _malformed(what: str, why: str) -> NoReturn:
-    raise MalformedData(what, why)
+def _node(node: FieldReader) -> NodeAddress:
+    node_id, port = node.integer("node_id", _MIN_LONG), node.integer("port", _MIN_LONG)
+    return NodeAddress(node_id, node.text("host"), port, node.mapping("relay"))
 
 
-def _object(found: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
-    value = found.get(name)
-    if not isinstance(value, dict):
-        _malformed(what, f"{name} is not an object")
-    return value
+def _waiting(waiting: FieldReader) -> PendingRevocation:
+    return PendingRevocation(waiting.text("owner"), waiting.optional_text("successor"))
 
 
-def _text(found: Mapping[str, Any], name: str, what: str) -> str:
-    return _as_text(found.get(name), name, what)
-
-
-def _number(found: Mapping[str, Any], name: str, what: str) -> int:
-    return _as_number(found.get(name), name, what)
-
-
-def _boolean(found: Mapping[str, Any], name: str, what: str) -> bool:
-    value = found.get(name)
-    if not isinstance(value, bool):
-        _malformed(what, f"{name} is neither true nor false")
-    return value
-
-
-def _as_text(value: object, name: str, what: str) -> str:
-    if not isinstance(value, str):
-        _malformed(what, f"{name} is not a text")
-    return value
-
-
-def _as_number(value: object, name: str, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        _malformed(what, f"{name} is not a whole number")
-    return value
-
-
-def _as_node(value: object, name: str, what: str) -> NodeAddress:
-    if not isinstance(value, dict):
-        _malformed(what, f"{name} is not an object")
-    return NodeAddress(
-        _number(value, "node_id", what),
-        _text(value, "host", what),
-        _number(value, "port", what),
-        _object(value, "relay", what),
-    )
-
-
-def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
-    if not isinstance(value, dict):
-        _malformed(what, f"{name} is not an object")
-    successor = value.get("successor")
-    return PendingRevocation(
-        _text(value, "owner", what), None if successor is None else _as_text(successor, "successor", what)
-    )
-
-
-def _by_shard_group(
-    found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
-) -> dict[int, T]:
-    """Returns the JSON object ``name`` as a dict. The keys, which are strings in JSON, become shard group numbers.
-    ``read`` converts the values."""
-    values: dict[int, T] = {}
-    for shard_group, value in _object(found, name, what).items():
-        if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):
-            _malformed(what, f"{name} has {shard_group!r} where a shard group's number should be")
-        values[int(shard_group)] = read(value, f"{name}.{shard_group}", what)
-    return values
+def _by_shard_group(found: FieldReader, name: str, values: Mapping[str, T]) -> dict[int, T]:
+    """Converts the keys of a field, which are strings in JSON, to numbers of shard groups."""
+    for number in values:
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            raise found.error(f"has {number!a} where a shard group's number should be", name)
+    return {int(number): value for number, value in values.items()}

@@ -35,6 +35,13 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
         )
 
 
+def require_comparison(plan: PlanFile) -> None:
+    """Raises `PlanError` if the plan does not record whether both sides belong to the same Kafka cluster."""
+    if plan.header.compared is None:
+        why = "an older offsetmgr created it and did not compare the Kafka clusters of both sides"
+        raise PlanError(f"plan {plan.path}", why, "create a new plan")
+
+
 def apply(
     plan: PlanFile, state: MigrationState, writer: JournaledWriter, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:

@@ -34,6 +34,9 @@ class EvidenceThresholds:
     without partitions pass. With ``catch_up_later``, idle partitions whose ZooKeeper offset is below Kafka's pass the
     check of the dual phase, because the caller copies Kafka's offset to ZooKeeper before it checks the phase for the
     last time.
+
+    >>> EvidenceThresholds(accept_idle=True, quiet_ms=60_000).accept_spare
+    False
     """
 
     accept_idle: bool = False

@@ -168,7 +168,11 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
 
 @dataclass(frozen=True, slots=True)
 class ObservationWindow:
-    """The maximum duration of the observation, and the interval between two observations, in seconds."""
+    """The maximum duration of the observation, and the interval between two observations, in seconds.
+
+    >>> ObservationWindow(seconds=30).poll_seconds
+    0.5
+    """
 
     seconds: float = 180.0
     poll_seconds: float = 0.5

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from offsetmgr.core.errors import MalformedData, OffsetMgrError
+from offsetmgr.core.field_reader import MAX_LONG, FieldReader
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
 OffsetReadResult: TypeAlias = Offset | OffsetMgrError
@@ -165,48 +166,56 @@ class _Parts:
 
 
 def from_json(data: Any, *, where: str) -> Observation:
-    """Returns the observation that `to_json` encoded. Raises `MalformedData` with ``where`` and the missing field."""
-    try:
-        parts = _Parts()
-        for row in data["partitions"]:
-            _take_partition(parts, row)
-        return Observation(
-            group=str(data["group"]),
-            at_ms=int(data["at_ms"]),
-            members={
-                m["id"]: RegisteredMember(
-                    m["id"], m["host"], m["registered_at_ms"], int(m["czxid"]), int(m["session"]), tuple(m["topics"])
-                )
-                for m in data["members"]
-            },
-            owners=parts.owners,
-            partitions=tuple(parts.partitions),
-            zookeeper=parts.zookeeper,
-            kafka=parts.kafka,
-            logs=parts.logs,
-            unconsumed=tuple(parts.unconsumed),
-            unreadable=tuple(data["unreadable"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedData(where, f"not an observation of a group ({type(error).__name__}: {error})") from error
+    """Returns the observation that `to_json` encoded. Raises `MalformedData` with ``where`` and the invalid field."""
+    if not isinstance(data, dict):
+        raise MalformedData(where, "is not an observation of a group")
+    found = FieldReader(data, where)
+    parts = _Parts()
+    for row in found.objects("partitions"):
+        _take_partition(parts, row)
+    return Observation(
+        group=found.text("group"),
+        at_ms=found.integer("at_ms"),
+        members={m.text("id"): _member(m) for m in found.objects("members")},
+        owners=parts.owners,
+        partitions=tuple(parts.partitions),
+        zookeeper=parts.zookeeper,
+        kafka=parts.kafka,
+        logs=parts.logs,
+        unconsumed=tuple(parts.unconsumed),
+        unreadable=tuple(found.text_list("unreadable")),
+    )
 
 
-def _take_partition(parts: _Parts, row: dict[str, Any]) -> None:
-    tp = TopicPartition(row["topic"], int(row["partition"]))
-    (parts.partitions if row["consumed"] else parts.unconsumed).append(tp)
-    if row["owner"] is not None:
-        parts.owners[tp] = PartitionOwner(row["owner"], int(row["owner_czxid"]))
-    for store, target in ((row["zookeeper"], parts.zookeeper), (row["kafka"], parts.kafka)):
-        match store["state"]:
+def _member(m: FieldReader) -> RegisteredMember:
+    return RegisteredMember(
+        m.text("id"),
+        m.optional_text("host"),
+        m.optional_integer("registered_at_ms"),
+        m.integer("czxid", -MAX_LONG),
+        m.integer("session", -MAX_LONG - 1),  # ZooKeeper's session ids may be negative
+        tuple(m.text_list("topics")),
+    )
+
+
+def _take_partition(parts: _Parts, row: FieldReader) -> None:
+    tp = TopicPartition(row.text("topic"), row.integer("partition"))
+    (parts.partitions if row.boolean("consumed") else parts.unconsumed).append(tp)
+    owner = row.optional_text("owner")
+    if owner is not None:
+        parts.owners[tp] = PartitionOwner(owner, row.integer("owner_czxid", -MAX_LONG))
+    for store, target in ((row.object("zookeeper"), parts.zookeeper), (row.object("kafka"), parts.kafka)):
+        match store.text("state"):
             case "committed":
-                target[tp] = Committed(int(store["offset"]), version=store["version"])
+                target[tp] = Committed(store.integer("offset"), version=store.optional_integer("version"))
             case "absent":
                 target[tp] = ABSENT
             case "unreadable":
-                target[tp] = OffsetMgrError(f"offset of {tp}", store["error"])
+                target[tp] = OffsetMgrError(f"offset of {tp}", store.text("error"))
             case "unknown":
                 pass
-            case other:
-                raise ValueError(f"state {other!r}")
-    if row["log_start_offset"] is not None and row["log_end_offset"] is not None:
-        parts.logs[tp] = LogRange(int(row["log_start_offset"]), int(row["log_end_offset"]))
+            case _:
+                raise store.invalid("state", "committed, absent, unreadable or unknown")
+    start, end = row.optional_integer("log_start_offset"), row.optional_integer("log_end_offset")
+    if start is not None and end is not None:
+        parts.logs[tp] = LogRange(start, end)

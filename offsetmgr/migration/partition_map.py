@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion
+from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 
 VERSION: Final = 1
 _FORMAT: Final = "offsetmgr_partition_map"
-_LARGEST: Final = 2**63 - 1
 
 
 class MappedStart(StrEnum):
@@ -55,7 +55,7 @@ class PositionTable:
 
     def find(self, position: int) -> ResolvedStart | str:
         """Returns the offset for a byte position, or the reason why the table has no offset for it."""
-        index = bisect_right(self.entries, (position, _LARGEST)) - 1
+        index = bisect_right(self.entries, (position, MAX_LONG)) - 1
         if index < 0:
             return f"byte {position} is before the table's first entry, byte {self.entries[0][0]}"
         at, offset = self.entries[index]
@@ -109,33 +109,33 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     Raises `UnknownVersion`, `MalformedData` with the topic and the partition, and `PlanError` for an unconfirmed draft.
     """
     what = f"partition map {name}"
-    document = _document(what, data)
-    version = document.get(_FORMAT)
-    if version is None:
+    document = parse_json(data, lambda why: MalformedData(what, why), unique_keys=True)
+    if not isinstance(document, dict) or document.get(_FORMAT) is None:
         raise MalformedData(
             what, "is not a partition map of offsetmgr", "write one: migrate plan --draft-partition-map FILE"
         )
+    found = FieldReader(document, what)
+    version = document[_FORMAT]
     if type(version) is not int or version != VERSION:
         raise UnknownVersion(what, f"version {json.dumps(version)[:20]} is not known here (known: {VERSION})")
-    _only(what, "the map", document, (_FORMAT, "confirmed_by", "source", "read_this", "topics"))
-    topics = _object(what, "topics", document.get("topics"))
+    found.reject_unknown((_FORMAT, "confirmed_by", "source", "read_this", "topics"))
+    topics = found.object("topics")
     entries: dict[TopicPartition, MapEntry] = {}
-    for topic, partitions in topics.items():
+    for topic in topics.values:
         source_of: dict[int, str] = {}
-        for text, encoded in _object(what, f"topic {topic!r}", partitions).items():
-            where = f"topic {topic!r}, {text!r}"
+        partitions = topics.object(topic)
+        for text in partitions.values:
             old = BrokerPartition.parse(text)
             if old is None:
-                raise MalformedData(what, f"{where}: is not BROKER-PARTITION", "as in 1-0")
-            entry = _entry(what, where, _object(what, where, encoded))
+                raise partitions.error("is not BROKER-PARTITION", text, "as in 1-0")
+            entry = _entry(partitions.object(text))
             if entry.partition in source_of:
-                why = f"{where}: becomes partition {entry.partition}, and so does {source_of[entry.partition]!r}"
-                raise MalformedData(
-                    what, why, "two partitions cannot share one offset: give each a partition of its own"
-                )
+                why = f"becomes partition {entry.partition}, and so does {source_of[entry.partition]!r}"
+                hint = "two partitions cannot share one offset: give each a partition of its own"
+                raise partitions.error(why, text, hint)
             source_of[entry.partition] = text
             entries[TopicPartition(topic, old)] = entry
-    confirmed_by = document.get("confirmed_by")
+    confirmed_by = found.get("confirmed_by")
     if not isinstance(confirmed_by, str) or not confirmed_by.strip():
         raise PlanError(
             what,
@@ -145,79 +145,48 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     return PartitionMap(MapOrigin(hashlib.sha256(data).hexdigest(), confirmed_by.strip()), entries)
 
 
-def _entry(what: str, where: str, encoded: dict[str, Any]) -> MapEntry:
-    _only(what, where, encoded, ("partition", "start", "table", "between", "seen"))
-    partition = encoded.get("partition")
-    if type(partition) is not int or not 0 <= partition < 2**31:
-        raise MalformedData(what, f'{where}: "partition" is not the number of a partition')
-    if ("start" in encoded) == ("table" in encoded):
-        raise MalformedData(what, f'{where}: needs either "start" or "table"')
-    if "start" in encoded:
-        if "between" in encoded:
-            raise MalformedData(what, f'{where}: "between" belongs to a "table"')
-        return MapEntry(partition, _start(what, where, encoded["start"]))
-    between = encoded.get("between", "refuse")
+def _entry(entry: FieldReader) -> MapEntry:
+    entry.reject_unknown(("partition", "start", "table", "between", "seen"))
+    partition = entry.integer("partition", maximum=MAX_INT)
+    if ("start" in entry) == ("table" in entry):
+        raise entry.error('needs either "start" or "table"')
+    if "start" in entry:
+        if "between" in entry:
+            raise entry.error('belongs to a "table"', "between")
+        return MapEntry(partition, _start(entry))
+    between = entry.get("between") or "refuse"
     if between not in ("refuse", "floor"):
-        raise MalformedData(what, f'{where}: "between" must be refuse or floor')
-    return MapEntry(partition, PositionTable(_table(what, where, encoded["table"]), between == "floor"))
+        raise entry.invalid("between", "refuse or floor")
+    return MapEntry(partition, PositionTable(_table(entry), between == "floor"))
 
 
-def _start(what: str, where: str, start: Any) -> MappedStart | int:
+def _start(entry: FieldReader) -> MappedStart | int:
+    start = entry.get("start")
     if isinstance(start, dict) and set(start) == {"time"} and isinstance(start["time"], str):
         try:
             at = datetime.fromisoformat(start["time"])
         except ValueError:
-            raise MalformedData(
-                what, f"{where}: {start['time']!r} is not a time", "as in 2013-05-01T12:00:00Z"
-            ) from None
+            raise entry.error(f"is {start['time']!r}, not a time", "start.time", "as in 2013-05-01T12:00:00Z") from None
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if at.timestamp() < 0:
-            raise MalformedData(what, f"{where}: {start['time']!r} is before 1970")
+            raise entry.error(f"is {start['time']!r}, before 1970", "start.time")
         return round(at.timestamp() * 1000)
     if isinstance(start, str) and start in tuple(MappedStart):
         return MappedStart(start)
-    raise MalformedData(what, f'{where}: "start" must be earliest, latest, or {{"time": "2013-05-01T12:00:00Z"}}')
+    raise entry.invalid("start", 'earliest, latest, or {"time": "2013-05-01T12:00:00Z"}')
 
 
-def _table(what: str, where: str, table: Any) -> tuple[tuple[int, int], ...]:
-    entries: list[tuple[int, int]] = []
-    if not isinstance(table, Sequence) or isinstance(table, str) or not table:
-        raise MalformedData(what, f'{where}: "table" is not a list of [byte position, offset]')
+def _table(entry: FieldReader) -> tuple[tuple[int, int], ...]:
+    table, entries = entry.get("table"), list[tuple[int, int]]()
+    if not isinstance(table, list) or not table:
+        raise entry.invalid("table", "a list of [byte position, offset]")
     for number, row in enumerate(table, 1):
-        good = isinstance(row, list) and len(row) == 2 and all(type(n) is int and 0 <= n <= _LARGEST for n in row)
+        good = isinstance(row, list) and len(row) == 2 and all(type(n) is int and 0 <= n <= MAX_LONG for n in row)
         if not good:
-            raise MalformedData(what, f"{where}: row {number} of the table is not [byte position, offset]")
+            raise entry.error(f"has a row {number} that is not [byte position, offset]", "table")
         if entries and not (row[0] > entries[-1][0] and row[1] > entries[-1][1]):
-            why = f"{where}: row {number} of the table is out of order: {row} after {list(entries[-1])}"
-            raise MalformedData(what, why, "both the byte positions and the offsets must increase from row to row")
+            why = f"has a row {number} that is out of order: {row} after {list(entries[-1])}"
+            hint = "both the byte positions and the offsets must increase from row to row"
+            raise entry.error(why, "table", hint)
         entries.append((row[0], row[1]))
     return tuple(entries)
-
-
-def _document(what: str, data: bytes) -> dict[str, Any]:
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in found]
-        if double := next((key for key in keys if keys.count(key) > 1), None):
-            raise MalformedData(what, f"{double!r} occurs twice in one object")
-        return dict(found)
-
-    try:
-        document = json.loads(data, object_pairs_hook=pairs)
-    except RecursionError:
-        raise MalformedData(what, "is nested too deeply") from None
-    except ValueError as broken:
-        place = f" in line {broken.lineno}: {broken.msg}" if isinstance(broken, json.JSONDecodeError) else ""
-        raise MalformedData(what, f"is not JSON{place}") from None
-    return _object(what, "the map", document)
-
-
-def _object(what: str, where: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise MalformedData(what, f"{where}: is not a JSON object")
-    return value
-
-
-def _only(what: str, where: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    # Rejects a misspelled key, which would otherwise count as missing.
-    if unknown := next((key for key in found if key not in known), None):
-        raise MalformedData(what, f"{where}: unknown key {unknown!r}", f"known: {', '.join(known)}")

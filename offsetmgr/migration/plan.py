@@ -101,7 +101,12 @@ class PlanStep(NamedTuple):
 
 
 class AheadPolicy(StrEnum):
-    """The action for a partition whose target is ahead of the source."""
+    """The action for a partition whose target is ahead of the source: keep the target's offset, refuse the partition,
+    or rewind the target to the source's offset.
+
+    >>> AheadPolicy.REFUSE.value
+    'refuse'
+    """
 
     KEEP = "keep"
     REFUSE = "refuse"
@@ -110,13 +115,25 @@ class AheadPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options with which a plan is made. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
+    """The options with which a plan is made.
 
-    if_ahead: AheadPolicy = AheadPolicy.KEEP
+    ``groups`` are names and globs of groups; empty means all groups. ``topics`` have the form of ``--topic``
+    (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics. ``rename`` maps a group to its name in the target.
+    ``if_ahead`` is the action for a partition whose target is ahead of the source; None keeps the target's offset, or
+    refuses the partition if the source is a snapshot file. ``clamp`` moves an offset outside the log to the nearest end
+    of the log; without it the plan refuses the partition.
+
+    Raises `UsageError` if a topic is not valid.
+
+    >>> options = PlanOptions(groups=("shop", "audit-*"), topics=("orders:0-3",), rename={"shop": "shop-new"})
+    >>> options.selects_group("audit-7"), options.target_group("shop")
+    (True, 'shop-new')
+    """
+
+    if_ahead: AheadPolicy | None = None
     clamp: bool = False
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    """Group patterns; empty means all groups."""
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
     """Whether a renamed group may be merged with a group that the target already has."""
@@ -126,8 +143,20 @@ class PlanOptions:
     """The parsed ``groups``."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "topics", _as_tuple(self.topics))
+        object.__setattr__(self, "groups", _as_tuple(self.groups))
         object.__setattr__(self, "group_selection", GroupSelection.parse(self.groups))
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
+
+    def for_source(self, uri: str) -> PlanOptions:
+        """Returns the options with the `AheadPolicy` that applies to the source ``uri``.
+
+        A snapshot file is usually older than the target. Therefore a partition whose target is ahead is refused, unless
+        the caller chose another policy. Offsets of a live store are current, so a target that is ahead is kept.
+        """
+        if self.if_ahead is not None:
+            return self
+        return replace(self, if_ahead=AheadPolicy.REFUSE if uri.startswith("file:") else AheadPolicy.KEEP)
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options. In them, each pattern that equals the name of an existing group is escaped, so that it
@@ -142,6 +171,11 @@ class PlanOptions:
 
     def target_group(self, group: str) -> str:
         return self.rename.get(group, group)
+
+
+def _as_tuple(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns the texts. A caller may pass one text instead of a tuple."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
@@ -264,7 +298,7 @@ def decide(
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
         return PlanStep(tp, action, planned, current, None, log.value)
     note = ""
-    if _is_ahead(target, planned) and options.if_ahead is AheadPolicy.KEEP:
+    if _is_ahead(target, planned) and options.if_ahead in (None, AheadPolicy.KEEP):
         return _against_target(tp, source, planned, target, options, note)
     if log is not None and not log.start <= planned.offset <= log.end:
         if not options.clamp:

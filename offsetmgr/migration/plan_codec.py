@@ -138,7 +138,7 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
         "source": _encode_endpoint(header.source),
         "target": _encode_endpoint(header.target),
         "options": {
-            "if_ahead": options.if_ahead.value,
+            "if_ahead": (options.if_ahead or AheadPolicy.KEEP).value,
             "clamp": options.clamp,
             "topics": list(options.topics),
             "groups": list(options.groups),

@@ -44,4 +44,9 @@ __all__ = [
     "idle_partitions",
 ]
 
-__getattr__ = lazy_exports(__name__, _MODULES)
+if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
+    __getattr__ = lazy_exports(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -45,6 +45,9 @@ class CoordinatorOptions:
     period (see `idle_check.idle_partitions`). The leader calls the function no earlier than ``grace_ms`` after the
     end of the period, by the wall clock. The history keeps the newest ``history_kept`` closed periods. Times are in
     milliseconds.
+
+    >>> CoordinatorOptions(grace_ms=60_000).session_timeout_ms
+    6000
     """
 
     idle: FindIdlePartitions | None = None
@@ -61,6 +64,18 @@ class PeriodCoordinator:
     The member reconnects after it loses its connection or session. Until the member has reconnected, calls such as
     `wait` continue to wait, and `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and
     every later call raises it.
+
+    Example::
+
+        from offsetmgr.period import OffsetRange, PeriodCoordinator, PeriodSchedule, TopicPartition
+
+        hourly, orders = PeriodSchedule(1_700_006_400_000, 3_600_000), TopicPartition("orders", 0)
+        worker = PeriodCoordinator("h1:2181", "/shop/periods", "worker-1", hourly, lambda: [orders], owned=[orders])
+        with worker as member:
+            if member.check_limit(1_700_006_400_005, orders):  # a record with this time may be processed
+                print("a record of the open period")
+            period = member.current_period_complete({orders: OffsetRange(0, 5)}, timeout_s=30)
+            print("period", period.number, "is open")
     """
 
     def __init__(

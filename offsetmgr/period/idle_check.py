@@ -62,7 +62,18 @@ def find_idle(
 
 def idle_partitions(cluster: Cluster) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
     """Returns the function for `CoordinatorOptions.idle` that checks partitions in this cluster. If the check of a
-    partition fails, the partition does not count as idle."""
+    partition fails, the partition does not count as idle.
+
+    Example::
+
+        from offsetmgr import KafkaCluster
+        from offsetmgr.period import CoordinatorOptions, Period, TopicPartition, idle_partitions
+
+        with KafkaCluster("h1:9092") as cluster:
+            options = CoordinatorOptions(idle=idle_partitions(cluster), grace_ms=60_000)
+            find = idle_partitions(cluster)
+            print(find(Period(0, 0, 3_600_000), [TopicPartition("orders", 0)]))
+    """
 
     def idle_of(period: Period, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         idle = []

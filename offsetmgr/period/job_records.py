@@ -172,27 +172,27 @@ def encode_work(work: Work) -> bytes:
 
 def decode_work(path: str, data: bytes) -> Work:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
-    period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
+    node = NodeReader.of(path, data)
+    period = Period(node.integer("period"), node.integer("start_ms"), node.integer("end_ms"))
     attempts = tuple(
-        Attempt(a.text("member"), a.number("epoch"), a.number("started_ms")) for a in node.items("attempts")
+        Attempt(a.text("member"), a.integer("epoch"), a.integer("started_ms")) for a in node.objects("attempts")
     )
     published = [
-        PublishedOutput(p.number("attempt"), p.text("output"), p.number("published_ms"), p.numbers("counts"))
-        for p in node.items("published")
+        PublishedOutput(p.integer("attempt"), p.text("output"), p.integer("published_ms"), p.integers("counts"))
+        for p in node.objects("published")
     ]
     if len(published) > 1:
-        raise node.broken("contains the published output twice")
+        raise node.error("contains the published output twice")
     return Work(
         node.text("job"),
         period,
         node.ranges("ranges"),
-        node.number("fixed_ms"),
+        node.integer("fixed_ms"),
         attempts,
         published[0] if published else None,
         {tp: RangeScan(*row) for tp, row in node.offsets("scans", ("START", "LATE", "END", "RESUME")).items()},
-        node.numbers("counts") if node.has("counts") else {},
-        node.texts("topic_ids") if node.has("topic_ids") else {},
-        node.optional_number("forgotten") or 0,
-        node.text("same_as") if node.has("same_as") else "",
+        node.integers("counts") if "counts" in node else {},
+        node.texts("topic_ids") if "topic_ids" in node else {},
+        node.optional_integer("forgotten") or 0,
+        node.text("same_as") if "same_as" in node else "",
     )

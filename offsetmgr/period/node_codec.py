@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
@@ -21,89 +22,37 @@ RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive."""
+    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive.
+
+    >>> OffsetRange(10, 25).end - OffsetRange(10, 25).first
+    15
+    """
 
     first: int
     end: int
 
 
-class NodeReader:
-    """Reads fields of a node's JSON object. Unknown fields are ignored. All methods raise `CorruptData`."""
+class NodeReader(FieldReader):
+    """Reads the fields of a node. All methods raise `CorruptData`."""
 
-    def __init__(self, path: str, data: bytes) -> None:
-        self._path = path
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise self.broken("is not JSON") from error
-        if not isinstance(fields, dict):
-            raise self.broken("is JSON, but not an object")
-        self._fields: dict[str, Any] = fields
-        version = self.number("version")
-        if version != VERSION:
-            raise UnknownVersion(f"ZooKeeper node {path}", f"is of version {version}; known: {VERSION}")
-
-    def broken(self, why: str) -> CorruptData:
-        return CorruptData(f"ZooKeeper node {self._path}", why)
-
-    def number(self, name: str) -> int:
-        value = self._fields.get(name)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise self.broken(f"has no number {name!r} of up to 63 bits")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
-        if not isinstance(value, str):
-            raise self.broken(f"has no text {name!r}")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self._fields.get(name)
-        if not isinstance(value, dict):
-            raise self.broken(f"has no object {name!r}")
-        return value
-
-    def optional_number(self, name: str) -> int | None:
-        """Returns the number; None if the field is null or missing."""
-        return None if self._fields.get(name) is None else self.number(name)
-
-    def numbers(self, name: str) -> dict[str, int]:
-        """Returns the fields of the object ``name``; all of them must be numbers."""
-        fields = self.mapping(name)
-        return {key: self._part(fields).number(key) for key in fields}
-
-    def texts(self, name: str) -> dict[str, str]:
-        """Returns the fields of the object ``name``; all of them must be strings."""
-        fields = self.mapping(name)
-        return {key: self._part(fields).text(key) for key in fields}
-
-    def items(self, name: str) -> list[NodeReader]:
-        """Returns a `NodeReader` for each object in the list ``name``. These objects have no version."""
-        value = self._fields.get(name)
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.broken(f"has no list of objects {name!r}")
-        return [self._part(item) for item in value]
-
-    def _part(self, fields: dict[str, Any]) -> NodeReader:
-        part = NodeReader.__new__(NodeReader)
-        part._path, part._fields = self._path, fields
-        return part
-
-    def has(self, name: str) -> bool:
-        return name in self._fields
+    @classmethod
+    def of(cls, path: str, data: bytes) -> Self:
+        """Parses a node. Raises `CorruptData`, `UnknownVersion`."""
+        node = cls.parse(data, f"ZooKeeper node {path}", CorruptData)
+        node.version((VERSION,))
+        return node
 
     def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
         """Returns the ranges in a field that `ranges_of` has written; empty if the field is missing."""
         found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
         if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
-            raise self.broken(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
+            raise self.error(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
         return found
 
     def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
         """Returns the lists of offsets in a field that `rows_of` has written; empty if the field is missing. Each list
         must have as many offsets as ``row`` has names."""
-        if name not in self._fields:
+        if name not in self:
             return {}
         found: dict[TopicPartition, list[int]] = {}
         for topic, numbers in self.mapping(name).items():
@@ -111,7 +60,7 @@ class NodeReader:
                 offsets = value if isinstance(value, list) and all(type(n) is int for n in value) else []
                 known = len(offsets) == len(row) and all(0 <= n < 2**63 for n in offsets)
                 if not RUN.fullmatch(number) or "-" in number or not known:
-                    raise self.broken(f"the offsets of {topic} are not PARTITION: [{', '.join(row)}]")
+                    raise self.error(f"the offsets of {topic} are not PARTITION: [{', '.join(row)}]")
                 found[TopicPartition(topic, int(number))] = offsets
         return found
 
@@ -121,14 +70,14 @@ class NodeReader:
     def runs(self, topics: object) -> list[TopicPartition]:
         """Returns the partitions in an object that `runs_of` has written."""
         if not isinstance(topics, dict):
-            raise self.broken("has no object where partitions should be")
+            raise self.error("has no object where partitions should be")
         found: list[TopicPartition] = []
         for topic, runs in topics.items():
             for run in runs.split(",") if isinstance(runs, str) else [""]:
                 match = RUN.fullmatch(run)
                 first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
                 if not first <= last < first + MAX_PARTITIONS - len(found):
-                    raise self.broken(f"the partitions of {topic} are not runs of numbers")
+                    raise self.error(f"the partitions of {topic} are not runs of numbers")
                 found += (TopicPartition(topic, number) for number in range(first, last + 1))
         return found
 

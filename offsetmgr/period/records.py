@@ -135,35 +135,37 @@ def _rerun_fields(rerun: Rerun | None) -> dict[str, object]:
 
 
 def _rerun(node: NodeReader) -> Rerun | None:
-    if not node.optional_number("rerun"):
+    if not node.optional_integer("rerun"):
         return None
-    first, length = node.optional_number("then_first_ms"), node.optional_number("then_length_ms")
+    first, length = node.optional_integer("then_first_ms"), node.optional_integer("then_length_ms")
     then = PeriodSchedule(first, length) if first is not None and length is not None else None
-    return Rerun(node.optional_number("until_ms"), then)
+    return Rerun(node.optional_integer("until_ms"), then)
 
 
 def decode_open(path: str, data: bytes) -> OpenNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
+    node = NodeReader.of(path, data)
     try:
-        schedule = PeriodSchedule(node.number("first_ms"), node.number("length_ms"), node.optional_number("base") or 0)
+        schedule = PeriodSchedule(
+            node.integer("first_ms"), node.integer("length_ms"), node.optional_integer("base") or 0
+        )
         found = OpenNode(
             schedule,
-            node.number("period"),
+            node.integer("period"),
             node.text("leader"),
-            node.number("epoch"),
-            node.number("opened_ms"),
+            node.integer("epoch"),
+            node.integer("opened_ms"),
             node.text("stopped"),
             _rerun(node),
-            bool(node.optional_number("done")),
+            bool(node.optional_integer("done")),
         )
         limit = found.limit_ms
     except CorruptData:
         raise
     except OffsetMgrError as error:
-        raise node.broken(str(error)) from error
-    if limit != node.number("limit_ms"):
-        raise node.broken("its limit is not the end of its period")
+        raise node.error(str(error)) from error
+    if limit != node.integer("limit_ms"):
+        raise node.error("its limit is not the end of its period")
     return found
 
 
@@ -173,8 +175,8 @@ def encode_partitions(node: PartitionsNode) -> bytes:
 
 def decode_partitions(path: str, data: bytes) -> PartitionsNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
-    return PartitionsNode(node.number("period"), frozenset(node.partitions("topics")))
+    node = NodeReader.of(path, data)
+    return PartitionsNode(node.integer("period"), frozenset(node.partitions("topics")))
 
 
 def encode_progress(node: ProgressNode) -> bytes:
@@ -193,17 +195,17 @@ def encode_progress(node: ProgressNode) -> bytes:
 
 def decode_progress(path: str, data: bytes) -> ProgressNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
+    node = NodeReader.of(path, data)
     finished: dict[TopicPartition, int] = {}
     for name, topics in node.mapping("finished").items():
         if not RUN.fullmatch(name) or "-" in name:
-            raise node.broken(f"{name!r} is not the number of a period")
+            raise node.error(f"{name!r} is not the number of a period")
         for partition in node.runs(topics):
             if partition in finished:
-                raise node.broken(f"contains {partition} twice among the finished partitions")
+                raise node.error(f"contains {partition} twice among the finished partitions")
             finished[partition] = int(name)
     idle = frozenset(node.partitions("idle"))
-    return ProgressNode(node.text("member"), node.number("epoch"), finished, idle, node.ranges("ranges"))
+    return ProgressNode(node.text("member"), node.integer("epoch"), finished, idle, node.ranges("ranges"))
 
 
 def encode_member(node: MemberNode) -> bytes:
@@ -212,8 +214,8 @@ def encode_member(node: MemberNode) -> bytes:
 
 def decode_member(path: str, data: bytes) -> MemberNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
-    return MemberNode(node.text("host"), node.number("process"), frozenset(node.partitions("owned")))
+    node = NodeReader.of(path, data)
+    return MemberNode(node.text("host"), node.integer("process"), frozenset(node.partitions("owned")))
 
 
 def encode_closed(node: ClosedPeriod) -> bytes:
@@ -236,16 +238,16 @@ def encode_closed(node: ClosedPeriod) -> bytes:
 
 def decode_closed(path: str, data: bytes) -> ClosedPeriod:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
-    node = NodeReader(path, data)
-    period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
+    node = NodeReader.of(path, data)
+    period = Period(node.integer("period"), node.integer("start_ms"), node.integer("end_ms"))
     if period.end_ms <= period.start_ms:
-        raise node.broken("its period ends before it begins")
+        raise node.error("its period ends before it begins")
     return ClosedPeriod(
         period,
-        node.number("opened_ms"),
-        node.number("closed_ms"),
+        node.integer("opened_ms"),
+        node.integer("closed_ms"),
         node.text("leader"),
-        node.number("epoch"),
+        node.integer("epoch"),
         {member: frozenset(node.runs(topics)) for member, topics in node.mapping("by").items()},
         frozenset(node.partitions("idle")),
         node.ranges("ranges"),

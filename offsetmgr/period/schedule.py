@@ -15,7 +15,12 @@ MAX_TIME_MS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """One slice of event time: the start is inclusive, the end exclusive."""
+    """One slice of event time. ``start_ms`` is inclusive, ``end_ms`` exclusive; both are milliseconds since 1970.
+
+    >>> hour = Period(0, 1_700_006_400_000, 1_700_010_000_000)
+    >>> 1_700_006_400_000 in hour, 1_700_010_000_000 in hour
+    (True, False)
+    """
 
     number: int
     start_ms: int
@@ -31,6 +36,10 @@ class PeriodSchedule:
 
     A run keeps its schedule unless a rerun changes it. In this case the numbers of the periods continue, and ``base``
     is the number of the first period of the new schedule.
+
+    >>> hourly = PeriodSchedule(first_ms=1_700_006_400_000, length_ms=3_600_000)
+    >>> hourly.number_of(1_700_010_000_001), hourly.period(1).start_ms
+    (1, 1700010000000)
     """
 
     first_ms: int

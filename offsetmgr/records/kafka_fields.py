@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.errors import CorruptData, UnsupportedOperation
+from offsetmgr.core.varint import decode_varint
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
@@ -110,15 +111,15 @@ class KafkaFieldReader:
         return int.from_bytes(self._take(size, field), "big", signed=True)
 
     def _unsigned(self, field: str) -> int:
-        number = shift = 0
-        while True:
-            byte = self._take(1, field)[0]
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if number > _MAX_LENGTH or shift > 35:
-                raise self.corrupt(f"{field} does not fit into 31 bits")
-            if byte < 0x80:
-                return number
+        try:
+            number, self._position = decode_varint(self._data, self._position, 5)
+        except IndexError:
+            raise self.corrupt(f"it ends within {field}") from None
+        except ValueError:
+            number = _MAX_LENGTH + 1
+        if number > _MAX_LENGTH:
+            raise self.corrupt(f"{field} does not fit into 31 bits")
+        return number
 
     def _take(self, size: int, field: str) -> bytes:
         if size < 0:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import UnsupportedOperation
+from offsetmgr.core.varint import encode_varint, zigzag
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_MIN_BYTES,
@@ -185,16 +186,7 @@ def _bytes_field(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encodes a zigzag varint, as Java writes an int or a long."""
-    value = (number << 1) ^ (number >> 63)
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(zigzag(number))
 
 
 # --- magic 0 and 1 --------------------------------------------------------------------------------

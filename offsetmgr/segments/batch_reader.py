@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.varint import decode_varint, unzigzag
 from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES, decompress
 
 LOG_OVERHEAD: Final = 12
@@ -50,6 +51,9 @@ class Record(NamedTuple):
 
     ``timestamp`` is in milliseconds since 1970, and None if the format has no timestamps or the producer set none.
     ``log_append_time`` is True if the broker set the timestamp. In compacted topics a null ``value`` is a tombstone.
+
+    >>> Record(42, 1_700_000_000_000, b"key", b"value").headers
+    ()
     """
 
     offset: int
@@ -88,6 +92,16 @@ def batches(
     If a batch is invalid, yields all batches before the invalid batch and then raises an error: `CorruptData` if the
     checksum or the structure of the invalid batch is wrong, `LimitExceeded` if the batch is over the limit, or
     `UnknownVersion` if the format of the batch is unknown.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Partition
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0") as log:
+    ...         done = log.append([Record(0, None, None, b"first"), Record(0, None, None, b"second")])
+    ...     piece = Partition(Path(parent) / "orders-0").read(0, size=1_000)
+    >>> [record.value for batch in batches(piece.data) for record in batch.records] if piece else []
+    [b'first', b'second']
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:
@@ -212,20 +226,10 @@ def _bytes_field(body: bytes, at: int) -> tuple[bytes | None, int]:
 def _varint(body: bytes, at: int) -> tuple[int, int]:
     """Returns the value of a zigzag varint, and the position after it."""
     byte = body[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    value = byte & 0x7F
-    shift = 7
-    while True:
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number does not end")
+    if byte < 0x80:  # most numbers are short
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value, at = decode_varint(body, at, 10)
+    return unzigzag(value), at
 
 
 # --- magic 0 and 1 --------------------------------------------------------------------------------

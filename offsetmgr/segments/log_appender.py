@@ -56,6 +56,9 @@ class RollPolicy:
     rolls the segment before an append whose newest message is more than ``segment_ms`` later than the first message of
     the segment. If the messages have no timestamps, the time since the appender opened the segment counts instead. The
     appender adds an index entry when more than ``index_interval_bytes`` were appended after the last index entry.
+
+    >>> RollPolicy(segment_bytes=1_000_000).index_interval_bytes
+    4096
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -94,6 +97,16 @@ class LogAppender:
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
     does not end with a complete entry (recover it first), and `FileFailure`. Instances are not thread-safe.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import Partition, Record
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0", RollPolicy(segment_bytes=1_000_000)) as log:
+    ...         done = log.append([Record(0, 1_700_000_000_000, b"key", b"value")])
+    ...         log.flush()
+    ...     Partition(Path(parent) / "orders-0").range()
+    LogRange(start=0, end=1)
     """
 
     def __init__(self, directory: Path, roll_policy: RollPolicy | None = None, clock: Clock | None = None) -> None:

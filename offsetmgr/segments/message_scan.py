@@ -30,6 +30,9 @@ class MessageFilter:
     ``since`` or ``until`` is set, messages without a time are excluded. ``committed`` excludes the messages that a
     ``read_committed`` consumer does not receive. ``controls`` adds control records. ``limit`` is the maximum number of
     decompressed bytes of an entry, ``max_entry_bytes`` the maximum size of an entry in the file.
+
+    >>> MessageFilter(first=100, until=1_700_000_000_000).committed
+    False
     """
 
     first: int = 0
@@ -90,7 +93,18 @@ def entries_of(segment: Segment, message_filter: MessageFilter, on_error: OnErro
 
 
 def messages(segments: Sequence[Segment], message_filter: MessageFilter, on_error: OnError) -> Iterator[LogMessage]:
-    """Yields the selected messages in the order of the log. Passes all errors to ``on_error``."""
+    """Yields the selected messages in the order of the log. Passes all errors to ``on_error``.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Partition, Record
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0") as log:
+    ...         done = log.append([Record(0, 1_700_000_000_000 + n, None, b"%d" % n) for n in range(3)])
+    ...     partition = Partition(Path(parent) / "orders-0")
+    ...     [found.record.value for found in messages(partition.segments, MessageFilter(first=1), on_error=print)]
+    [b'1', b'2']
+    """
     transactions = _transactions(segments, message_filter) if message_filter.committed else None
     for segment, successor in zip(segments, [*segments[1:], None], strict=True):
         if successor is not None and successor.base_offset <= message_filter.first:

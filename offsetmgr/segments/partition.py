@@ -40,6 +40,16 @@ class Partition:
     The name of ``directory`` is that of the partition (``topic-0``). Raises `CorruptData` if the name does not have
     this form. Raises `UnsupportedOperation` for a directory of Kafka 0.7, and for a directory that a broker has renamed
     because the log is not in use (``-delete``, ``-future``, ``-stray``). Also raises `FileFailure`.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Record
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0") as log:
+    ...         done = log.append([Record(0, 1_700_000_000_000, None, b"value")])
+    ...     partition = Partition(Path(parent) / "orders-0")
+    ...     str(partition.name), partition.range(), len(partition.segments)
+    ('orders-0', LogRange(start=0, end=1), 1)
     """
 
     def __init__(self, directory: Path) -> None:

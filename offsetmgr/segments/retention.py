@@ -39,7 +39,11 @@ class DeletionPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OlderThan:
-    """``retention.ms``: deletes segments whose newest message is older than ``milliseconds``."""
+    """``retention.ms``: deletes segments whose newest message is older than ``milliseconds``.
+
+    >>> OlderThan(7 * 24 * 3600 * 1000).milliseconds
+    604800000
+    """
 
     milliseconds: int
 
@@ -50,7 +54,11 @@ class OlderThan:
 
 @dataclass(frozen=True, slots=True)
 class LargerThan:
-    """``retention.bytes``: deletes a segment if all later segments together have at least ``size`` bytes."""
+    """``retention.bytes``: deletes a segment if all later segments together have at least ``size`` bytes.
+
+    >>> LargerThan(5_000_000).size
+    5000000
+    """
 
     size: int
 
@@ -60,7 +68,11 @@ class LargerThan:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Deletes a segment if at least one of the policies deletes it. A broker with several policies does the same."""
+    """Deletes a segment if at least one of the policies deletes it. A broker with several policies does the same.
+
+    >>> len(AnyOf((OlderThan(86_400_000), LargerThan(5_000_000))).policies)
+    2
+    """
 
     policies: tuple[DeletionPolicy, ...]
 
@@ -79,7 +91,18 @@ class DeletionDecision(NamedTuple):
 
 def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[DeletionDecision]:
     """Yields the policy's decision on each segment, the oldest first. ``now`` is in milliseconds since 1970. Raises
-    `FileFailure`."""
+    `FileFailure`.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Partition, Record, RollPolicy
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0", RollPolicy(segment_bytes=100)) as log:
+    ...         done = [log.append([Record(0, 1_700_000_000_000, None, b"x")]) for _ in range(3)]
+    ...     segments = Partition(Path(parent) / "orders-0").segments
+    ...     [decision.reason is not None for decision in report(segments, OlderThan(1_000), now=1_700_086_400_000)]
+    [True, True, True]
+    """
     sizes = [segment.size for segment in segments]
     behind = sum(sizes)
     keep = False

@@ -43,6 +43,15 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
     As in Kafka brokers since release 0.10.1 (KIP-79), the record may be a transaction marker, and a message without a
     timestamp never matches. Raises the errors of `at_or_before`.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from offsetmgr.segments import LogAppender, Partition, Record
+    >>> with TemporaryDirectory() as parent:
+    ...     with LogAppender(Path(parent) / "orders-0") as log:
+    ...         done = log.append([Record(0, 1_700_000_000_000 + n, None, b"%d" % n) for n in range(3)])
+    ...     at_or_after(Partition(Path(parent) / "orders-0").segments, 1_700_000_000_001)
+    TimedOffset(offset=1, timestamp=1700000000001)
     """
     for segment in segments:
         if max_timestamp(segment) < time:

@@ -140,7 +140,7 @@ class AvroFormat:
             dropped.count(group)
             try:
                 blocks.add(encoder.group(group.group, group.offsets, errors_field(_all_errors(group))) + NO_END)
-            except (UnicodeEncodeError, OverflowError, ValueError) as error:
+            except (UnsupportedOperation, ValueError) as error:
                 raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot contain it: {error}") from error
         blocks.flush()
         blocks.add(encoder.group("", {}) + end(dropped.groups, dropped.offsets, checked.crc32))

@@ -18,6 +18,8 @@ from fastavro.write import Writer
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.varint import encode_varint
+from offsetmgr.records.avro_fields import int32, long, string
 
 BLOCK_BYTES: Final = 64_000
 """The approximate size of a block of records before compression. A reader decodes one block at a time."""
@@ -28,40 +30,9 @@ NO_END: Final = b"\0"
 _MAX_CACHED_VALUES: Final = 100_000
 
 
-def long(number: int) -> bytes:
-    """Encodes a long or an int, which have the same encoding. Raises `OverflowError` for numbers that need more than 64
-    bits."""
-    if not -(2**63) <= number < 2**63:
-        raise OverflowError(f"{number} does not fit 64 bits")
-    return _unsigned(number << 1 if number >= 0 else ~(number << 1))
-
-
-def _unsigned(z: int) -> bytes:
-    if z < 0x80:
-        return bytes((z,))
-    if z < 0x4000:
-        return bytes((z & 0x7F | 0x80, z >> 7))
-    if z < 0x20_0000:
-        return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14))
-    if z < 0x1000_0000:
-        return bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14 & 0x7F | 0x80, z >> 21))
-    out = bytearray()
-    while z > 0x7F:
-        out.append(z & 0x7F | 0x80)
-        z >>= 7
-    out.append(z)
-    return bytes(out)
-
-
 def _low_14_bits(z: int) -> bytes:
     """Encodes the lowest 14 bits of a number, if further bits follow."""
     return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
-
-
-def string(text: str) -> bytes:
-    """Encodes a string. Raises `UnicodeEncodeError`."""
-    raw = text.encode()
-    return long(len(raw)) + raw
 
 
 def end(groups: int, offsets: int, crc32: int) -> bytes:
@@ -76,10 +47,10 @@ class RecordEncoder:
         self._partitions = _EncodedCache(_partition)
         self._timestamps = _EncodedCache(_timestamp)
         self._low_bits = _EncodedCache(_low_14_bits)
-        self._high_bits = _EncodedCache(_unsigned)
+        self._high_bits = _EncodedCache(encode_varint)
 
     def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
-        """Encodes the fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
+        """Encodes the fields ``group``, ``offsets`` and ``errors``. Raises `UnsupportedOperation`."""
         partitions = sorted(offsets)
         return self.columns(group, partitions, list(map(offsets.__getitem__, partitions)), errors)
 
@@ -142,11 +113,11 @@ class _EncodedCache(dict[Any, bytes]):
 
 
 def _partition(tp: TopicPartition) -> bytes:
-    return string(tp.topic) + _int(tp.partition)
+    return string(tp.topic) + int32(tp.partition)
 
 
 def _epoch(epoch: int | None) -> bytes:
-    return b"\0" if epoch is None else b"\x02" + _int(epoch)
+    return b"\0" if epoch is None else b"\x02" + int32(epoch)
 
 
 def _timestamp(timestamp: int | None) -> bytes:
@@ -156,7 +127,7 @@ def _timestamp(timestamp: int | None) -> bytes:
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
     """Encodes the field ``errors``. The partition `None` stands for an error of the whole group."""
     items = [
-        (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
+        (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + int32(tp.partition))
         + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
         for tp, error in errors
     ]
@@ -191,9 +162,3 @@ class _Block:
     def __init__(self, records: list[bytes]) -> None:
         self.num_records = len(records)
         self.bytes_ = io.BytesIO(b"".join(records))
-
-
-def _int(number: int) -> bytes:
-    if not -(2**31) <= number < 2**31:
-        raise OverflowError(f"{number} does not fit 32 bits")
-    return long(number)

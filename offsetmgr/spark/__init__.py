@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.table_registration import table_session as table_session
     from offsetmgr.stores.uri import open_store as open_store
 
-_HOME: Final = {
+_MODULES: Final = {
     "register": "spark.table_registration",
     "table_session": "spark.table_registration",
     "open_store": "stores.uri",
@@ -71,4 +71,9 @@ __all__ = [
     "table_session",
 ]
 
-__getattr__ = lazy_exports(__name__, _HOME)
+if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
+    __getattr__ = lazy_exports(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

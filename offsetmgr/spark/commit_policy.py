@@ -22,6 +22,9 @@ class CommitPolicy:
     first failure in seconds; it doubles with each further failure. A failed commit stops a query only if
     ``stop_on_failure`` is set. An `OffsetCommitter` compares all checkpoints with the group every ``reconcile_s``
     seconds.
+
+    >>> CommitPolicy(cluster="h1:9092", retries=3).stop_on_failure
+    False
     """
 
     cluster: str | Collection[str] | None = None

@@ -35,6 +35,20 @@ class OffsetCommitter(StreamingQueryListener):
     offset. After a query has ended, its last offsets remain part of this comparison until the query restarts, another
     query takes over its name or checkpoint, or you call `forget`. A query that has not finished a batch blocks commits
     for its topics. Spark Connect is not supported.
+
+    Example::
+
+        from offsetmgr.spark import OffsetCommitter, open_store, session
+
+        spark = session("shop-job", master="local[1]")
+        committer = OffsetCommitter(open_store("kafka://h1:9092"), "shop-job", spark=spark)
+        spark.streams.addListener(committer)
+        orders = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
+        stream = orders.option("subscribe", "orders").load().writeStream.format("noop").queryName("orders")
+        query = stream.trigger(availableNow=True)
+        query.option("checkpointLocation", "checkpoint").start().awaitTermination()
+        spark.streams.removeListener(committer)
+        print("committed:", committer.close())
     """
 
     def __init__(

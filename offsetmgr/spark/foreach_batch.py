@@ -38,6 +38,18 @@ class BatchCommitter:
     If a commit fails, the batch waits while the committer retries, by default three times. If all attempts fail, the
     committer reports the failure and the query continues; with ``stop_on_failure`` in the policy, the query fails with
     the error instead.
+
+    Example::
+
+        from offsetmgr.spark import BatchCommitter, open_store, session
+
+        spark = session("shop-job", master="local[1]")
+        store = open_store("kafka://h1:9092")
+        batches = BatchCommitter(store, "shop-batches", lambda rows, _number: rows.show(), checkpoint="batches")
+        orders = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
+        query = orders.option("subscribe", "orders").load().writeStream.foreachBatch(batches).trigger(availableNow=True)
+        query.option("checkpointLocation", "batches").start().awaitTermination()
+        batches.commit_last_batch()
     """
 
     def __init__(

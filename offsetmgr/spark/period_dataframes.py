@@ -29,7 +29,11 @@ _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 class LateRecords(Enum):
     """How a job treats late records. A late record belongs to an earlier period, but its offset is after the end of the
-    scan for that period."""
+    scan for that period.
+
+    >>> LateRecords.COUNT.value
+    'count'
+    """
 
     COUNT = "count"
     """The job only counts late records."""
@@ -71,7 +75,20 @@ class RecordSource:
 
 @dataclass(frozen=True)
 class PeriodTask:
-    """One attempt at one period: the argument of the job's function."""
+    """One attempt at one period: the argument of the job's function.
+
+    ``output`` is the directory of this attempt; write only there. ``attempt`` counts from 0.
+
+    Example::
+
+        from typing import Any
+
+        from offsetmgr.spark import PeriodTask
+
+        def process(rows: Any, task: PeriodTask) -> None:
+            rows.groupBy("key").count().write.parquet(task.output)
+            print("period", task.period.number, "attempt", task.attempt)
+    """
 
     period: Period
     attempt: int

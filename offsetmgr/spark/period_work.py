@@ -66,7 +66,11 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 class PeriodStep(Enum):
-    """A step that has just been completed; see the module's docstring."""
+    """A step of a period's work that has just been completed: the argument of ``JobSettings.on_step``.
+
+    >>> PeriodStep.PUBLISHED.value
+    'the output is published'
+    """
 
     CLOSED = "the period has closed"
     RANGES_FOUND = "the ranges were found"
@@ -81,7 +85,12 @@ class PeriodStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeriodRules:
-    """How a job treats late and early records, and how long it waits. Fields in ``_ms`` are milliseconds."""
+    """How a job treats late and early records, and how long it waits. Fields in ``_ms`` are milliseconds, fields in
+    ``_s`` seconds.
+
+    >>> PeriodRules(grace_ms=120_000).wait_s
+    300.0
+    """
 
     grace_ms: int = 60_000
     """The time between the end of a period and the moment at which the job closes the period, by the wall clock."""

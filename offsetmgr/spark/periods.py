@@ -37,6 +37,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
@@ -50,6 +51,9 @@ class Coordination:
     ``root`` is the run's znode. ``member`` is this application's name in the run; if two processes have the same name,
     the process that started later is the member. ``topics`` are the topics of *all* applications of the run, by default
     the topics of this application. Every application must give the same ``topics``.
+
+    >>> Coordination("h1:2181", "/shop/periods", "orders", topics=["orders", "payments"]).session_timeout_ms
+    6000
     """
 
     zookeeper: str
@@ -73,6 +77,9 @@ class JobSettings:
     ``output`` directory, and does not change the group. ``options`` are the options of Spark's Kafka source, ``config``
     the connection settings of the scans. ``on_step`` is called after each step. If ``stop`` is set, the job ends before
     the next period.
+
+    >>> JobSettings(bootstrap="h1:9092", output="s3a://results/orders").rules.grace_ms
+    60000
     """
 
     bootstrap: str
@@ -112,26 +119,30 @@ def run_periods(
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
     records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and every error that
     ``process`` raises. After an error, the next call continues where the failed call stopped.
+
+    Example::
+
+        from pyspark.sql import DataFrame
+        from offsetmgr.period import PeriodSchedule
+        from offsetmgr.spark import Coordination, JobSettings, PeriodTask, open_store, run_periods, session
+
+        def process(rows: DataFrame, task: PeriodTask) -> None:
+            rows.selectExpr("cast(value as string)").write.text(task.output)
+        spark, store = session("shop-job", master="local[1]"), open_store("kafka://h1:9092")
+        hourly = PeriodSchedule(1_700_006_400_000, 3_600_000)
+        job = JobSettings(bootstrap="h1:9092", output="results", until_ms=1_700_010_000_000)
+        run = Coordination("h1:2181", "/shop/hourly", "orders")
+        run_periods(spark, ["orders"], hourly, process, store, "shop-hourly", run, job)
     """
     require_supported("run_periods")
-    if not topics:
-        raise UsageError("run_periods", "topics is empty")
-    own_topics, all_topics = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
+    own_topics = _distinct(topics)
     with ExitStack() as stack:
         cluster = stack.enter_context(open_cluster(job.bootstrap, job.config))  # used by the leader's thread
         log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
         if compacted := log.compacted(own_topics):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
-        member = PeriodCoordinator(
-            coordinator.zookeeper,
-            coordinator.root,
-            coordinator.member,
-            period,
-            lambda: partitions_of(cluster, all_topics),
-            config=coordinator.config,
-            options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
-        )
+        member = _member(coordinator, period, cluster, [*coordinator.topics, *topics])
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
         work = PeriodRunner(
@@ -144,6 +155,29 @@ def run_periods(
             job.clock,
         )
         return _run(work, member, frozenset(own_topics), job)
+
+
+def _distinct(topics: Sequence[str]) -> list[str]:
+    """Returns the topics without duplicates. Raises `UsageError` if there are none."""
+    if not topics:
+        raise UsageError("run_periods", "topics is empty")
+    return list(dict.fromkeys(topics))
+
+
+def _member(
+    coordinator: Coordination, period: PeriodSchedule, cluster: Cluster, topics: Sequence[str]
+) -> PeriodCoordinator:
+    """Returns the member of the run, which waits for the partitions of all ``topics``."""
+    all_topics = _distinct(topics)
+    return PeriodCoordinator(
+        coordinator.zookeeper,
+        coordinator.root,
+        coordinator.member,
+        period,
+        lambda: partitions_of(cluster, all_topics),
+        config=coordinator.config,
+        options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
+    )
 
 
 def _run(work: PeriodRunner, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
@@ -193,7 +227,15 @@ def published_outputs(
     zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
 ) -> dict[Period, PublishedOutput]:
     """Returns a job's published outputs, by period, as far back as the history goes. Directories that are not in the
-    result belong to unpublished attempts. Raises the errors of `ZookeeperSession`."""
+    result belong to unpublished attempts. Raises the errors of `ZookeeperSession`.
+
+    Example::
+
+        from offsetmgr.spark import published_outputs
+
+        for period, published in published_outputs("h1:2181", "/shop/hourly", "orders").items():
+            print(period.start_ms, published.output, published.counts)
+    """
     with ZookeeperSession(zookeeper, config) as session:
         works = History(session, root).all_work().values()
     found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]

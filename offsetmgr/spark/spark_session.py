@@ -30,6 +30,13 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     The connector is downloaded once, into offsetmgr's cache. Raises `SparkError` if the connector cannot be downloaded.
     Raises `UsageError` if a session without the connector is running, because jars cannot be added to a running
     session.
+
+    Example::
+
+        from offsetmgr.spark import session
+
+        spark = session("shop-job", master="local[1]", spark__sql__shuffle__partitions=1)
+        print(spark.version)
     """
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}

@@ -34,6 +34,11 @@ class StartingOffsets:
     In ``offsets``, -2 stands for the earliest and -1 for the latest offset of the log. ``new`` are the partitions
     without a committed offset. ``outside_log`` are the partitions whose committed offset is outside the log, with the
     committed offset and the log's range.
+
+    >>> from offsetmgr import TopicPartition
+    >>> found = StartingOffsets("shop", {TopicPartition("orders", 0): 42}, default="latest")
+    >>> str(found)
+    '{"orders": {"0": 42}}'
     """
 
     group: str
@@ -91,11 +96,20 @@ def starting_offsets(
 
     Raises `PartialFailure` if ``refuse`` applies to a partition or if an offset cannot be read (an unreadable offset
     never counts as absent), `UnknownTopicOrPartition` for topics that do not exist, and `UsageError`.
+
+    Example::
+
+        from offsetmgr.spark import open_store, session, starting_offsets
+
+        spark = session("shop-job", master="local[1]")
+        with open_store("kafka://h1:9092") as store:
+            begin = starting_offsets(store, "shop", ["orders"], default="latest")
+        print(begin.explain())
+        source = spark.read.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
+        print(source.option("subscribe", "orders").option("startingOffsets", str(begin)).load().count())
     """
     topic_names = list(dict.fromkeys(topics))
-    for name, choice in (("default", default), ("out_of_range", out_of_range)):
-        if choice not in _CHOICES:
-            raise UsageError(f"{name}={choice!r}", f"must be one of {', '.join(_CHOICES)}")
+    _check_choices(default=default, out_of_range=out_of_range)
     with ExitStack() as stack:
         known = _cluster(store, cluster, config, stack)
         partitions = _partitions(known, topic_names)
@@ -111,13 +125,8 @@ def starting_offsets(
             failures[tp] = log
         elif not isinstance(offset, Committed):
             new.append(tp)
-            _apply_choice(
-                tp,
-                default,
-                found,
-                failures,
-                OffsetOutOfRange(f"{group} {tp}", "the group has no committed offset", log_range=log),
-            )
+            missing = OffsetOutOfRange(f"{group} {tp}", "the group has no committed offset", log_range=log)
+            _apply_choice(tp, default, found, failures, missing)
         elif log.start <= offset.offset <= log.end:
             found[tp] = offset.offset
         else:
@@ -127,6 +136,12 @@ def starting_offsets(
     if failures:
         raise PartialFailure(f"starting offsets of group {group}", successes=found, failures=failures)
     return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
+
+
+def _check_choices(**choices: str) -> None:
+    for name, choice in choices.items():
+        if choice not in _CHOICES:
+            raise UsageError(f"{name}={choice!r}", f"must be one of {', '.join(_CHOICES)}")
 
 
 def reader_from_group(
@@ -146,6 +161,16 @@ def reader_from_group(
     ``bootstrap`` are the servers of the topics' cluster. ``options`` are options of Spark's Kafka source, with two
     underscores for each dot. The logger ``offsetmgr.spark`` logs where new partitions and partitions with an offset
     outside the log begin. Raises the errors of `starting_offsets`.
+
+    Example::
+
+        from offsetmgr.spark import open_store, reader_from_group, session
+
+        spark = session("shop-job", master="local[1]")
+        reader = reader_from_group(spark, open_store("kafka://h1:9092"), "shop", ["orders"], bootstrap="h1:9092")
+        query = reader.load().writeStream.format("noop").trigger(availableNow=True)
+        query = query.option("checkpointLocation", "reader")
+        query.start().awaitTermination()
     """
     from offsetmgr.spark.group_committer import LOG
     from offsetmgr.spark.versions import require_supported

@@ -33,7 +33,17 @@ _SETTINGS: Final = {
 
 def register(spark: SparkSession) -> SparkSession:
     """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session, and returns this
-    session."""
+    session.
+
+    Example::
+
+        from pyspark.sql import SparkSession
+
+        from offsetmgr.spark import register
+
+        spark = register(SparkSession.builder.appName("shop-job").master("local[1]").getOrCreate())
+        print(spark.read.format("offsetmgr").load("kafka://h1:9092").columns)
+    """
     require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
@@ -47,6 +57,14 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     ``master`` is Spark's master, by default `LOCAL`. ``conf`` are Spark's settings, with two underscores for each dot.
     Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another Python. On a cluster, offsetmgr
     must be installed for the Python of the workers.
+
+    Example::
+
+        from offsetmgr.spark import table_session
+
+        spark = table_session("shop-job", master="local[1]")
+        offsets = spark.read.format("offsetmgr").option("group", "shop").load("zookeeper://h1:2181")
+        offsets.select("topic", "partition", "offset").show()
     """
     require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()

@@ -70,7 +70,22 @@ def reject_dash(what: str, path: str, instead: str) -> None:
 
 
 def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
-    """Returns the store at ``uri``, which connects on its first call. Raises `InvalidUri` if ``uri`` is not valid."""
+    """Returns the store at ``uri``, which connects on its first call.
+
+    ``uri`` has the form ``zookeeper://h1:2181/chroot``, ``kafka://h1:9092``, ``manager://h1:9192``, ``dual:NAME`` or
+    ``file:offsets.avro``. ``config`` has credentials and timeouts. One thread at a time may use a store; close it, or
+    use it in a ``with`` statement. Raises `InvalidUri` if ``uri`` is not valid.
+
+    Example::
+
+        from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+
+        orders = TopicPartition("orders", 0)
+        with open_store("kafka://h1:9092") as store:
+            store.commit("shop-library", {orders: OffsetAndMetadata(3)})
+            print(store.fetch("shop-library", [orders])[orders])
+            store.delete("shop-library", [orders])
+    """
     return scheme_of(uri).open(uri, ConnectionConfig() if config is None else config)
 
 

@@ -37,8 +37,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
@@ -273,8 +272,8 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
                 for group in groups:
                     parts = list(range(PER_GROUP))
                     message = {"group_id": group, "topics": [{"name": "orders", "partition_indexes": parts}]}
-                    answer = await send_request(
-                        connection, ApiKey.OFFSET_FETCH, 7, message | {"require_stable": False}, 10
+                    answer = await connection.call(
+                        Request(ApiKey.OFFSET_FETCH, 7, message | {"require_stable": False}), 10
                     )
                     answers[answer["error_code"]] += 1
                     if answer["error_code"] == 0:

@@ -10,9 +10,8 @@ from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.consumer_protocol import encode_subscription
-from offsetmgr.kafka.protocol.request_sender import send_request
 
 FIND_COORDINATOR, METADATA, DESCRIBE_CLUSTER, API_VERSIONS = 10, 3, 60, 18
 COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 11, 12, 13, 14
@@ -89,7 +88,7 @@ class Member:
             "group_id": self.group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
             "member_id": self.member_id, "group_instance_id": self.instance_id, "protocols": protocols,
         }  # fmt: skip
-        answer = await send_request(self.connection, JOIN, 3 if self.instance_id is None else 5, message, 30)
+        answer = await self.connection.call(Request(JOIN, 3 if self.instance_id is None else 5, message), 30)
         if answer["error_code"] == 0:
             self.member_id, self.generation = answer["member_id"], answer["generation_id"]
         self.leads = answer["leader"] == answer["member_id"]
@@ -106,23 +105,23 @@ class Member:
     async def sync(self) -> int:
         assignments = [{"member_id": self.member_id, "assignment": b""}] if self.leads else []
         return int(
-            (await send_request(self.connection, SYNC, 3, {**self._me(), "assignments": assignments}, 30))["error_code"]
+            (await self.connection.call(Request(SYNC, 3, {**self._me(), "assignments": assignments}), 30))["error_code"]
         )
 
     async def heartbeat(self) -> int:
-        return int((await send_request(self.connection, HEARTBEAT, 3, self._me(), 30))["error_code"])
+        return int((await self.connection.call(Request(HEARTBEAT, 3, self._me()), 30))["error_code"])
 
     async def leave(self) -> int:
         members = [{"member_id": self.member_id, "group_instance_id": self.instance_id}]
         message = {"group_id": self.group, "members": members}
-        return int((await send_request(self.connection, LEAVE, 3, message, 30))["error_code"])
+        return int((await self.connection.call(Request(LEAVE, 3, message), 30))["error_code"])
 
     async def commit(self, offset: int = 1) -> int:
         part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
                 "committed_metadata": ""}  # fmt: skip
         message = {"generation_id_or_member_epoch": self.generation, **self._me(),
                    "topics": [{"name": "t", "partitions": [part]}]}  # fmt: skip
-        answer = await send_request(self.connection, COMMIT, 7, message, 30)
+        answer = await self.connection.call(Request(COMMIT, 7, message), 30)
         return int(answer["topics"][0]["partitions"][0]["error_code"])
 
 

@@ -15,8 +15,7 @@ from conftest import MakeTopic
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.partitioner import shard_for
@@ -39,14 +38,14 @@ def exchange(listener: ManagerListener, group: str, offset: int | None) -> tuple
         try:
             if offset is None:
                 topics = [{"name": "orders", "partition_indexes": [0]}]
-                answer = await send_request(connection, FETCH, 5, {"group_id": group, "topics": topics}, 10)
+                answer = await connection.call(Request(FETCH, 5, {"group_id": group, "topics": topics}), 10)
                 part = answer["topics"][0]["partitions"][0] if answer["topics"] else {"error_code": 0}
                 return answer["error_code"] or part["error_code"], part.get("committed_offset", -1)
             part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
                     "committed_metadata": ""}  # fmt: skip
             message = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
                        "group_instance_id": None, "topics": [{"name": "orders", "partitions": [part]}]}  # fmt: skip
-            answer = await send_request(connection, COMMIT, 7, message, 10)
+            answer = await connection.call(Request(COMMIT, 7, message), 10)
             return int(answer["topics"][0]["partitions"][0]["error_code"]), offset
         finally:
             await connection.close()

@@ -20,7 +20,7 @@ from relay_clients import (
 from running_relay import NODE_ID, RunningRelay
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.channel import Request
 
 pytest_plugins = ["relay_fixtures"]
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.servers
 def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, version: int) -> None:
     async def named() -> list[tuple[int, str, int]]:
         connection = await connect(relay)
-        answer = await send_request(connection, METADATA, version, {"topics": [], **NO_EXTRAS}, 10)
+        answer = await connection.call(Request(METADATA, version, {"topics": [], **NO_EXTRAS}), 10)
         await connection.close()
         return [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]]
 
@@ -47,14 +47,14 @@ def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordi
             for kind in (0, 1):
                 question = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
                 for _ in range(100):
-                    answer = await send_request(connection, FIND_COORDINATOR, version, question, 10)
+                    answer = await connection.call(Request(FIND_COORDINATOR, version, question), 10)
                     one = answer.get("coordinators", [answer])[0]
                     if one["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                         break
                     await asyncio.sleep(0.05)
                 coordinators.append((version, kind, one["node_id"], one["port"]))
-        cluster = await send_request(
-            connection, DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}, 10
+        cluster = await connection.call(
+            Request(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}), 10
         )
         await connection.close()
         assert [b["port"] for b in cluster["brokers"]] == [*relay41.relay.ports().values(), relay41.port]

@@ -20,8 +20,7 @@ from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.channel import Address, Request
 
 pytest_plugins = ["relay_fixtures"]
 
@@ -159,7 +158,7 @@ def test_a_join_answered_after_ownership_was_lost_returns_no_generation(
         async with asyncio.timeout(20):
             direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 10)
             members = [{"member_id": first.member_id, "group_instance_id": None}]
-            await send_request(direct, LEAVE, 3, {"group_id": unique, "members": members}, 10)
+            await direct.call(Request(LEAVE, 3, {"group_id": unique, "members": members}), 10)
             await direct.close()
             assert await joining == NOT_COORDINATOR
         assert second.generation == -1

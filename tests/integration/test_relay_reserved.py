@@ -19,8 +19,7 @@ from running_relay import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.server.security.authorization import ADMIN_APIS, AuthorizationRules, Rule
@@ -70,7 +69,7 @@ class Deployment(NamedTuple):
         async def exchange() -> Message:
             connection = await BrokerConnection.open(where, Security(), 10)
             try:
-                return await send_request(connection, api_key, version, message, 20)
+                return await connection.call(Request(api_key, version, message), 20)
             finally:
                 await connection.close()
 

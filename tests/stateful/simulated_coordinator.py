@@ -4,12 +4,12 @@ failures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, Request
 
 if TYPE_CHECKING:
     from simulated_group import World
@@ -97,22 +97,28 @@ class Coordinator:
         self._forget()
         self.leads = self.zombie = False
 
-    def receive(self, request: Any, reply: Reply) -> None:
+    def receive(self, request: Request, reply: Reply) -> None:
         if self.stopped:
             self.queue.append(lambda: self.receive(request, reply))
             return
-        kind = type(request).__name__
         if not self.leads:
             reply(error_code=NOT_COORDINATOR)
         elif self.loading:
-            reply(error_code={"HeartbeatRequest": 0, "SyncGroupRequest": REBALANCING}.get(kind, 14))
+            codes: dict[int, int] = {ApiKey.HEARTBEAT: 0, ApiKey.SYNC_GROUP: REBALANCING}
+            reply(error_code=codes.get(request.api_key, 14))
         else:
-            getattr(self, f"_on_{kind}")(request, reply)
+            handlers: dict[int, Callable[[Mapping[str, Any], Reply], None]] = {
+                ApiKey.JOIN_GROUP: self._on_join_group,
+                ApiKey.SYNC_GROUP: self._on_sync_group,
+                ApiKey.HEARTBEAT: self._on_heartbeat,
+                ApiKey.LEAVE_GROUP: self._on_leave_group,
+            }
+            handlers[request.api_key](request.message, reply)
 
     # --- the group ----------------------------------------------------------------------------------
 
-    def _on_JoinGroupRequest(self, request: Any, reply: Reply) -> None:  # noqa: N802
-        member_id, metadata = request.member_id, request.protocols[0].metadata
+    def _on_join_group(self, request: Mapping[str, Any], reply: Reply) -> None:
+        member_id, metadata = request["member_id"], request["protocols"][0]["metadata"]
         if not member_id:
             member_id = f"m{next(self.world._numbers)}"
             self.pending.add(member_id)
@@ -136,23 +142,23 @@ class Coordinator:
             self._prepare()
             self._maybe_complete()
 
-    def _on_SyncGroupRequest(self, request: Any, reply: Reply) -> None:  # noqa: N802
-        member = self.members.get(request.member_id)
+    def _on_sync_group(self, request: Mapping[str, Any], reply: Reply) -> None:
+        member = self.members.get(request["member_id"])
         if member is None:
             reply(error_code=UNKNOWN_MEMBER)
-        elif request.generation_id != self.generation:
+        elif request["generation_id"] != self.generation:
             reply(error_code=ILLEGAL_GENERATION)
         elif self.state == "Preparing":
             reply(error_code=REBALANCING)
         elif self.state == "Stable":
             member.last_heartbeat = self.world.now
-            self._watch(request.member_id)
+            self._watch(request["member_id"])
             reply(error_code=0, assignment=member.assignment)
         else:
             member.syncing = reply
-            self.unsynced.discard(request.member_id)
-            if request.member_id == self.leader:
-                found = {a.member_id: a.assignment for a in request.assignments}
+            self.unsynced.discard(request["member_id"])
+            if request["member_id"] == self.leader:
+                found = {a["member_id"]: a["assignment"] for a in request["assignments"]}
                 generation = self.generation
                 self.world.after(self.world.latency(), lambda: self._store(generation, found))
 
@@ -181,20 +187,20 @@ class Coordinator:
             "members": {m: (member.metadata, member.assignment) for m, member in self.members.items()},
         }
 
-    def _on_HeartbeatRequest(self, request: Any, reply: Reply) -> None:  # noqa: N802
-        member = self.members.get(request.member_id)
+    def _on_heartbeat(self, request: Mapping[str, Any], reply: Reply) -> None:
+        member = self.members.get(request["member_id"])
         if member is None:
             reply(error_code=UNKNOWN_MEMBER)
-        elif request.generation_id != self.generation:
+        elif request["generation_id"] != self.generation:
             reply(error_code=ILLEGAL_GENERATION)
         else:
             member.last_heartbeat = self.world.now
-            self._watch(request.member_id)
+            self._watch(request["member_id"])
             reply(error_code=REBALANCING if self.state == "Preparing" else 0)
 
-    def _on_LeaveGroupRequest(self, request: Any, reply: Reply) -> None:  # noqa: N802
-        for identity in request.members:
-            self._remove(identity.member_id)
+    def _on_leave_group(self, request: Mapping[str, Any], reply: Reply) -> None:
+        for identity in request["members"]:
+            self._remove(identity["member_id"])
         reply(error_code=0)
 
     def _watch(self, member_id: str) -> None:
@@ -290,7 +296,7 @@ class Coordinator:
             "member_id": member_id,
             "generation_id": self.generation,
             "leader": self.leader,
-            "members": [SimpleNamespace(member_id=m, metadata=member.metadata) for m, member in members],
+            "members": [{"member_id": m, "metadata": member.metadata} for m, member in members],
         }
 
 

@@ -21,7 +21,8 @@ from simulated_coordinator import REBALANCE, SESSION, Coordinator
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
@@ -41,8 +42,8 @@ class World:
         self.history: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self.lost_answers: set[tuple[Process, str]] = set()
-        """Process and request type whose next response is lost; the connection stays open."""
+        self.lost_answers: set[tuple[Process, int]] = set()
+        """Process and API key whose next response is lost; the connection stays open."""
         self.claims: dict[int, Process] = {}
         """The process that claimed each shard group last; the writers of all others are fenced."""
         self.slow_network = self.few_commits = False
@@ -175,21 +176,20 @@ class SimulatedConnection:
     def address(self) -> Address:
         return self.broker.address
 
-    async def call(self, request: Any, _: object, timeout: float) -> Any:
+    async def call(self, request: Request, timeout: float) -> Message:
         if self.closed:
             raise Unreachable(str(self.address), "closed")
         world, loop = self.process.world, self.process.loop
-        answer: asyncio.Future[Any] = loop.create_future()
+        answer: asyncio.Future[Message] = loop.create_future()
         self.calls.add(answer)
 
         def deliver(values: dict[str, Any]) -> None:
             if not answer.done() and self.process.alive:
-                answer.set_result(SimpleNamespace(**values))
+                answer.set_result(values)
 
         def reply(**values: Any) -> None:
-            kind = type(request).__name__
-            if (self.process, kind) in world.lost_answers:
-                world.lost_answers.discard((self.process, kind))
+            if (self.process, request.api_key) in world.lost_answers:
+                world.lost_answers.discard((self.process, request.api_key))
                 return
 
             def arrive() -> None:

@@ -10,6 +10,8 @@ import pytest
 from simulated_coordinator import REBALANCE
 from simulated_group import SHARD_GROUPS, Process, World
 
+from offsetmgr.kafka.protocol.api_key import ApiKey
+
 SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
 MOST_PROCESSES = 4
 
@@ -184,8 +186,8 @@ def test_repeated_foreign_claims_cause_rebalances_with_backoff() -> None:
         assert one.ownership.valid() and one.serving >= set(range(1, SHARD_GROUPS))
 
 
-@pytest.mark.parametrize("kind", ["JoinGroupRequest", "SyncGroupRequest"])
-def test_a_lost_join_or_sync_response_delays_the_rebalance_only_briefly(kind: str) -> None:
+@pytest.mark.parametrize("kind", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP], ids=["JoinGroup", "SyncGroup"])
+def test_a_lost_join_or_sync_response_delays_the_rebalance_only_briefly(kind: ApiKey) -> None:
     with World(6) as world:
         one, other = Process(world, 0), Process(world, 1)
         world.processes.append(one)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from random import Random
 
 import pytest
@@ -53,8 +53,9 @@ def members(*names: str, streams: int = 1, topics: str = "t") -> dict[str, dict[
 def test_threads_are_sorted_as_strings() -> None:
     threads = [ThreadId("c", 2), ThreadId("c", 10), ThreadId("c", 1), ThreadId("b", 3)]
     assert [str(one) for one in sorted(threads)] == ["b-3", "c-1", "c-10", "c-2"]
-    assert ThreadId("c", 10) < ThreadId("c", 2) <= ThreadId("c", 2) > ThreadId("c", 10)
-    assert ThreadId("c", 2) >= ThreadId("c", 10)
+    in_order = [ThreadId("A", 0), ThreadId("b", 3), ThreadId("c", 10), ThreadId("c", 2)]
+    for (n, one), (k, other) in product(enumerate(in_order), repeat=2):
+        assert [one < other, one <= other, one > other, one >= other] == [n < k, n <= k, n > k, n >= k]
 
 
 def test_threads_are_sorted_as_strings_if_one_member_id_is_a_prefix_of_another() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
-from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
+from offsetmgr.records import avro
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
@@ -74,6 +77,33 @@ def test_values(offset: int, epoch: int, metadata: str, time: int, expiry: int |
     assert form.decode_value(written("offset-value", datum)) == OffsetValue(offset, known, metadata, time, expiry)
 
 
+@pytest.mark.parametrize("bits", range(5, 63))
+def test_offsets_at_the_edges_of_each_encoded_length_are_read(bits: int) -> None:
+    """A byte of an encoded number holds seven bits, so its lowest value with a byte after it is 0x80."""
+    for offset in {sign * ((1 << bits) + step) for sign in (1, -1) for step in (-1, 0, 1)}:
+        for epoch, metadata in ((-1, ""), (0, "m" * 63), (63, "m" * 64), (64, "m" * 128)):
+            ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, metadata)], 1_700_000_000_000, None)
+            assert value is not None
+            assert form.read_offset(value) == (offset, epoch, metadata)
+
+
+def test_usual_keys_and_values_are_read_without_the_general_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general reader takes several times as long. It is the way to an error, and to values that are not usual."""
+
+    def slow(*_: object) -> None:
+        raise AssertionError("read by the general reader")
+
+    monkeypatch.setattr(avro, "_split_slowly", slow)
+    monkeypatch.setattr(AvroRecordFormat, "_read_offset_slowly", slow)
+    for group, topic in product(("", "g", "g" * 63, "g" * 64, "g" * 255), ("t", "t" * 63, "t" * 64, "t" * 249)):
+        prefix = form.offset_prefix(group, topic)
+        assert form.split(prefix + form.partition_suffix(7)) == (prefix, 7)
+    for offset, epoch, length in product((0, 63, 64, 8191, 8192, 1 << 40), (-1, 0, 63), (0, 1, 63, 64, 200)):
+        ((_, value),) = form.encode_commit("g", "t", [(0, offset, epoch, "m" * length)], 1_700_000_000_000, None)
+        assert value is not None
+        assert form.read_offset(value) == (offset, epoch, "m" * length)
+
+
 @given(INT64)
 def test_group_values(last_active: int) -> None:
     _, value = form.encode_group("g", GroupValue(last_active))
@@ -132,5 +162,15 @@ def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: st
 )
 def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> None:
     for call in (form.decode_value, form.read_offset):
-        with pytest.raises(CorruptData, match=why):
+        with pytest.raises(CorruptData, match=why) as raised:
             call(bytes.fromhex(data))
+        assert raised.value.what == f"offset value {bytes.fromhex(data).hex()}"
+
+
+@pytest.mark.parametrize(("encode", "bits"), [(avro.fields.int32, 32), (avro.fields.long, 64)])
+def test_a_number_of_more_bits_than_its_type_is_refused(encode: Callable[[int], bytes], bits: int) -> None:
+    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+    assert len(encode(lowest)) == len(encode(highest)) == -(-bits // 7)
+    for number in (lowest - 1, highest + 1):
+        with pytest.raises(UnsupportedOperation, match=f"does not fit into {bits} bits"):
+            encode(number)

@@ -12,6 +12,7 @@ from offsetmgr.core.errors import (
     MalformedData,
     NotAuthorized,
     UnknownTopicOrPartition,
+    UnknownVersion,
     UsageError,
 )
 from offsetmgr.core.model import TopicPartition
@@ -207,6 +208,11 @@ def test_a_reassignment_waits_for_out_of_sync_replicas_and_ends_when_nothing_mov
     assert (done.done, done.ended, done.open) == (2, True, {})
 
 
+def test_an_unknown_version_of_the_file_is_named() -> None:
+    with pytest.raises(UnknownVersion, match=r"file moves\.json: is of version 2; known: 1"):
+        reassignment.decode_reassignment("file moves.json", b'{"version":2,"partitions":[]}')
+
+
 def test_the_reassignment_file_has_kafkas_format_and_is_read_as_written() -> None:
     assignment = {P0: (1, 2), P2: (0,)}
 
@@ -218,14 +224,23 @@ def test_the_reassignment_file_has_kafkas_format_and_is_read_as_written() -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is not JSON"),
-        ("[]", "has no 'version'"),
-        ('{"version":2,"partitions":[]}', "is of version 2; known: 1"),
-        ('{"version":1}', "has no list 'partitions'"),
-        ('{"version":1,"partitions":[7]}', "partition entry 1: is not an object"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":0}]}', "has no 'topic', 'partition' and 'replicas'"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "are not numbers of 0 or more"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "are not numbers of 0 or more"),
+        ("", "is empty"),
+        ("[]", "is JSON, but not an object"),
+        ("{}", "has no 'version'"),
+        ('{"version":1}', "its 'partitions' is not a list of objects"),
+        ('{"version":1,"partitions":[7]}', "its 'partitions' is not a list of objects"),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":0}]}',
+            "[0].replicas' is not a list",
+        ),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}',
+            "[0].replicas' is not a list",
+        ),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}',
+            "[0].partition' is not a number",
+        ),
         (
             '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/d"]}]}',
             "names log_dirs",

@@ -16,8 +16,9 @@ from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_er
 
 from offsetmgr.cli.app import run as run_command
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, TopicLayout
-from offsetmgr.kafka.protocol.primitives import Cursor, varint
+from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_request
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
 from offsetmgr.server.apis import fetch_codec
@@ -60,7 +61,7 @@ def test_eight_megabytes_of_empty_tagged_fields_are_rejected_at_once(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = 2_000_000
-    body = varint(1) + varint(fields) + b"".join(b"\x01\x00" for _ in range(fields))
+    body = encode_varint(1) + encode_varint(fields) + b"".join(b"\x01\x00" for _ in range(fields))
     gc.collect()
     gc.disable()
     try:
@@ -131,7 +132,7 @@ def test_a_name_longer_than_any_group_is_rejected(listening: MemoryListener, len
 
 def test_sixty_four_tagged_fields_are_read_and_one_more_is_not() -> None:
     for number, read in ((64, True), (65, False)):
-        cursor = Cursor(varint(number) + b"\x01\x00" * number, 0, flexible=True)
+        cursor = Cursor(encode_varint(number) + b"\x01\x00" * number, 0, flexible=True)
         if read:
             cursor.tags()
         else:

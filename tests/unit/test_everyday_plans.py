@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,12 +24,12 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
+from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, GroupOffsets, PartitionKinds
 from offsetmgr.groups import edit_plan as edit_plans
 from offsetmgr.groups.before_images import BeforeImageFile, header_for, holds_images, load_images, new_path
 from offsetmgr.groups.copy import plan_copy, verify_copy
 from offsetmgr.groups.diff import diff
-from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.edit_plan import Counts, EditPlan, GroupEditPlan, PlannedChange, plan_change
 from offsetmgr.groups.edits import groups_left_without_offsets, plan_delete, plan_import, plan_undo
 from offsetmgr.groups.execute import execute
 from offsetmgr.groups.export import SnapshotFile
@@ -338,6 +340,74 @@ def test_an_edit_contains_only_writes_each_conditional_on_its_before_image() -> 
         T0: (Committed(1, version=7), OffsetAndMetadata(2))
     }
     assert GroupEditPlan("g", changes, problem=UsageError("no")).edit() is None
+
+
+def test_an_edit_is_based_on_the_scan_of_its_plan_and_allows_rewinds() -> None:
+    change = PlannedChange(T0, Committed(5), OffsetAndMetadata(2))
+    assert GroupEditPlan("g", (change,), as_of=7).edit() == GroupEdit(
+        "g", {T0: Change(OffsetAndMetadata(2), Committed(5), True)}, as_of=7
+    )
+
+
+def test_a_plan_counts_what_it_writes_what_stays_and_what_has_a_problem() -> None:
+    problem = UsageError("no")
+    written = PlannedChange(T0, ABSENT, OffsetAndMetadata(1))
+    unchanged = PlannedChange(T1, Committed(1), OffsetAndMetadata(1), writes=False)
+    refused = PlannedChange(T2, Committed(1), None, problem=problem, writes=False)
+    counted = {
+        GroupEditPlan("mixed", (written, unchanged, refused)): Counts(1, 1, 1, 1),
+        GroupEditPlan("unchanged", (unchanged, unchanged)): Counts(0, 0, 2, 0),
+        GroupEditPlan("refused", (written, unchanged), problem): Counts(0, 0, 0, 2),
+        GroupEditPlan("refused-without-changes", (), problem): Counts(0, 0, 0, 1),
+        GroupEditPlan("empty", ()): Counts(0, 0, 0, 0),
+    }
+    for group, expected in counted.items():
+        assert EditPlan.of([group]).counts == expected, group.group
+    assert EditPlan.of(counted).counts == Counts(1, 1, 3, 4)
+
+
+def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files: list[io.BytesIO] = []
+
+    def temporary_file(**_: object) -> io.BytesIO:
+        files.append(io.BytesIO())
+        return files[-1]
+
+    monkeypatch.setattr(edit_plans, "MAX_CHANGES_IN_MEMORY", 3)
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary_file)
+    sizes = []
+    with EditPlan() as plan:
+        for n in range(8):
+            plan.add(GroupEditPlan(f"g{n}", (PlannedChange(T0, ABSENT, OffsetAndMetadata(n)),)))
+            sizes.append(len(files[0].getvalue()) if files else 0)
+        assert len(list(plan)) == 8
+    assert sizes[:3] == [0] * 3 and 0 < sizes[3] == sizes[6] < sizes[7]
+    assert len(files) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note", "planned_note", "writes"),
+    [
+        (ABSENT, OffsetAndMetadata(5), "", "", True),
+        (ABSENT, None, "", "", False),
+        (Committed(5, "m"), OffsetAndMetadata(6, "m"), "clamped", "clamped", True),
+        (Committed(5, "m"), OffsetAndMetadata(5, "m"), "", "unchanged", False),
+        (Committed(5, "m"), OffsetAndMetadata(5, "m"), "clamped", "clamped", False),
+        (Committed(5, "m"), OffsetAndMetadata(5, "n"), "", "", True),
+        (Committed(5, "m"), OffsetAndMetadata(4, "m"), "", "rewinds", True),
+        (Committed(5, "m"), OffsetAndMetadata(4, "m"), "clamped", "clamped; rewinds", True),
+        (Committed(5, "m"), None, "", "", True),
+    ],
+)
+def test_a_planned_change_notes_a_rewind_and_writes_only_another_value(
+    before: Offset, after: OffsetAndMetadata | None, note: str, planned_note: str, writes: bool
+) -> None:
+    capabilities = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="version")
+    assert plan_change(T0, before, after, capabilities, note=note) == PlannedChange(
+        T0, before, after, planned_note, None, writes
+    )
 
 
 # --- edits of a snapshot file, and their undo ------------------------------------------------------

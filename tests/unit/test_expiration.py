@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,18 @@ def test_a_pass_continues_if_groups_lose_their_offsets() -> None:
     assert next(pieces) == ["a"]
     sizes.clear()
     assert next(pieces) == ["b", "c"]
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(7, [["a"], ["b"]]), (8, [["a", "b"]]), (9, [["a", "b"]])])
+def test_a_batch_has_as_many_offsets_as_permitted(largest: int, expected: list[list[str]]) -> None:
+    assert list(batches(["a", "b"], lambda _: 3, largest)) == expected  # each group counts as one offset more
+
+
+def test_a_pass_is_due_ten_minutes_after_the_start_and_every_ten_minutes_from_then_on() -> None:
+    schedule = ExpirationSchedule(partitions=1)
+    schedule.start(0, now=0.0)
+
+    assert [now for now in (0.0, 599.9, 600.0, 600.1, 1199.9, 1200.0) if schedule.take_due(now)] == [600.0, 1200.0]
 
 
 def test_passes_are_spread_over_the_interval() -> None:

@@ -205,6 +205,7 @@ def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None
         ("0003 000000000000002a ffffffff ffff 0000018bcfe56800", "metadata is null"),
         ("0003 000000000000002a ffffffff 0001ff 0000018bcfe56800", "metadata is not UTF-8"),
         ("0003 000000000000002a ffffffff 0000 0000018bcfe5680000", "1 bytes too many"),
+        ("0001 000000000000002a 0000 0000018bcfe56800 0000", "it ends within expireTimestamp"),
         ("0004 000000000000002a ffffffff 00 0000018bcfe56800 00", "metadata is null"),
         ("0004 000000000000002a ffffffff 818002" + "6d" * 0x8000 + "0000018bcfe56800 00", "metadata has 32768 bytes"),
         ("0004 000000000000002a ffffffff ffffffff0f 0000018bcfe56800 00", "does not fit into 31 bits"),
@@ -214,8 +215,20 @@ def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None
 )
 def test_a_value_that_breaks_its_format_is_unreadable(data: str, why: str) -> None:
     for call in (form.decode_value, form.read_offset):
-        with pytest.raises(CorruptData, match=why):
+        with pytest.raises(CorruptData, match=why) as raised:
             call(bytes.fromhex(data))
+        assert raised.value.what.startswith(f"offset value {data[:4]}")
+
+
+@pytest.mark.parametrize("metadata", ["", "m", "m" * 4096])
+def test_usual_values_are_read_without_the_general_reader(monkeypatch: pytest.MonkeyPatch, metadata: str) -> None:
+    def slow(*_: object) -> None:
+        raise AssertionError("read by the general reader")
+
+    monkeypatch.setattr(KafkaRecordFormat, "_decode_value_slowly", slow)
+    ((_, value),) = form.encode_commit("g", "t", [(0, 42, 7, metadata)], 1_700_000_000_000, None)
+    assert form.read_offset(value) == (42, 7, metadata)
+    assert form.decode_value(value) == OffsetValue(42, 7, metadata, 1_700_000_000_000)
 
 
 def test_the_names_of_keys() -> None:

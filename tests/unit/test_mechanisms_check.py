@@ -26,6 +26,7 @@ EXEMPTED = {
     "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
     "count with a noun": "ending = '' if one else 's'\n",
     "fsync": "os.fsync(1)\n",
+    "typed fields of JSON objects": "json.loads(data)\n",
 }
 """Mechanism with exemptions -> the source of an exempted module."""
 
@@ -87,7 +88,7 @@ def test_a_count_has_its_noun_from_one_place() -> None:
 
 
 def test_requests_of_group_members_have_one_place() -> None:
-    (line,) = mechanisms.findings(trees(member="send(HeartbeatRequest(group_id=group))"))
+    (line,) = mechanisms.findings(trees(member="send(Request(ApiKey.HEARTBEAT, 3, message))"))
     assert line == "offsetmgr/member.py:1: request of a group member outside kafka/groups/member_requests.py"
 
 
@@ -101,6 +102,27 @@ def test_the_state_of_a_transaction_is_interpreted_in_one_place() -> None:
 def test_a_session_with_a_lease_belongs_to_one_kind_of_member() -> None:
     (line,) = mechanisms.findings(trees(watcher="lease = SessionLease(session, wake)"))
     assert line.startswith("offsetmgr/watcher.py:1: member that exists as long as its ZooKeeper session outside ")
+
+
+def test_only_the_schema_codec_uses_the_schemas_of_kafkas_messages() -> None:
+    (line,) = mechanisms.findings(trees(client="from kio.schema.metadata.v8.response import MetadataResponse"))
+    assert line.startswith("offsetmgr/client.py:1: use of the schemas of Kafka's messages outside kafka/protocol/")
+    assert list(mechanisms.findings(trees(client="import kio.static"))) == []
+
+
+def test_typed_fields_are_read_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(nodes="def decode(data):\n    return json.loads(data)"))
+    assert line == "offsetmgr/nodes.py:2: typed fields of JSON objects outside core/field_reader.py"
+
+
+def test_variable_length_numbers_are_encoded_in_one_place() -> None:
+    (line,) = mechanisms.findings(trees(records="while number >= 0x80:\n    number >>= 7"))
+    assert line == "offsetmgr/records.py:2: variable-length numbers outside core/varint.py"
+
+
+def test_error_codes_have_one_table() -> None:
+    (line,) = mechanisms.findings(trees(client="WHY = {ErrorCode.NONE: 'good', ErrorCode.NOT_COORDINATOR: 'moved'}"))
+    assert line == "offsetmgr/client.py:1: meaning of Kafka's error codes outside kafka/protocol/errors.py"
 
 
 def test_an_exception_must_match() -> None:

@@ -9,14 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.offset_fetch.v8.response import (
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-)
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
@@ -25,12 +17,12 @@ from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.old_versions import send_translated
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
-from offsetmgr.kafka.protocol.requests import FetchedGroup, parse_offset_fetch
-from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_response
+from offsetmgr.kafka.protocol.requests import FetchedGroup, read_offset_fetch
+from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 
 KAFKA_0_10_2: Versions = {
     **KAFKA_0_9,
@@ -61,7 +53,7 @@ class Broker:
         return bytes(4) + self._answer(request)
 
     def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
-        return asyncio.run(send_translated(cast(BrokerConnection, self), api_key, version, message, 1))
+        return asyncio.run(send_translated(cast(BrokerConnection, self), Request(api_key, version, message), 1))
 
 
 def text(value: str) -> bytes:
@@ -304,8 +296,7 @@ def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
     request = {"topics": [{"name": "topic-7"}, {"name": "gone"}], "allow_auto_topic_creation": False}
     named = broker.ask(3, 8, request)["topics"]
     assert [(topic["name"], len(topic["partitions"])) for topic in named] == [("topic-7", 300), ("gone", 0)]
-    read = decode_response(3, 8, encode_response(3, 8, {**everything, "topics": named}), 0)
-    assert [part["leader_id"] for part in read["topics"][0]["partitions"][:4]] == [0, 1, 2, 0]
+    assert [part["leader_id"] for part in named[0]["partitions"][:4]] == [0, 1, 2, 0]
 
 
 def test_a_list_offsets_response_of_250_000_partitions_is_read() -> None:
@@ -500,17 +491,12 @@ def test_a_login_to_a_broker_before_0_10_is_an_error_that_names_the_capability(v
 
 def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
     """A tool that copies the metadata of a deleted offset to another offset does not hide the other offset."""
-    parts = tuple(
-        OffsetFetchResponsePartitions(
-            partition_index=i32(number),
-            committed_offset=i64(offset),
-            metadata=deletion_mark(7),
-            error_code=KioErrorCode.none,
-        )
+    parts = [
+        {"partition_index": number, "committed_offset": offset, "metadata": deletion_mark(7), "error_code": 0}
         for number, offset in enumerate((7, 9))
-    )
-    topic = OffsetFetchResponseTopics(name=TopicName("orders"), partitions=parts)
-    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=KioErrorCode.none)
-    found = parse_offset_fetch(group)
+    ]
+    group = {"group_id": "g", "topics": [{"name": "orders", "partitions": parts}], "error_code": 0}
+    answer = encode_response(9, 8, {"groups": [group]})
+    found = read_offset_fetch(Cursor(answer, 0, flexible=True, is_response=True))["g"]
     assert isinstance(found, FetchedGroup)
     assert {tp: committed.offset for tp, committed in found.offsets.items()} == {TopicPartition("orders", 1): 9}

@@ -41,7 +41,16 @@ def test_an_invalid_schedule_is_rejected(first: int, length: int) -> None:
         PeriodSchedule(first, length)
 
 
+@pytest.mark.parametrize(
+    ("time_ms", "begins"),
+    [(950, False), (1_030, True), (1_031, False), (1_129, False), (1_130, True), (2_030, True), (930, False)],
+)
+def test_a_period_begins_at_the_first_time_and_after_each_length(time_ms: int, begins: bool) -> None:
+    assert PeriodSchedule(first_ms=1_030, length_ms=100).begins_at(time_ms) is begins
+
+
 def test_a_period_beyond_64_bit_times_is_rejected() -> None:
+    assert PeriodSchedule(MAX_TIME_MS - 5, 5).period(0).end_ms == MAX_TIME_MS
     late = PeriodSchedule(MAX_TIME_MS - 10, 5)
     assert late.period(1).end_ms == MAX_TIME_MS
     with pytest.raises(UsageError):
@@ -77,6 +86,13 @@ def test_a_report_is_checked_against_the_open_period_and_earlier_reports() -> No
     assert check_report(open_, finished, A1, 6) is ReportStatus.TOO_EARLY
     assert check_report(open_, finished, B0, 5) is ReportStatus.NOT_PARTICIPATING
     assert check_report(open_, finished, B0, 4) is ReportStatus.LATE
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_first_periods_are_accepted_from_a_partition_that_has_not_finished_any(number: int) -> None:
+    open_ = OpenPeriod(HOURLY.period(number), frozenset({A0}))
+    assert check_report(open_, {}, A0, number) is ReportStatus.ACCEPTED
+    assert lagging_partitions(open_, {}) == [A0]
 
 
 def test_a_period_stays_open_until_each_partition_has_finished_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,25 +12,31 @@ from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSu
 from kio.schema.offset_commit.v7.request import OffsetCommitRequest
 from kio.serial import entity_reader
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
     GroupActive,
+    InvalidRequest,
     LockLost,
     MalformedData,
     NotAuthorized,
+    NotCoordinator,
     OffsetMgrError,
     ServerError,
     Superseded,
     Unreachable,
     UnsupportedOperation,
 )
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.sasl import Plain, Scram, mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import consumer_protocol, requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.metadata_reader import metadata_reader
+from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request, encode_response
 
 topics = st.text("abcXYZ.-_0", min_size=1, max_size=12)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
@@ -74,6 +82,127 @@ def test_kio_reads_the_commits_that_we_encode(
     assert found == {
         tp: (o.offset, o.metadata, -1 if o.leader_epoch is None else o.leader_epoch) for tp, o in commits.items()
     }
+
+
+rows: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(0, 2**31 - 1),
+        "committed_offset": st.integers(-1, 2**63 - 1),
+        "committed_leader_epoch": st.integers(-1, 2**31 - 1),
+        "metadata": st.none() | st.text(max_size=20) | st.just("x" * 200),
+        "error_code": st.sampled_from([0, 0, ErrorCode.UNSTABLE_OFFSET_COMMIT]),
+    }
+)
+fetched_topics: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"name": topics, "partitions": st.lists(rows, max_size=6, unique_by=lambda row: int(row["partition_index"]))}
+)
+fetched = st.lists(
+    st.fixed_dictionaries(
+        {
+            "group_id": st.text(min_size=1, max_size=8),
+            "topics": st.lists(fetched_topics, max_size=3, unique_by=lambda topic: str(topic["name"])),
+            "error_code": st.sampled_from([0, 0, ErrorCode.NOT_COORDINATOR]),
+        }
+    ),
+    max_size=3,
+    unique_by=lambda group: str(group["group_id"]),
+)
+
+
+@given(fetched)
+def test_fetched_offsets_are_those_that_the_schema_codec_encodes(groups: list[dict[str, Any]]) -> None:
+    data = encode_response(9, 8, {"groups": groups})
+
+    cursor = Cursor(data, 0, flexible=True, is_response=True)
+    found = requests.read_offset_fetch(cursor)
+
+    assert cursor.at == len(data)
+    assert list(found) == [group["group_id"] for group in groups]
+    for group in groups:
+        answer = found[group["group_id"]]
+        if group["error_code"]:
+            assert isinstance(answer, NotCoordinator)
+            continue
+        assert isinstance(answer, requests.FetchedGroup)
+        parts = {
+            TopicPartition(topic["name"], part["partition_index"]): part
+            for topic in group["topics"]
+            for part in topic["partitions"]
+        }
+        assert set(answer.errors) == {tp for tp, part in parts.items() if part["error_code"]}
+        assert answer.offsets == {
+            tp: Committed(
+                part["committed_offset"],
+                part["metadata"] or "",
+                None if part["committed_leader_epoch"] < 0 else part["committed_leader_epoch"],
+            )
+            for tp, part in parts.items()
+            if not part["error_code"] and part["committed_offset"] >= 0
+        }
+
+
+@given(fetched, st.data())
+def test_a_response_that_ends_too_early_is_rejected(groups: list[dict[str, Any]], data: st.DataObject) -> None:
+    encoded = encode_response(9, 8, {"groups": groups})
+    end = data.draw(st.integers(0, len(encoded) - 1))
+
+    with pytest.raises(InvalidRequest):
+        requests.read_offset_fetch(Cursor(encoded[:end], 0, flexible=True, is_response=True))
+
+
+layouts = st.lists(
+    st.fixed_dictionaries(
+        {
+            "error_code": st.sampled_from([0, ErrorCode.LEADER_NOT_AVAILABLE]),
+            "partition_index": st.integers(0, 2**31 - 1),
+            "leader_id": st.integers(-1, 9),
+            "leader_epoch": st.integers(-1, 9),
+            "replica_nodes": st.lists(st.integers(0, 9), max_size=3),
+            "isr_nodes": st.lists(st.integers(0, 9), max_size=3),
+            "offline_replicas": st.lists(st.integers(0, 9), max_size=3),
+        }
+    ),
+    max_size=4,
+)
+described_topics = st.lists(
+    st.fixed_dictionaries(
+        {"name": topics, "error_code": st.just(0), "is_internal": st.booleans(), "partitions": layouts}
+    ),
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("version", range(9))
+@given(topics=described_topics, rack=st.none() | st.text(max_size=3))
+def test_metadata_is_read_as_the_schema_codec_reads_it_but_without_replicas(
+    version: int, topics: list[dict[str, Any]], rack: str | None
+) -> None:
+    brokers = [{"node_id": 1, "host": "h", "port": 9092, "rack": rack}]
+    data = encode_response(3, version, {"brokers": brokers, "cluster_id": "c", "controller_id": 1, "topics": topics})
+
+    cursor = Cursor(data, 0, flexible=False, is_response=True)
+    found = metadata_reader(version)(cursor)
+
+    assert cursor.at == len(data)
+    expected = decode_response(3, version, data, 0)
+    for unused in ("throttle_time", "cluster_authorized_operations"):
+        expected.pop(unused, None)
+    for topic in expected["topics"]:
+        topic.pop("topic_authorized_operations", None)
+        for part in topic["partitions"]:
+            for unused in ("replica_nodes", "isr_nodes", "offline_replicas"):
+                part.pop(unused, None)
+            part.setdefault("leader_epoch", -1)
+    assert found == expected
+
+
+def test_a_request_never_names_another_group_than_the_callers() -> None:
+    """A response may replace characters that UTF-8 cannot encode; a request with a replaced name would edit another
+    group."""
+    with pytest.raises(UnicodeEncodeError):
+        encode_request(42, 1, {"groups_names": ["broken \udc80"]})
+    with pytest.raises(UnicodeEncodeError):
+        requests.offset_commit("broken \udc80", {})
 
 
 @given(st.lists(topics, max_size=5))

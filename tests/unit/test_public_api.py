@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
-PACKAGES = ("offsetmgr", "offsetmgr.spark", "offsetmgr.period", "offsetmgr.consumer", "offsetmgr.segments")
+PACKAGES = (
+    "offsetmgr",
+    "offsetmgr.spark",
+    "offsetmgr.period",
+    "offsetmgr.consumer",
+    "offsetmgr.segments",
+    "offsetmgr.results",
+)
 
 
 def section(package: str) -> str:

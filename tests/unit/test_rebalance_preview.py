@@ -300,12 +300,12 @@ def test_a_damaged_file_is_a_typed_error_or_another_snapshot(data: bytes, at: in
         ({}, "is neither a group saved by zk rebalance nor the output of zk members --format json"),
         ({"group": 1}, "its 'group' is not a string"),
         ({"members": []}, "its 'members' is not an object"),
-        ({"members": {"m": 1}}, "member m has no 'subscription' of topics and numbers"),
-        ({"topics": {"t": {"x": []}}}, "topic t has a partition 'x'"),
-        ({"topics": {"t": {"0": "x"}}}, "topic t has a partition 0 whose brokers are not a list of numbers"),
-        ({"owners": {"t": {"0": 1}}}, "the owners of topic t are not a map from partitions to threads"),
-        ({"owners": {"t": {"0": "x"}}}, "an owner of topic t, 'x', is not CONSUMER-THREAD"),
-        ({"brokers": [None]}, "its 'brokers' are not a list of numbers"),
+        ({"members": {"m": 1}}, "its 'members.m' is not an object"),
+        ({"topics": {"t": {"x": []}}}, "its 'topics.t.x' is not named after a partition"),
+        ({"topics": {"t": {"0": "x"}}}, "its 'topics.t.0' is not a list of numbers"),
+        ({"owners": {"t": {"0": 1}}}, "its 'owners.t.0' is not a string"),
+        ({"owners": {"t": {"0": "x"}}}, "its 'owners.t.0' is not CONSUMER-THREAD"),
+        ({"brokers": [None]}, "its 'brokers' is not a list of numbers"),
     ],
 )
 def test_the_defect_of_a_file_is_reported(document: object, why: str) -> None:

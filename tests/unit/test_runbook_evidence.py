@@ -9,7 +9,7 @@ import pytest
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import CoordinatorNotAvailable, GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
-from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, PartitionEvidence
 from offsetmgr.migration.observation import (
     Observation,
     OffsetReadResult,
@@ -19,9 +19,10 @@ from offsetmgr.migration.observation import (
     to_json,
 )
 from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport, assess_phase, infer_phase
 from offsetmgr.migration.precheck import reject_offset_jump
 
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA
 START_MS = 1_700_000_000_000
 OLD = RegisteredMember("g_h1-1699999999999-aaaaaaaa", "h1", START_MS - 5000, czxid=1, session=1, topics=("t",))
@@ -309,6 +310,24 @@ def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() ->
     ).passed
 
 
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka", "end", "unchanged_ms"),
+    [
+        ((10, 1), 10, 12, 3000),
+        ((11, 2), 10, 12, 2000),
+        ((10, 2), 10, 12, 2000),  # the same offset, written again
+        ((10, 1), 11, 12, 2000),
+        ((10, 1), 10, 13, 2000),
+    ],
+)
+def test_a_change_in_either_store_or_of_the_log_begins_the_quiet_time_again(
+    zookeeper: tuple[int, int], kafka: int, end: int, unchanged_ms: int
+) -> None:
+    later = [observation(n, zookeeper={0: zookeeper}, kafka={0: kafka}, ends={0: end}) for n in (1, 2, 3)]
+    history = GroupHistory([observation(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 12}), *later])
+    assert history.partitions[T0].unchanged_ms == unchanged_ms
+
+
 def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
     observations = idle((10, 1), 10, end=25)
     assert assessment(observations, DUAL, accept_idle=True) == PENDING
@@ -317,6 +336,115 @@ def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
 def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
     observations = series([(10, 1)] * 2, [10] * 2, end=10)
     assert assessment(observations, DUAL, accept_idle=True) == PENDING
+
+
+# --- the whole evidence of a partition -----------------------------------------------------------
+
+MESSAGE = "send a message to this partition: its commit shows the phase"
+ANOTHER_CLIENT = "stop the other client, then check again"
+
+
+@pytest.mark.parametrize(
+    ("observations", "phase", "ok", "known", "final", "why", "remedy", "offsets"),
+    [
+        pytest.param(
+            series([(10, 1), (14, 2)], [10, 14]),
+            *(DUAL, True, Confidence.SEEN, True),
+            "commits to both: Kafka 10 -> 14 at 22:13:22.000; ZooKeeper 10 -> 14 (version 1 -> 2) at 22:13:22.000",
+            "",
+            (14, 14, 1000),
+            id="proof",
+        ),
+        pytest.param(
+            series([None, (0, 1)], [None, None]),
+            *(DUAL, False, Confidence.SEEN, True),
+            "commits to ZooKeeper alone: ZooKeeper no offset -> 0 (version none -> 1) at 22:13:22.000, Kafka"
+            " read afterwards: no offset",
+            "",
+            (0, None, 1000),
+            id="proof-of-another-phase",
+        ),
+        pytest.param(
+            series([(10, 1), (14, 2)], [30, 30]),
+            *(KAFKA, False, Confidence.SEEN, True),
+            "still commits to ZooKeeper (dual, or not bounced): 10 -> 14 (version 1 -> 2) at 22:13:22.000",
+            "",
+            (14, 30, 1000),
+            id="a-commit-that-phase-kafka-excludes",
+        ),
+        pytest.param(
+            series([(30, 1)] * 2, [10, 20]),
+            *(ZOOKEEPER, False, Confidence.SEEN, True),
+            "still commits to Kafka (dual, or not bounced): 10 -> 20 at 22:13:22.000",
+            "",
+            (30, 20, 1000),
+            id="a-commit-that-phase-zookeeper-excludes",
+        ),
+        pytest.param(
+            series([(10, 1), (14, 2), (14, 2)], [10, 10, 14]),
+            *(DUAL, False, Confidence.UNKNOWN, True),
+            "ZooKeeper 10 -> 14 (version 1 -> 2) at 22:13:22.000, Kafka read afterwards: 10; then the other store"
+            " changed too, so another client (a mirror?) writes there",
+            ANOTHER_CLIENT,
+            (14, 14, 1000),
+            id="a-mirror",
+        ),
+        pytest.param(
+            idle((10, 1), 10, end=25),
+            *(ZOOKEEPER, False, Confidence.UNKNOWN, False),
+            "15 messages are waiting and no commit was seen; ZooKeeper 10, Kafka 10, log end 25, no change for 3.0 s",
+            "use a --window of at least three auto.commit.interval.ms; if that does not help, the member is stuck",
+            (10, 10, 25),
+            id="waiting-messages",
+        ),
+        pytest.param(
+            series([(10, 1)] * 2, [10] * 2, end=10),
+            *(ZOOKEEPER, False, Confidence.UNKNOWN, False),
+            "idle for too short a time; ZooKeeper 10, Kafka 10, log end 10, no change for 1.0 s",
+            MESSAGE,
+            (10, 10, 10),
+            id="not-idle-yet",
+        ),
+        pytest.param(
+            idle((10, 1), 5),
+            *(KAFKA, False, Confidence.UNKNOWN, False),
+            "no traffic; ZooKeeper 10, Kafka 5, log end 10, no change for 3.0 s: Kafka is behind ZooKeeper: a member"
+            " that reads Kafka alone repeats messages or uses auto.offset.reset",
+            MESSAGE,
+            (10, 5, 10),
+            id="idle-and-behind",
+        ),
+        pytest.param(
+            [observation(0, zookeeper={0: (10, 1)}, kafka={0: None}, ends={0: 10}, owners={})],
+            *(DUAL, False, Confidence.UNKNOWN, False),
+            "no owner, or the owner is changing",
+            "wait until the group has rebalanced",
+            (10, None, None),
+            id="no-owner",
+        ),
+    ],
+)
+def test_the_evidence_has_the_reason_the_offsets_and_the_remedy(
+    observations: list[Observation],
+    phase: CommitMode,
+    ok: bool,
+    known: Confidence,
+    final: bool,
+    why: str,
+    remedy: str,
+    offsets: tuple[int | None, int | None, int | None],
+) -> None:
+    report = assess_phase(GroupHistory(observations), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
+
+    member = NEW.id if observations[0].owners else None
+    assert report.partitions == (PartitionEvidence(T0, member, ok, known, why, remedy, final, *offsets),)
+
+
+def test_equal_offsets_of_an_idle_partition_need_no_copy() -> None:
+    observations = idle((10, 1), 10)
+    rules = EvidenceThresholds(accept_idle=True, catch_up_later=True, quiet_ms=2000)
+    (partition,) = assess_phase(GroupHistory(observations), DUAL, baseline=BASELINE, rules=rules).partitions
+    assert partition.why.startswith("no traffic, both stores hold the same; ")
 
 
 # --- members -------------------------------------------------------------------------------------
@@ -339,6 +467,98 @@ def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() ->
         (OTHER.id, False, Confidence.UNKNOWN),
     ]
     assert members_of(observations, BASELINE, accept_spare=True).passed
+
+
+NEW_SINCE = "new since 2023-11-14T22:13:20Z (registered 2023-11-14T22:13:20Z)"
+SPARE = (
+    f"{NEW_SINCE}; it owns no partition, so its commits cannot be seen; no registration and no owner has changed for"
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "accept_spare", "expected"),
+    [  # two observations, each with the offsets of t-0 and t-1 in ZooKeeper and in Kafka; the logs end at 14 and 10
+        pytest.param(
+            [(10, 9), (10, 10)],
+            [(14, 9), (10, 10)],
+            False,
+            MemberEvidence(
+                *(NEW.id, "h1", False, Confidence.SEEN),
+                f"{NEW_SINCE}; t-0: commits to ZooKeeper alone: ZooKeeper 10 -> 14 at 22:13:22.000, Kafka read"
+                " afterwards: 9 (and 1 more)",
+                "restart it with the phase's settings",
+                final=True,
+                wrong=True,
+                partitions=(T0, T1),
+            ),
+            id="commits-of-another-phase-are-final-although-t-1-is-pending",
+        ),
+        pytest.param(
+            [(10, 10), (10, 10)],
+            [(14, 14), (10, 10)],
+            False,
+            MemberEvidence(
+                *(NEW.id, "h1", False, Confidence.UNKNOWN),
+                f"{NEW_SINCE}; t-1: idle for too short a time; ZooKeeper 10, Kafka 10, log end 10, no change for 1.0 s",
+                MESSAGE,
+                final=False,
+                partitions=(T0, T1),
+            ),
+            id="one-partition-is-pending",
+        ),
+        pytest.param(
+            [(10, 10), (9, 9)],
+            [(14, 14), (10, 10)],
+            False,
+            MemberEvidence(
+                *(NEW.id, "h1", True, Confidence.SEEN),
+                f"{NEW_SINCE}; commits of the phase seen on 2 of its 2 partitions",
+                partitions=(T0, T1),
+            ),
+            id="every-partition-has-proof",
+        ),
+        pytest.param(
+            [],
+            [],
+            False,
+            MemberEvidence(
+                *(NEW.id, "h1", False, Confidence.UNKNOWN),
+                f"{SPARE} 1.0 s",
+                "run fewer members than partitions, or pass --accept-spare (then its settings are not checked)",
+                final=False,
+            ),
+            id="no-partition",
+        ),
+        pytest.param(
+            [],
+            [],
+            True,
+            MemberEvidence(
+                *(NEW.id, "h1", False, Confidence.UNKNOWN),
+                f"{SPARE} 1.0 s",
+                "wait until the group has rebalanced",
+                final=False,
+            ),
+            id="no-partition-yet",
+        ),
+    ],
+)
+def test_the_evidence_about_a_member_has_the_reason_and_the_remedy(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], accept_spare: bool, expected: MemberEvidence
+) -> None:
+    observations = [
+        observation(
+            n,
+            zookeeper={at: zookeeper for at, (zookeeper, _) in enumerate(offsets)},
+            kafka={at: kafka for at, (_, kafka) in enumerate(offsets)},
+            ends={at: (14, 10)[at] for at in range(len(offsets))},
+        )
+        for n, offsets in enumerate([first, second])
+    ]
+    report = members_of(observations, BASELINE, accept_spare=accept_spare)
+
+    assert report.members == (expected,)
+    assert (report.began_ms, report.ended_ms) == (START_MS + 1000, START_MS + 2000)
 
 
 @pytest.mark.parametrize("baseline", [BASELINE, None])
@@ -464,6 +684,27 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(
 ) -> None:
     found = infer_phase(GroupHistory(series(zookeeper, kafka)))
     assert (found.phase, found.confidence) == (phase, known)
+
+
+def test_members_in_different_phases_are_named_with_their_commits() -> None:
+    looks = [
+        look(
+            n,
+            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
+            kafka={0: 10 + n, 1: None},
+            ends={0: 99, 1: 99},
+            owners={0: (NEW, 100), 1: (OTHER, 101)},
+            members=(NEW, OTHER),
+        )
+        for n in range(2)
+    ]
+    found = infer_phase(GroupHistory(looks))
+    assert (found.phase, found.confidence, found.members) == (None, Confidence.SEEN, {ZOOKEEPER, DUAL})
+    assert found.why == (
+        f"members are in different phases: dual: t-0 ({NEW.id}): Kafka 10 -> 11 at 22:13:22.000; ZooKeeper 10 -> 11"
+        f" (version 0 -> 1) at 22:13:22.000; zookeeper: t-1 ({OTHER.id}): ZooKeeper 10 -> 11 (version 0 -> 1) at"
+        " 22:13:22.000, Kafka read afterwards: no offset"
+    )
 
 
 def test_an_observation_survives_json() -> None:

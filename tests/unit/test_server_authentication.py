@@ -380,8 +380,8 @@ def test_no_bytes_that_a_client_sent_are_in_a_log_or_a_repr(
         ("[users.a\n", "line 1"),
         ("\n\nx = @", "line 3"),
         ("", "contains no [users.NAME]"),
-        ("[user.a]\npassword = 'x'", "user: unknown field; known are users"),
-        ("[users.a]\npasswort = 'hunter2'", "users.a.passwort: unknown field"),
+        ("[user.a]\npassword = 'x'", "user: is an unknown field; known are users"),
+        ("[users.a]\npasswort = 'hunter2'", "users.a.passwort: is an unknown field"),
         ("[users.a]\npassword = ''", "users.a.password: must be a string that is not empty"),
         ("[users.a]\npassword = 7", "users.a.password: must be a string that is not empty"),
         ("[users.a]", "users.a: has none of password"),
@@ -532,7 +532,7 @@ def test_no_rule_allows_reserved_names() -> None:
         ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\noperations = ['rwx']", "'rwx' is not one of describe, read"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['*g']\noperations = ['all']", "a star may only stand at the end"),
         ("[[rule]]\nprincipals = 'a'\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must be a list"),
-        ("[[rule]]\nprincipals = ['a']\ngroup = ['g']\noperations = ['all']", "rule 1.group: unknown field"),
+        ("[[rule]]\nprincipals = ['a']\ngroup = ['g']\noperations = ['all']", "rule 1.group: is an unknown field"),
     ],
 )
 def test_the_error_of_an_invalid_rules_file_names_the_place(tmp_path: Path, text: str, expected: str) -> None:

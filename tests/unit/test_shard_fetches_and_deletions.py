@@ -5,12 +5,15 @@ Tests that mention broker 3.9.1 expect the behaviour that was observed on such a
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.manager.protocol_values import FetchRequest
+from offsetmgr.manager.protocol_values import DeleteResponse, FetchRequest
+from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey
 
@@ -69,10 +72,14 @@ class TestDeleting:
 
     def test_deletions_of_unknown_groups_are_rejected(self, shard: Shard) -> None:
         """As broker 3.9.1: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
-        assert shard.delete_offsets("", [("t", [0])]).response.error == ErrorCode.INVALID_GROUP_ID
-        assert shard.delete_offsets("g", [("t", [0])]).response.error == ErrorCode.GROUP_ID_NOT_FOUND
-        assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
-        assert shard.delete_group("").response == ErrorCode.GROUP_ID_NOT_FOUND
+
+        def refused(response: Any) -> CoordinatorResult[Any]:
+            return CoordinatorResult(response, (), ())
+
+        assert shard.delete_offsets("", [("t", [0])]) == refused(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
+        assert shard.delete_offsets("g", [("t", [0])]) == refused(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
+        assert shard.delete_group("g") == refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        assert shard.delete_group("") == refused(ErrorCode.GROUP_ID_NOT_FOUND)
 
     def test_a_group_ends_with_its_last_offset(self, shard: Shard) -> None:
         """As broker 3.9.1."""
@@ -81,6 +88,17 @@ class TestDeleting:
 
         assert not shard.has_group("g")
         assert shard.delete_group("g").response == ErrorCode.GROUP_ID_NOT_FOUND
+
+    @pytest.mark.parametrize(
+        ("partitions", "with_record"), [([0], False), ([1, 9], False), ([0, 1], True), ([0, 1, 9], True)]
+    )
+    def test_the_last_offset_takes_the_group_s_record_with_it(
+        self, shard: Shard, partitions: list[int], with_record: bool
+    ) -> None:
+        acknowledge(shard, shard.commit(committing("g", p0=1, p1=2)._replace(generation=1), NOW))
+        records = shard.delete_offsets("g", [("t", partitions)]).records
+
+        assert ((b"g|g", None) in records) is with_record
 
     def test_a_group_is_deleted_with_all_its_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)

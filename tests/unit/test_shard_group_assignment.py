@@ -150,7 +150,7 @@ def test_a_program_can_set_the_retention() -> None:
 def test_a_relay_setting_that_is_not_a_boolean_is_malformed(relay: object) -> None:
     metadata = json.loads(encode_metadata(info(1), 1))
     metadata["parameters"]["relay"] = relay
-    with pytest.raises(MalformedData, match="relay is neither true nor false"):
+    with pytest.raises(MalformedData, match=r"(its 'parameters.relay' is not true or false|has no 'parameters.relay')"):
         decode_metadata(json.dumps(metadata).encode())
 
 
@@ -316,7 +316,7 @@ def test_each_join_sends_different_metadata() -> None:
 
 @pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
 def test_an_unknown_version_is_named(decode: object) -> None:
-    with pytest.raises(UnknownVersion, match="its version is 3; the supported version is 2"):
+    with pytest.raises(UnknownVersion, match="is of version 3; known: 2"):
         decode(b'{"version":3}')  # type: ignore[operator]
 
 

@@ -91,6 +91,14 @@ class TestReplaying:
         assert problem.startswith("g/t-1: value")
         assert [key.partition for key, _ in shard.entries()] == [0]
 
+    def test_a_commit_to_another_partition_keeps_the_problem(self, shard: Shard) -> None:
+        shard.replay(0, b"o|g|t|0", b"junk")
+        assert fetched(shard, "g", 0)[3] == -1
+        committed(shard, "g", p1=5)
+
+        assert (fetched(shard, "g", 0)[3], fetched(shard, "g", 1)[0]) == (-1, 5)
+        assert len(shard.problems) == 1
+
     @pytest.mark.parametrize("how", ["commit", "replay", "load", "tombstone"])
     def test_a_problem_ends_when_its_key_is_overwritten(self, shard: Shard, how: str) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")

@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from offsetmgr.core.errors import InvalidRequest, ServerError
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import EncodedRequest
-from offsetmgr.kafka.protocol.primitives import NO_TAGS
-from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
+from offsetmgr.kafka.protocol.channel import Request
 
 _VERSION: Final = 3
-"""The first version with features. Version 3 is also the first flexible version of ApiVersions, but the header of its
-response is not flexible."""
+"""The first version with features."""
 
 _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 
@@ -37,10 +33,5 @@ async def _request_features(connection: BrokerConnection, timeout_s: float) -> M
     if not low <= _VERSION <= high:
         return {}
     software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
-    body = NO_TAGS + encode_request(ApiKey.API_VERSIONS, _VERSION, software)
-    frame = await connection.exchange(EncodedRequest(ApiKey.API_VERSIONS, _VERSION, body), timeout_s)
-    try:
-        answer = decode_response(ApiKey.API_VERSIONS, _VERSION, frame, 4)
-    except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
+    answer = await connection.call(Request(ApiKey.API_VERSIONS, _VERSION, software), timeout_s)
     return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}

@@ -13,23 +13,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kio.index import load_response_schema
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.releases import Capability
-from offsetmgr.kafka.protocol.schema_codec import encode_request
+from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, broker_addresses
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 _METADATA_RANGE: Final = (8, 12)
-_METADATA_FLEXIBLE: Final = 9
 _BY_TOPIC_ID: Final = 12
 _LIST_OFFSETS_RANGE: Final = (4, 10)
-_LIST_OFFSETS_FLEXIBLE: Final = 6
 
 
 _MIN_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
@@ -85,8 +82,8 @@ class BackingClusterClient:
     async def cluster_id(self) -> str | None:
         """Returns the cluster id; None for clusters without one. Raises `OffsetMgrError`."""
         if self._cluster_id is None:
-            answer = await self._metadata([])
-            self._cluster_id = answer.cluster_id
+            _, answer = await self._metadata([])
+            self._cluster_id = answer.get("cluster_id")
         return self._cluster_id
 
     async def require(self, capability: Capability) -> None:
@@ -109,14 +106,14 @@ class BackingClusterClient:
             requested += [{"name": None, "topic_id": topic_id} for topic_id in ids]
             if not requested:
                 return []
-        answer = await self._metadata(requested)
-        brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+        version, answer = await self._metadata(requested)
+        brokers = broker_addresses(answer)
         layouts = []
-        for number, topic in enumerate(answer.topics, 1):
+        for number, topic in enumerate(answer["topics"], 1):
             layouts.append(_layout(topic, brokers))
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        if answer.__version__ < _BY_TOPIC_ID:
+        if version < _BY_TOPIC_ID:
             layouts += [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
         return layouts
 
@@ -176,7 +173,8 @@ class BackingClusterClient:
                     for name, parts in sent.items()
                 ],
             }
-            answer = await self._call(connection, ApiKey.LIST_OFFSETS, version, _LIST_OFFSETS_FLEXIBLE, message)
+            request = Request(ApiKey.LIST_OFFSETS, version, message)
+            answer = await connection.call(request, self._timeout_s, use_codec_thread=True)
         except OffsetMgrError:
             return [
                 (name, FoundOffset(p, ErrorCode.LEADER_NOT_AVAILABLE))
@@ -185,57 +183,44 @@ class BackingClusterClient:
             ]
         return rejected + [
             (
-                str(topic.name),
+                topic["name"],
                 FoundOffset(
-                    int(part.partition_index),
-                    int(part.error_code),
-                    int(part.timestamp),
-                    int(part.offset),
-                    int(part.leader_epoch),
+                    part["partition_index"],
+                    part["error_code"],
+                    part["timestamp"],
+                    part["offset"],
+                    part["leader_epoch"],
                 ),
             )
-            for topic in answer.topics
-            for part in topic.partitions
+            for topic in answer["topics"]
+            for part in topic["partitions"]
         ]
 
-    async def _metadata(self, topics: list[dict[str, Any]] | None) -> Any:
+    async def _metadata(self, topics: list[dict[str, Any]] | None) -> tuple[int, Message]:
+        """Returns the version of the request and the response."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         connection = await self._client.any_connection(deadline)
         version = _version(connection, ApiKey.METADATA, _METADATA_RANGE)
         if topics is not None and version < _BY_TOPIC_ID:
             topics = [topic for topic in topics if topic["name"] is not None]
-        message = {
-            "topics": topics,
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
-        return await self._call(connection, ApiKey.METADATA, version, _METADATA_FLEXIBLE, message)
-
-    async def _call(
-        self, connection: BrokerConnection, api_key: int, version: int, flexible: int, message: Mapping[str, Any]
-    ) -> Any:
-        head = b"\0" if version >= flexible else b""
-        request = EncodedRequest(api_key, version, head + encode_request(api_key, version, message))
-        return await connection.call(
-            request, load_response_schema(api_key, version), self._timeout_s, use_codec_thread=True
-        )
+        request = Request(ApiKey.METADATA, version, {"topics": topics, **METADATA_OPTIONS})
+        return version, await connection.call(request, self._timeout_s, use_codec_thread=True)
 
 
-def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
+def _layout(topic: Message, brokers: Mapping[int, Address]) -> TopicLayout:
     return TopicLayout(
-        None if topic.name is None else str(topic.name),
-        getattr(topic, "topic_id", None),
-        int(topic.error_code),
-        bool(topic.is_internal),
+        topic["name"],
+        topic.get("topic_id"),
+        topic["error_code"],
+        topic.get("is_internal", False),
         [
             PartitionLayout(
-                int(part.partition_index),
-                int(part.error_code),
-                int(part.leader_epoch),
-                brokers.get(int(part.leader_id)),
+                part["partition_index"],
+                part["error_code"],
+                part.get("leader_epoch", -1),
+                brokers.get(part["leader_id"]),
             )
-            for part in topic.partitions
+            for part in topic["partitions"]
         ],
     )
 

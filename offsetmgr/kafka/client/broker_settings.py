@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.metadata.v8.response import MetadataResponse
-
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, is_before
-from offsetmgr.kafka.protocol.request_sender import send_request
 
 _BROKER: Final = 4
 """The resource type "broker" in Kafka's protocol."""
@@ -31,10 +28,10 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return default_retention_ms(connection.versions)
-    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    if not answer.brokers:
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    if not answer["brokers"]:
         return None
-    minutes = await broker_setting(client, int(answer.brokers[0].node_id), "offsets.retention.minutes", deadline)
+    minutes = await broker_setting(client, answer["brokers"][0]["node_id"], "offsets.retention.minutes", deadline)
     return None if minutes is None else int(minutes) * _MINUTE_MS
 
 
@@ -47,17 +44,17 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     """Returns one setting of a running broker; None if the broker does not report the setting. Raises `Unreachable`,
     `TimedOut`."""
     connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    where = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}.get(broker)
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    where = requests.broker_addresses(answer).get(broker)
     if where is None:
         raise Unreachable(f"broker {broker}", "the cluster does not list it: it is down, or belongs to another cluster")
     connection = await client.node(where).connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None
     resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
-    request = {"resources": [resource], "include_synonyms": False}
+    message = {"resources": [resource], "include_synonyms": False}
     try:
-        found = await send_request(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, request, remaining(deadline))
+        found = await connection.call(Request(ApiKey.DESCRIBE_CONFIGS, _VERSION, message), remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
     values = [

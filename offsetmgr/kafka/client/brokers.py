@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kio.schema.metadata.v8.response import MetadataResponse
-
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
@@ -29,8 +27,8 @@ class ClusterBroker(NamedTuple):
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
     """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
     connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    addresses = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    addresses = requests.broker_addresses(answer)
     broker_versions = await client.broker_versions(list(addresses.values()), deadline)
     found = (
         ClusterBroker(

@@ -12,14 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
-from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
-from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
-from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
-from kio.schema.metadata.v8.response import MetadataResponse
-from kio.schema.offset_commit.v7.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     NotCoordinator,
@@ -120,15 +112,15 @@ class Client:
         until one returns the id.
         """
         connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-        brokers = tuple(Address(broker.host, int(broker.port)) for broker in answer.brokers)
-        cluster_id = answer.cluster_id or ""
+        answer = await connection.call(requests.metadata(), remaining(deadline))
+        brokers = tuple(requests.broker_addresses(answer).values())
+        cluster_id: str = answer.get("cluster_id") or ""
         if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
             for address, versions in (await self.broker_versions(brokers, deadline)).items():
                 if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
                     other = await self.node(address).connection(deadline)
-                    response = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
-                    cluster_id = response.cluster_id or ""
+                    response = await other.call(requests.metadata(), remaining(deadline))
+                    cluster_id = response.get("cluster_id") or ""
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
@@ -184,17 +176,15 @@ class Client:
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
-                    connection.call(
+                    connection.call_and_read(
                         requests.offset_fetch({group: named[group] for group in batch}),
-                        OffsetFetchResponse,
                         remaining(until),
+                        requests.read_offset_fetch,
                     )
                     for batch in batches
                 )
             )
-            return {
-                str(found.group_id): requests.parse_offset_fetch(found) for answer in answers for found in answer.groups
-            }
+            return {group: found for answer in answers for group, found in answer.items()}
 
         return await self.per_group(list(partitions_by_group), ask, deadline)
 
@@ -219,21 +209,17 @@ class Client:
             connection = await self.node(address).connection(deadline)
             if not DESCRIBES_MEMBERS.supported_by(connection.versions):
                 return {group: requests.group_without_membership(group, str(address)) for group in groups}
-            answer = await connection.call(
-                requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
-            )
-            found = {str(g.group_id): requests.parse_described_group(g, str(address)) for g in answer.groups}
+            answer = await connection.call(requests.describe_groups(groups), remaining(deadline))
+            found = {g["group_id"]: requests.parse_described_group(g, str(address)) for g in answer["groups"]}
             # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client requests dead groups
             # again with ConsumerGroupDescribe.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
-                more = await connection.call(
-                    requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, remaining(deadline)
-                )
+                more = await connection.call(requests.consumer_group_describe(dead), remaining(deadline))
                 found |= {
-                    str(g.group_id): requests.parse_consumer_group(g, str(address))
-                    for g in more.groups
-                    if int(g.error_code) == ErrorCode.NONE
+                    g["group_id"]: requests.parse_consumer_group(g, str(address))
+                    for g in more["groups"]
+                    if g["error_code"] == ErrorCode.NONE
                 }
             return found
 
@@ -263,7 +249,7 @@ class Client:
             address: Address, groups: list[str]
         ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
             async with self.node(address).dedicated_connection(deadline) as dedicated:
-                answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
+                answer = await dedicated.connection.call(request, remaining(deadline))
             return dict.fromkeys(groups, commit_outcomes(group, answer, forwarded=member is not None))
 
         result = (await self.per_group([group], ask, deadline, at))[group]
@@ -277,10 +263,10 @@ class Client:
 
         async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
-            answer = await connection.call(requests.delete_groups(groups), DeleteGroupsResponse, remaining(deadline))
+            answer = await connection.call(requests.delete_groups(groups), remaining(deadline))
             return {
-                str(g.group_id): kafka_error(int(g.error_code), f"group {g.group_id}") if g.error_code else True
-                for g in answer.results
+                g["group_id"]: kafka_error(g["error_code"], f"group {g['group_id']}") if g["error_code"] else True
+                for g in answer["results"]
             }
 
         result = (await self.per_group([group], ask, deadline))[group]
@@ -294,12 +280,12 @@ class Client:
         exists, the broker returns COORDINATOR_NOT_AVAILABLE.
         """
         connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, remaining(deadline))
+        answer = await connection.call(requests.find_coordinator(groups), remaining(deadline))
         return {
-            c.key: kafka_error(int(c.error_code), f"coordinator of group {c.key}", detail="")
-            if c.error_code
-            else Address(c.host, int(c.port))
-            for c in answer.coordinators
+            c["key"]: kafka_error(c["error_code"], f"coordinator of group {c['key']}")
+            if c["error_code"]
+            else Address(c["host"], c["port"])
+            for c in answer["coordinators"]
         }
 
     async def coordinator(self, group: str, deadline: float) -> Address:

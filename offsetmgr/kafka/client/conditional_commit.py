@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kio.schema.offset_commit.v8.response import OffsetCommitResponse
-
 from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
@@ -18,6 +16,7 @@ from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, CONFLICT, conditional_commit
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 
 class CommitResult(NamedTuple):
@@ -51,7 +50,7 @@ async def commit_if(
             if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
                 raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
             attempts += 1
-            answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            answer = await dedicated.connection.call(request, remaining(deadline))
         return dict.fromkeys(groups, _outcomes(group, answer))
 
     result = (await client.per_group([group], ask, deadline))[group]
@@ -60,16 +59,16 @@ async def commit_if(
     return CommitResult(result, attempts > 1)
 
 
-def _outcomes(group: str, answer: OffsetCommitResponse) -> CommitErrors | OffsetMgrError:
+def _outcomes(group: str, answer: Message) -> CommitErrors | OffsetMgrError:
     """Returns the outcome of each partition, or the error of the whole commit.
 
     A retriable code in any partition makes the whole commit retriable. A retry is safe: if the first attempt has
     succeeded, the condition of the second attempt is false, so the second attempt changes nothing.
     """
     outcomes: CommitErrors = {}
-    for topic in answer.topics:
-        for part in topic.partitions:
-            tp, code = TopicPartition(str(topic.name), int(part.partition_index)), int(part.error_code)
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
             if code in NOT_A_MEMBER:
                 return NotAMember(f"commit of group {group}", reason(code))
             if code in RETRIABLE:

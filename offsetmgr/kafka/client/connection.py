@@ -14,13 +14,6 @@ import os
 import ssl
 from typing import Final, cast
 
-from kio.schema.api_versions.v0.request import ApiVersionsRequest
-from kio.schema.api_versions.v0.response import ApiVersionsResponse
-from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
-from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
-from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
-from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
@@ -39,7 +32,7 @@ from offsetmgr.kafka.client.frame_connection import (
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.releases import ACCEPTS_LOGINS, KAFKA_0_8_2, KAFKA_0_9, Versions, is_before, release
@@ -148,8 +141,11 @@ class BrokerConnection(FrameConnection):
             await self._login(login, timeout_s, last_attempt=last_attempt)
 
     async def _request_versions(self, timeout_s: float) -> Versions:
-        answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout_s)
-        return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
+        try:
+            answer = await self.call(Request(ApiKey.API_VERSIONS, 0, {}), timeout_s)
+        except ServerError as error:
+            raise self._not_kafka() from error
+        return {k["api_key"]: (k["min_version"], k["max_version"]) for k in answer["api_keys"]}
 
     async def _reject_old_broker(
         self, pending_versions: asyncio.Future[Versions], security: Security, timeout_s: float
@@ -182,11 +178,12 @@ class BrokerConnection(FrameConnection):
         what = f"login to broker {self.address}"
         if not ACCEPTS_LOGINS.supported_by(self.versions):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), self.versions)
-        handshake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout_s)
-        if int(handshake.error_code) != ErrorCode.NONE:
+        request = Request(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": login.name})
+        handshake = await self.call(request, timeout_s)
+        if handshake["error_code"]:
             # Kafka 0.10 lists mechanisms even on ports that accept no SASL.
             offered = (
-                "" if int(handshake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake.mechanisms)
+                "" if handshake["error_code"] == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake["mechanisms"])
             )
             hint = (
                 f"it offers {offered}"
@@ -199,11 +196,11 @@ class BrokerConnection(FrameConnection):
             await self._login_with_tokens(login, message, timeout_s, last_attempt=last_attempt)
             return
         while message is not None:
-            request = SaslAuthenticateRequest(auth_bytes=message)
-            answer = await self.call(request, SaslAuthenticateResponse, timeout_s)
-            if int(answer.error_code) != ErrorCode.NONE:
-                raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
-            message = login.answer(answer.auth_bytes)
+            request = Request(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": message})
+            answer = await self.call(request, timeout_s)
+            if answer["error_code"]:
+                raise kafka_error(answer["error_code"], what, hint="check the user name and password")
+            message = login.answer(answer["auth_bytes"])
 
     async def _login_with_tokens(
         self, login: Mechanism, token: bytes | None, timeout_s: float, *, last_attempt: bool

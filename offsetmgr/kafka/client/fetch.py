@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, UnsupportedOperation
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import EncodedRequest
+from offsetmgr.kafka.protocol.channel import EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
+from offsetmgr.kafka.protocol.request_codec import send_and_read
 from offsetmgr.kafka.protocol.requests import by_topic
 
 LATEST: Final = -1
@@ -58,7 +58,7 @@ async def fetch_log(
     connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout_s: float
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
     """Fetches the logs of partitions from these offsets on, within ``timeout_s`` seconds. Raises the errors of
-    `send_request`."""
+    `BrokerConnection.call`."""
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
         "max_wait": limits.max_wait_ms,
@@ -81,7 +81,7 @@ async def fetch_log(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await send_request(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout_s)
+    answer = await connection.call(Request(ApiKey.FETCH, _FETCH_VERSION, message), timeout_s)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
@@ -106,7 +106,7 @@ async def offsets_before(
 
     Brokers from 4.0 on do not support ListOffsets v0 and cannot list segments. For these brokers the function supports
     only `EARLIEST` and `LATEST` with ``max_offsets`` 1. For any other request, the outcome is `UnsupportedOperation`.
-    Raises the errors of `send_request`.
+    Raises the errors of `BrokerConnection.call`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
         return await _segment_offsets(connection, times, max_offsets, timeout_s)
@@ -130,22 +130,22 @@ async def _segment_offsets(
     topics = by_topic(times)
     body = bytearray(INT32.pack(_CONSUMER_REPLICA_ID) + INT32.pack(len(topics)))
     for topic, numbers in topics.items():
-        body += string(topic, flexible=False) + INT32.pack(len(numbers))
+        body += request_string(topic, flexible=False) + INT32.pack(len(numbers))
         for number in numbers:
             body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(max_offsets)
-    frame = await connection.exchange(EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body)), timeout_s)
-    cursor = Cursor(frame, 4, flexible=False, is_response=True)
+    request = EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body))
+    return await send_and_read(connection, request, timeout_s, _read_segment_offsets)
+
+
+def _read_segment_offsets(cursor: Cursor) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
-    try:
-        for _ in range(cursor.count(6)):
-            topic = cursor.string()
-            for _ in range(cursor.count(10)):
-                tp = TopicPartition(topic, cursor.int32())
-                code = cursor.number(INT16)
-                offsets = [cursor.int64() for _ in range(cursor.count(8))]
-                found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
-    except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
+    for _ in range(cursor.count(6)):
+        topic = cursor.string()
+        for _ in range(cursor.count(10)):
+            tp = TopicPartition(topic, cursor.int32())
+            code = cursor.number(INT16)
+            offsets = [cursor.int64() for _ in range(cursor.count(8))]
+            found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
     return found
 
 
@@ -155,7 +155,7 @@ async def list_offsets(
     """Returns the start (`EARLIEST`) or end (`LATEST`) of logs, or the first offset at or after a time.
 
     ``timestamps`` maps each partition to `EARLIEST`, `LATEST`, or milliseconds since 1970. The offset is -1 if the log
-    has no record at or after the time. Raises the errors of `send_request`.
+    has no record at or after the time. Raises the errors of `BrokerConnection.call`.
     """
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
@@ -171,7 +171,7 @@ async def list_offsets(
             for topic, numbers in by_topic(timestamps).items()
         ],
     }
-    answer = await send_request(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message, timeout_s)
+    answer = await connection.call(Request(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message), timeout_s)
     found: dict[TopicPartition, int | OffsetMgrError] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import struct
 from collections import deque
-from typing import Final, TypeVar, cast
-
-from kio.schema.api_versions.v0.response import ApiVersionsResponse
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
-from kio.static.protocol import Payload
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from offsetmgr.core.errors import (
     OffsetMgrError,
@@ -21,11 +16,13 @@ from offsetmgr.core.errors import (
     TimedOut,
     Unreachable,
 )
-from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Versions
+from offsetmgr.kafka.protocol.request_codec import send_and_read, send_in_version
+from offsetmgr.kafka.protocol.schema_codec import Message, encode_response, request_is_flexible
 
-R = TypeVar("R", bound=Payload)
+T = TypeVar("T")
 
 _MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
@@ -46,13 +43,6 @@ class ConnectionClosedByBroker(Exception):
         super().__init__()
         self.versions = versions
         """The API versions of the broker if they are known; None if the next connection has to send ApiVersions."""
-
-
-def _parts_of(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """Returns the API key, the version and the encoded body. The body is None if the request is not encoded yet."""
-    if isinstance(request, EncodedRequest):
-        return request
-    return int(request.__api_key__), int(request.__version__), None
 
 
 def format_seconds(seconds: float) -> str:
@@ -91,51 +81,39 @@ class FrameConnection:
         return self._failure is not None
 
     async def call(
-        self, request: Payload | EncodedRequest, response: type[R], timeout_s: float, *, use_codec_thread: bool = False
-    ) -> R:
+        self, request: Request | EncodedRequest, timeout_s: float, *, use_codec_thread: bool = False
+    ) -> Message:
         """Sends a request and waits for its response, at most ``timeout_s`` seconds. If the broker does not support the
-        version of the request, `old_versions` translates the request to a version that the broker supports.
+        version of the request, `old_versions` translates the request to a version that the broker supports. In this
+        case, fields that the older version lacks may be missing in the response.
 
         If ``use_codec_thread`` is True, the codec thread decodes a large response, so that the event loop can do other
         work meanwhile. Decoding in the codec thread takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
-        api_key, version, _ = _parts_of(request)
-        if self.supports(api_key, version):
-            frame = await self._exchange(request, timeout_s)
-        else:
-            frame = await self._exchange_translated(request, timeout_s)
-        flexible = response.__flexible__ and response is not ApiVersionsResponse
-        try:
-            start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
-            if use_codec_thread and len(frame) > LARGE_BYTES:
-                return (await in_codec_thread(entity_reader(response), frame, start))[0]
-            return entity_reader(response)(frame, start)[0]
-        except (SerialError, ValueError, IndexError) as error:
-            self._fail(self._not_kafka())
-            raise self._not_kafka() from error
+        if self.supports(request.api_key, request.version):
+            return await send_in_version(self, request, timeout_s, use_codec_thread=use_codec_thread)
+        return await self._call_translated(request, timeout_s)
+
+    async def call_and_read(self, request: Request, timeout_s: float, read: Callable[[Cursor], T]) -> T:
+        """Like `call`, but ``read`` decodes the response. For responses that are so large that they need their own
+        codec."""
+        if self.supports(request.api_key, request.version):
+            return await send_and_read(self, request, timeout_s, read)
+        answer = await self._call_translated(request, timeout_s)
+        body = encode_response(request.api_key, request.version, answer)
+        return read(Cursor(body, 0, flexible=request_is_flexible(request.api_key, request.version), is_response=True))
+
+    async def _call_translated(self, request: Request | EncodedRequest, timeout_s: float) -> Message:
+        from offsetmgr.kafka.protocol.old_versions import send_translated  # Most brokers need no translation.
+
+        return await send_translated(self, request, timeout_s)
 
     def supports(self, api_key: int, version: int) -> bool:
         """Returns whether the broker supports this version of an API. Returns True while the versions are unknown."""
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
-
-    async def _exchange_translated(self, request: Payload | EncodedRequest, timeout_s: float) -> bytes:
-        """Sends a translated request. Returns a response in the original version, as if the broker supported that
-        version."""
-        from offsetmgr.kafka.protocol.old_versions import send_translated
-        from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
-
-        api_key, version, body = _parts_of(request)
-        if body is None:
-            buffer = io.BytesIO()
-            payload = cast(Payload, request)
-            entity_writer(type(payload))(buffer, payload)
-            body = buffer.getvalue()
-        answer = await send_translated(self, api_key, version, decode_request(api_key, version, body, 0), timeout_s)
-        head = bytes(5 if request_is_flexible(api_key, version) else 4)
-        return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: EncodedRequest, timeout_s: float) -> bytes:
         """Sends an encoded request and returns the response without its correlation id."""
@@ -148,7 +126,7 @@ class FrameConnection:
         """
         return await self._exchange(request, timeout_s)
 
-    async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout_s: float) -> bytes:
+    async def _exchange(self, request: EncodedRequest | bytes, timeout_s: float) -> bytes:
         """Sends a request and returns the response. If ``request`` is a bytes object, it is a SASL token. A SASL token
         and the response to it have no header."""
         async with self._in_flight:
@@ -166,20 +144,11 @@ class FrameConnection:
                 self._fail(error)
                 raise error from None
 
-    def _frame(self, request: Payload | EncodedRequest | bytes, correlation: int) -> bytes:
+    def _frame(self, request: EncodedRequest | bytes, correlation: int) -> bytes:
         if isinstance(request, bytes):
             return _INT32.pack(len(request)) + request
-        if isinstance(request, EncodedRequest):
-            head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
-            body = request.body
-        else:
-            head = _HEADER.pack(request.__api_key__, request.__version__, correlation) + self._client_id
-            if request.__flexible__:
-                head += b"\0"
-            buffer = io.BytesIO()
-            entity_writer(type(request))(buffer, request)
-            body = buffer.getvalue()
-        return _INT32.pack(len(head) + len(body)) + head + body
+        head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
+        return _INT32.pack(len(head) + len(request.body)) + head + request.body
 
     async def _receive(self) -> None:
         try:

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
-
-from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
-from kio.schema.list_groups.v4.response import ListGroupsResponse
-from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTopic
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
@@ -30,6 +27,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 _OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
 """The protocol types of groups that commit offsets. Simple consumers have an empty type. The groups of Connect workers,
@@ -79,21 +77,21 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 
 async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
     connection = await client.node(broker).connection(deadline)
-    answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
-    if answer.error_code:
-        raise kafka_error(int(answer.error_code), f"groups of broker {broker}")
-    return [str(group.group_id) for group in answer.groups if group.protocol_type in _OFFSET_PROTOCOL_TYPES]
+    answer = await connection.call(requests.list_groups(), remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"groups of broker {broker}")
+    return [group["group_id"] for group in answer["groups"] if group["protocol_type"] in _OFFSET_PROTOCOL_TYPES]
 
 
 async def _layout(client: Client, deadline: float) -> _Layout:
     """Returns the leaders of the offsets topic, after a check that each leader has loaded its partitions. Raises
     `OffsetMgrError`."""
     connection = await client.any_connection(deadline)
-    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), MetadataResponse, remaining(deadline))
-    brokers = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}
+    answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), remaining(deadline))
+    brokers = requests.broker_addresses(answer)
     if not brokers:
         raise CoordinatorNotAvailable("list of groups", f"broker {connection.address} knows no brokers yet")
-    leaders = _leaders(answer.topics, brokers)
+    leaders = _leaders(answer["topics"], brokers)
     led: dict[Address, list[int]] = {}
     for partition, (leader, _) in leaders.items():
         led.setdefault(leader, []).append(partition)
@@ -104,25 +102,25 @@ async def _layout(client: Client, deadline: float) -> _Layout:
     return _Layout(tuple(brokers.values()), leaders)
 
 
-def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
+def _leaders(topics: Sequence[Message], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
     """Returns the leader and leader epoch of each partition of the offsets topic. The result is empty if the topic does
     not exist or is not visible to this client."""
     leaders: dict[int, tuple[Address, int]] = {}
     for topic in topics:
-        code = int(topic.error_code)
+        code = topic["error_code"]
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code in _NOT_ALLOWED:
             continue
         if code:
             raise kafka_error(code, OFFSETS_TOPIC)
-        for part in topic.partitions:
-            leader = brokers.get(int(part.leader_id))
+        for part in topic["partitions"]:
+            leader = brokers.get(part["leader_id"])
             if leader is None:
                 raise CoordinatorNotAvailable(
                     "list of groups",
-                    f"{OFFSETS_TOPIC}-{part.partition_index} has no leader, so its groups cannot be listed",
+                    f"{OFFSETS_TOPIC}-{part['partition_index']} has no leader, so its groups cannot be listed",
                     "check that all brokers are up",
                 )
-            leaders[int(part.partition_index)] = (leader, int(part.leader_epoch))
+            leaders[part["partition_index"]] = (leader, part.get("leader_epoch", -1))
     return leaders
 
 
@@ -130,9 +128,9 @@ async def _probe(client: Client, leader: Address, groups: list[str], deadline: f
     """Raises an error unless ``leader`` is the coordinator of all ``groups`` and has loaded their partitions of the
     offsets topic. The error is retriable if the coordinator is moving or loading."""
     connection = await client.node(leader).connection(deadline)
-    answer = await connection.call(requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline))
-    for group in answer.groups:
-        code = int(group.error_code)
+    answer = await connection.call(requests.describe_groups(groups), remaining(deadline))
+    for group in answer["groups"]:
+        code = group["error_code"]
         if code and code not in _NOT_ALLOWED:
             raise kafka_error(code, "list of groups")
 

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from kio.schema.metadata.v8.response import MetadataResponse
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
@@ -158,22 +156,22 @@ async def _leaders_from(
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
     """Returns the leaders of the partitions according to one broker."""
     topics = list(dict.fromkeys(tp.topic for tp in partitions))
-    answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
-    brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
-    codes = {str(topic.name): int(topic.error_code) for topic in answer.topics}
+    answer = await connection.call(requests.metadata(topics), remaining(deadline))
+    brokers = requests.broker_addresses(answer)
+    codes = {topic["name"]: topic["error_code"] for topic in answer["topics"]}
     known = {
-        TopicPartition(str(topic.name), int(part.partition_index)): part
-        for topic in answer.topics
-        for part in topic.partitions
+        TopicPartition(topic["name"], part["partition_index"]): part
+        for topic in answer["topics"]
+        for part in topic["partitions"]
     }
     found: dict[TopicPartition, Address | OffsetMgrError] = {}
     for tp in partitions:
         part = known.get(tp)
-        leader = brokers.get(int(part.leader_id)) if part is not None else None
+        leader = brokers.get(part["leader_id"]) if part is not None else None
         if leader is not None:
             found[tp] = leader
         elif part is not None:
-            found[tp] = kafka_error(int(part.error_code) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+            found[tp] = kafka_error(part["error_code"] or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
         else:
             found[tp] = kafka_error(codes.get(tp.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(tp))
     return found

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from kio.schema.metadata.v8.response import MetadataResponse
-
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
@@ -51,8 +49,8 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
 
 async def _counts_of(connection: BrokerConnection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
     request = requests.metadata(None if topics is None else sorted(topics))
-    answer = await connection.call(request, MetadataResponse, remaining(deadline))
-    counts = {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
+    answer = await connection.call(request, remaining(deadline))
+    counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"] if topic["partitions"]}
     return dict(sorted(counts.items()))
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kio.schema.metadata.v8.response import MetadataResponse
-
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -29,10 +27,9 @@ async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]
     """
     connection = await client.any_connection(deadline)
     _check(connection)
-    answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    return sorted(
-        (int(b.node_id), Address(b.host, int(b.port))) for b in answer.brokers if int(b.node_id) >= FIRST_MANAGER_ID
-    )
+    answer = await connection.call(requests.metadata(), remaining(deadline))
+    found = requests.broker_addresses(answer)
+    return sorted((node_id, address) for node_id, address in found.items() if node_id >= FIRST_MANAGER_ID)
 
 
 async def inspect(client: Client, address: Address, question: dict[str, Any], deadline: float) -> dict[str, Any]:

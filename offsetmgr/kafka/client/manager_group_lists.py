@@ -16,9 +16,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kio.schema.list_groups.v4.response import ListGroupsResponse
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
-
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
@@ -64,15 +61,14 @@ async def _check_ownership(client: Client, manager: Address, probes: Sequence[st
     """Raises an error unless the manager owns the shard groups of these group names."""
     connection = await client.node(manager).connection(deadline)
     request = requests.offset_fetch(dict.fromkeys(probes, ()))
-    answer = await connection.call(request, OffsetFetchResponse, remaining(deadline))
-    for group in answer.groups:
-        if group.error_code:
-            raise kafka_error(int(group.error_code), "list of groups")
+    for group in (await connection.call(request, remaining(deadline)))["groups"]:
+        if group["error_code"]:
+            raise kafka_error(group["error_code"], "list of groups")
 
 
 async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
     connection = await client.node(manager).connection(deadline)
-    answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
-    if answer.error_code:
-        raise kafka_error(int(answer.error_code), f"groups of the manager {manager}")
-    return [str(group.group_id) for group in answer.groups]
+    answer = await connection.call(requests.list_groups(), remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"groups of the manager {manager}")
+    return [group["group_id"] for group in answer["groups"]]

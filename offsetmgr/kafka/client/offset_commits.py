@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from kio.schema.offset_commit.v7.response import OffsetCommitResponse
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     LockLost,
@@ -15,6 +13,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 _REJECTS_MEMBER: Final = NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
 
@@ -32,7 +31,7 @@ class OffsetsTopic(Protocol):
 
 
 def commit_outcomes(
-    group: str, answer: OffsetCommitResponse, *, forwarded: bool = False
+    group: str, answer: Message, *, forwarded: bool = False
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
     """Returns the outcome of each partition of a commit, or the error of the whole commit.
 
@@ -42,10 +41,9 @@ def commit_outcomes(
     commit retriable. This is safe, because the retry commits the same offsets.
     """
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
-    for topic in answer.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(str(topic.name), int(part.partition_index))
-            code = int(part.error_code)
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
             if forwarded and code in _REJECTS_MEMBER:
                 return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
             if code in NOT_A_MEMBER:

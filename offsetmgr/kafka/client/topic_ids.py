@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v12.response import MetadataResponse
-from kio.schema.types import TopicName
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.releases import REPORTS_TOPIC_IDS
 
+_VERSION: Final = 12
 _MAX_TOPICS_PER_REQUEST: Final = 5000
 
 
@@ -36,17 +36,12 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
         else [names[at : at + _MAX_TOPICS_PER_REQUEST] for at in range(0, len(names), _MAX_TOPICS_PER_REQUEST)]
     )
     for batch in batches:
-        request = MetadataRequest(
-            topics=None
-            if batch is None
-            else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in batch),
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = await connection.call(request, MetadataResponse, remaining(deadline))
-        for topic in answer.topics:
-            if topic.name is not None and topic.topic_id is not None and int(topic.error_code) == ErrorCode.NONE:
-                found[str(topic.name)] = format_topic_id(topic.topic_id.bytes)
+        wanted = None if batch is None else [{"topic_id": None, "name": name} for name in batch]
+        request = Request(ApiKey.METADATA, _VERSION, {"topics": wanted, **requests.METADATA_OPTIONS})
+        answer = await connection.call(request, remaining(deadline))
+        for topic in answer["topics"]:
+            if topic["name"] is not None and topic["topic_id"] is not None and topic["error_code"] == ErrorCode.NONE:
+                found[topic["name"]] = format_topic_id(topic["topic_id"].bytes)
     return found
 
 

@@ -58,7 +58,20 @@ class KafkaLogs:
 
 
 class KafkaCluster(KafkaLogs):
-    """Implements `offsetmgr.kafka.cluster.base.Cluster` for brokers from 0.8.2 on."""
+    """Topics, log ranges, offsets by time, groups and settings of a Kafka cluster, for brokers from 0.8.2 on.
+
+    ``bootstrap`` is ``host:port,...``. The constructor performs no I/O; the first call connects. Each call ends after
+    ``ConnectionConfig.timeout_ms``. The class implements `offsetmgr.kafka.cluster.base.Cluster`.
+
+    Example::
+
+        from offsetmgr import KafkaCluster, TopicPartition
+
+        with KafkaCluster("h1:9092") as cluster:
+            print(cluster.topics(["orders"]))  # the number of partitions of each topic
+            print(cluster.log_ranges([TopicPartition("orders", 0)]))
+            print(cluster.offsets_for_time([TopicPartition("orders", 0)], 1_700_000_000_000))
+    """
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         """Raises `UnsupportedOperation` for SASL mechanisms and key stores that only librdkafka supports, and

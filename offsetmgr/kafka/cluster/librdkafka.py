@@ -40,7 +40,7 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.kafka.cluster.group_descriptions import group_description
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.errors import LEADER_UNKNOWN, RETRIABLE, kafka_error
 
 T = TypeVar("T")
 
@@ -66,22 +66,7 @@ _UNREACHABLE: Final = frozenset(
 )
 _TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
 _UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
-_RETRIABLE_CODES: Final = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
+_RETRIABLE_CODES: Final = RETRIABLE | LEADER_UNKNOWN
 _STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
 """Error codes after which offsetmgr creates a new Admin client. The leader of a partition has changed, but librdkafka's
 Admin client keeps the first leader epoch that it has seen."""

@@ -19,9 +19,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from kio.schema.join_group.v5.response import JoinGroupResponse
-from kio.schema.sync_group.v3.response import SyncGroupResponse
-
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.core.retry import Retries
@@ -31,6 +28,7 @@ from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 _JOIN_MARGIN_S: Final = 10.0
 """The timeout of a JoinGroup request is the rebalance timeout plus this time, because the broker delays the first join
@@ -182,7 +180,7 @@ class KafkaGroupMember:
                 self._forget_coordinator(connection.address)
             raise error
 
-    async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
+    async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
         request = member_requests.join_as(
             self._group,
             self._member_id,
@@ -194,34 +192,34 @@ class KafkaGroupMember:
         self._join_in_flight = True
         try:
             sent = self._clock()
-            answer = await connection.call(request, JoinGroupResponse, self._rebalance_timeout_s + _JOIN_MARGIN_S)
+            answer = await connection.call(request, self._rebalance_timeout_s + _JOIN_MARGIN_S)
         finally:
             self._join_in_flight, self._newer_generation_since = False, None
-        code = int(answer.error_code)
+        code = answer["error_code"]
         if code == ErrorCode.MEMBER_ID_REQUIRED:  # a dynamic member joins twice (KIP-394)
-            self._member_id = answer.member_id
+            self._member_id = answer["member_id"]
             return None
         if code:
             raise self._request_error(code, connection.address)
-        self._member_id = answer.member_id
-        self._membership = LockMembership(self._group, answer.member_id, int(answer.generation_id))
+        self._member_id = answer["member_id"]
+        self._membership = LockMembership(self._group, answer["member_id"], answer["generation_id"])
         self._synced = False
         self._listener.on_confirmed(sent, stable=True)
         return answer
 
     async def _sync(
-        self, connection: BrokerConnection, joined: JoinGroupResponse, assign: AssignmentFunction
+        self, connection: BrokerConnection, joined: Message, assign: AssignmentFunction
     ) -> Generation | None:
-        generation = int(joined.generation_id)
+        generation = joined["generation_id"]
         assignments: Mapping[str, bytes] = {}
-        if joined.leader == joined.member_id:
-            assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
-        request = member_requests.sync_group(self._group, generation, joined.member_id, assignments)
+        if joined["leader"] == joined["member_id"]:
+            assignments = assign(generation, [(m["member_id"], m["metadata"]) for m in joined["members"]])
+        request = member_requests.sync_group(self._group, generation, joined["member_id"], assignments)
         sent = self._clock()
         # The coordinator responds only after the leader has sent SyncGroup. If the leader is dead, the coordinator
         # removes the leader from the group after the session timeout.
-        answer = await connection.call(request, SyncGroupResponse, self._session_timeout_s + self._wait_s)
-        code = int(answer.error_code)
+        answer = await connection.call(request, self._session_timeout_s + self._wait_s)
+        code = answer["error_code"]
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
         if code:
@@ -229,7 +227,7 @@ class KafkaGroupMember:
         if self._membership is None or self._membership.generation != generation:
             return None  # a heartbeat has shown that the membership has ended
         self._synced = True
-        return Generation(joined.member_id, generation, answer.assignment, sent)
+        return Generation(joined["member_id"], generation, answer["assignment"], sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
         """Returns the error for ``code``. If the code means that the membership has ended, ends the membership. If the

@@ -12,17 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
-
-from kio.schema.heartbeat.v3.response import HeartbeatResponse
-from kio.schema.join_group.v3.response import JoinGroupResponse
-from kio.schema.join_group.v5.response import JoinGroupResponse as StaticJoinGroupResponse
-from kio.schema.leave_group.v3.response import LeaveGroupResponse
-from kio.schema.offset_commit.v7.response import OffsetCommitResponse
-from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
-from kio.schema.sync_group.v3.response import SyncGroupResponse
-from kio.static.protocol import Payload
+from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
@@ -47,8 +37,6 @@ from offsetmgr.kafka.protocol.consumer_protocol import encode_assignment
 from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-
-R = TypeVar("R", bound=Payload)
 
 SESSION_MS: Final = LOCK_SESSION_S * 1000
 """The session timeout in milliseconds. If a process is killed, its groups remain locked for this time. Brokers allow 6
@@ -107,35 +95,30 @@ async def join_alone(
     # The broker delays the first join of an empty group by group.initial.rebalance.delay.ms. During this delay the
     # connection does not count towards the limit of the pool.
     timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
-    answer: JoinGroupResponse | StaticJoinGroupResponse
     try:
-        if instance_id is None:
-            answer = await connection.call(request, JoinGroupResponse, remaining(deadline))
-        else:
-            answer = await connection.call(request, StaticJoinGroupResponse, remaining(deadline))
+        answer = await connection.call(request, remaining(deadline))
     finally:
         timer.cancel()
-    if answer.error_code:
-        raise kafka_error(int(answer.error_code), f"lock of group {group}")
-    membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"lock of group {group}")
+    membership = LockMembership(group, answer["member_id"], answer["generation_id"], instance_id)
     try:
-        is_leader = answer.leader == answer.member_id
+        is_leader = answer["leader"] == answer["member_id"]
         # If a static member replaces its dead predecessor, the response contains no member list. In this case the code
         # below requests the members with `other_members_error`.
-        if (not is_leader and instance_id is None) or len(answer.members) > 1:
+        if (not is_leader and instance_id is None) or len(answer["members"]) > 1:
             raise await other_members_error(client, membership, deadline)
         assignments = {membership.member_id: encode_assignment()} if is_leader else {}
         sync = await connection.call(
             member_requests.sync_group(group, membership.generation, membership.member_id, assignments, instance_id),
-            SyncGroupResponse,
             remaining(deadline),
         )
-        if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
+        if sync["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS:
             # Another client has just sent a JoinGroup, which waits in the coordinator until this member leaves the
             # group.
             raise await other_members_error(client, membership, deadline)
-        if sync.error_code:
-            raise kafka_error(int(sync.error_code), f"lock of group {group}")
+        if sync["error_code"]:
+            raise kafka_error(sync["error_code"], f"lock of group {group}")
         if not is_leader:
             other_members = await other_members_error(client, membership, deadline)
             if other_members.members:
@@ -169,8 +152,8 @@ async def leave(
             if connection is None:
                 node = client.node(at or await client.coordinator(membership.group, until))
                 connection = await node.connection(until)
-            answer = await connection.call(request, LeaveGroupResponse, remaining(until))
-            if int(answer.error_code) not in RETRIABLE:
+            answer = await connection.call(request, remaining(until))
+            if answer["error_code"] not in RETRIABLE:
                 return
         except OffsetMgrError as error:
             if not error.retriable:
@@ -184,8 +167,8 @@ async def fetch(
     connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
     """Returns the committed offsets of the group from its coordinator."""
-    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, remaining(deadline))
-    found = requests.parse_offset_fetch(answer.groups[0])
+    request = requests.offset_fetch({group: partitions})
+    (found,) = (await connection.call_and_read(request, remaining(deadline), requests.read_offset_fetch)).values()
     if isinstance(found, OffsetMgrError):
         raise found
     return found
@@ -207,7 +190,6 @@ async def commit(
             member_id=membership.member_id,
             instance_id=membership.instance_id,
         ),
-        OffsetCommitResponse,
         remaining(deadline),
     )
     outcomes = commit_outcomes(membership.group, answer)
@@ -237,16 +219,14 @@ async def delete(
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):
         return await _expire(connection, membership, partitions, deadline, expected)
-    answer = await connection.call(
-        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, remaining(deadline)
-    )
-    if answer.error_code:
-        raise kafka_error(int(answer.error_code), f"delete in group {group}")
+    answer = await connection.call(member_requests.offset_delete(group, partitions), remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"delete in group {group}")
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
-    for topic in answer.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(str(topic.name), int(part.partition_index))
-            outcomes[tp] = kafka_error(int(part.error_code), f"group {group}, {tp}") if part.error_code else None
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
+            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes
 
 
@@ -300,7 +280,8 @@ async def heartbeat(connection: BrokerConnection, membership: LockMembership, ti
     request = member_requests.heartbeat(
         membership.group, membership.generation, membership.member_id, membership.instance_id
     )
-    return int((await connection.call(request, HeartbeatResponse, timeout_s)).error_code)
+    code: int = (await connection.call(request, timeout_s))["error_code"]
+    return code
 
 
 async def check(connection: BrokerConnection, membership: LockMembership, deadline: float) -> bool:

@@ -6,25 +6,12 @@ This module is separate from `requests`, because most commands only read offsets
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kio.schema.heartbeat.v3.request import HeartbeatRequest
-from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
-from kio.schema.join_group.v5.request import JoinGroupRequest as StaticJoinGroupRequest
-from kio.schema.join_group.v5.request import JoinGroupRequestProtocol as StaticJoinGroupRequestProtocol
-from kio.schema.leave_group.v3.request import LeaveGroupRequest, MemberIdentity
-from kio.schema.offset_delete.v0.request import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestAssignment
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i32Timedelta
-
 from offsetmgr.core.model import LOCK_PROTOCOL, TopicPartition
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from offsetmgr.kafka.protocol.requests import by_topic
 
@@ -37,55 +24,27 @@ the lock is released."""
 _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
 
-def milliseconds(value: int) -> i32Timedelta:
-    """Converts a duration in milliseconds into kio's type."""
-    return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
+def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> Request:
+    topics = [
+        {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
+        for topic, numbers in by_topic(partitions).items()
+    ]
+    return Request(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
 
 
-def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
-    return OffsetDeleteRequest(
-        group_id=GroupId(group),
-        topics=tuple(
-            OffsetDeleteRequestTopic(
-                name=TopicName(topic),
-                partitions=tuple(OffsetDeleteRequestPartition(partition_index=i32(n)) for n in numbers),
-            )
-            for topic, numbers in by_topic(partitions).items()
-        ),
-    )
-
-
-def join_lock(
-    group: str, instance_id: str | None, session_timeout_ms: int
-) -> JoinGroupRequest | StaticJoinGroupRequest:
+def join_lock(group: str, instance_id: str | None, session_timeout_ms: int) -> Request:
     """Returns the JoinGroup request of a group lock, with an empty subscription.
 
     If ``instance_id`` is None, the member is dynamic and uses version 3, because later versions need a second round
     trip for dynamic members (KIP-394). Static membership needs version 5 (KIP-345).
     """
-    if instance_id is not None:
-        return join_as(group, "", PROTOCOL_TYPE, _LOCK_PROTOCOLS, session_timeout_ms, session_timeout_ms, instance_id)
-    timeout = milliseconds(session_timeout_ms)
-    return JoinGroupRequest(
-        group_id=GroupId(group),
-        session_timeout=timeout,
-        rebalance_timeout=timeout,
-        member_id="",
-        protocol_type=PROTOCOL_TYPE,
-        protocols=tuple(JoinGroupRequestProtocol(name=n, metadata=data) for n, data in _LOCK_PROTOCOLS.items()),
-    )
+    request = join_as(group, "", PROTOCOL_TYPE, _LOCK_PROTOCOLS, session_timeout_ms, session_timeout_ms, instance_id)
+    return request if instance_id is not None else request._replace(version=3)
 
 
-def heartbeat(group: str, generation: int, member_id: str, instance_id: str | None) -> HeartbeatRequest:
-    return HeartbeatRequest(
-        group_id=GroupId(group), generation_id=i32(generation), member_id=member_id, group_instance_id=instance_id
-    )
-
-
-def leave_group(group: str, member_id: str, instance_id: str | None) -> LeaveGroupRequest:
-    return LeaveGroupRequest(
-        group_id=GroupId(group), members=(MemberIdentity(member_id=member_id, group_instance_id=instance_id),)
-    )
+def leave_group(group: str, member_id: str, instance_id: str | None) -> Request:
+    member = {"member_id": member_id, "group_instance_id": instance_id}
+    return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": [member]})
 
 
 def join_as(
@@ -96,31 +55,41 @@ def join_as(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
     instance_id: str | None = None,
-) -> StaticJoinGroupRequest:
+) -> Request:
     """Returns a JoinGroup request. ``member_id`` is empty in the first request of a member. ``protocols`` maps the name
     of each assignment protocol to the metadata of the member."""
-    return StaticJoinGroupRequest(
-        group_id=GroupId(group),
-        session_timeout=milliseconds(session_timeout_ms),
-        rebalance_timeout=milliseconds(rebalance_timeout_ms),
-        member_id=member_id,
-        group_instance_id=instance_id,
-        protocol_type=protocol_type,
-        protocols=tuple(StaticJoinGroupRequestProtocol(name=n, metadata=data) for n, data in protocols.items()),
-    )
+    message = {
+        "group_id": group,
+        "session_timeout": session_timeout_ms,
+        "rebalance_timeout": rebalance_timeout_ms,
+        "member_id": member_id,
+        "group_instance_id": instance_id,
+        "protocol_type": protocol_type,
+        "protocols": [{"name": name, "metadata": data} for name, data in protocols.items()],
+    }
+    return Request(ApiKey.JOIN_GROUP, 5, message)
 
 
 def sync_group(
     group: str, generation: int, member_id: str, assignments: Mapping[str, bytes], instance_id: str | None = None
-) -> SyncGroupRequest:
+) -> Request:
     """Returns the SyncGroup request of a member. The leader sends the assignments of all members; a follower sends
     none."""
-    return SyncGroupRequest(
-        group_id=GroupId(group),
-        generation_id=i32(generation),
-        member_id=member_id,
-        group_instance_id=instance_id,
-        assignments=tuple(
-            SyncGroupRequestAssignment(member_id=member, assignment=data) for member, data in assignments.items()
-        ),
-    )
+    message = {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": instance_id,
+        "assignments": [{"member_id": member, "assignment": data} for member, data in assignments.items()],
+    }
+    return Request(ApiKey.SYNC_GROUP, 3, message)
+
+
+def heartbeat(group: str, generation: int, member_id: str, instance_id: str | None) -> Request:
+    message = {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": instance_id,
+    }
+    return Request(ApiKey.HEARTBEAT, 3, message)

@@ -1,10 +1,13 @@
-"""`Channel`, the interface of a broker connection that the codecs use, and the types `Address` and `EncodedRequest`."""
+"""`Channel`, the interface of a broker connection that the codecs use, and the types `Address`, `Request` and
+`EncodedRequest`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from offsetmgr.core.errors import Unreachable
+from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Versions
 
 
@@ -28,9 +31,20 @@ class Address(NamedTuple):
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
+class Request(NamedTuple):
+    """A request as a plain dict (see `offsetmgr.kafka.protocol.schema_codec`)."""
+
+    api_key: int
+    version: int
+    message: Mapping[str, Any]
+    read: Callable[[Cursor], dict[str, Any]] | None = None
+    """A decoder of the response that is faster than the schema codec and may omit fields; by default the schema
+    codec."""
+
+
 class EncodedRequest(NamedTuple):
-    """A request whose body is already encoded. Callers use this class for frequent requests that kio encodes too
-    slowly."""
+    """A request whose body is already encoded. In flexible versions the body begins with the tagged fields of the
+    header. Callers encode only OffsetCommit themselves, because bulk edits consist of this request."""
 
     api_key: int
     version: int

@@ -18,9 +18,10 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
-from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
+from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, request_string
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 """A supported feature (KIP-584) in the ApiVersions response. Level 1 means that OffsetCommit versions 8 and 9 accept
@@ -56,7 +57,7 @@ DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
 """Features with which a listener announces that its store cannot save metadata or leader epochs."""
 
 _PARTITION: Final = struct.Struct(">iqi")
-_TAG: Final = b"\1" + varint(EXPECTED_TAG) + varint(EXPECTED.size)
+_TAG: Final = b"\1" + encode_varint(EXPECTED_TAG) + encode_varint(EXPECTED.size)
 """The bytes in front of the tag's value: the number of tagged fields (one), the tag, and the size of the value."""
 
 
@@ -70,16 +71,18 @@ def conditional_commit(
     topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
     for (topic, partition), after in offsets.items():
         topics.setdefault(topic, []).append((partition, after))
-    body = bytearray(NO_TAGS + string(group, flexible=True) + INT32.pack(-1) + string("", flexible=True) + b"\0")
+    body = bytearray(
+        NO_TAGS + request_string(group, flexible=True) + INT32.pack(-1) + request_string("", flexible=True) + b"\0"
+    )
     body += count(len(topics), flexible=True)
     for topic, parts in topics.items():
-        body += string(topic, flexible=True)
+        body += request_string(topic, flexible=True)
         body += count(len(parts), flexible=True)
         for partition, after in parts:
             new = OffsetAndMetadata(NO_OFFSET) if after is None else after
             epoch = -1 if new.leader_epoch is None else new.leader_epoch
             body += _PARTITION.pack(partition, new.offset, epoch)
-            body += string(new.metadata, flexible=True)
+            body += request_string(new.metadata, flexible=True)
             body += _TAG
             body += EXPECTED.pack(expected[TopicPartition(topic, partition)])
         body += NO_TAGS

@@ -11,32 +11,29 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from offsetmgr.core.errors import MalformedData
+from offsetmgr.core.errors import InvalidRequest, MalformedData
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, Cursor, count, request_string
 
 PROTOCOL_TYPE: Final = "consumer"
 
-_NO_USER_DATA: Final = struct.pack(">i", -1)
+_VERSION: Final = INT16.pack(0)
+_NO_USER_DATA: Final = INT32.pack(-1)
 
 
 def encode_subscription(topics: Iterable[str] = ()) -> bytes:
     """Encodes a version 0 subscription to ``topics`` without user data."""
-    names = [name.encode() for name in topics]
-    listed = b"".join(struct.pack(">h", len(name)) + name for name in names)
-    return struct.pack(">hi", 0, len(names)) + listed + _NO_USER_DATA
+    names = [request_string(name, flexible=False) for name in topics]
+    return b"".join([_VERSION, count(len(names), flexible=False), *names, _NO_USER_DATA])
 
 
 def decode_subscription(data: bytes) -> tuple[str, ...]:
     """Decodes the subscribed topics from a subscription of any version. Raises `MalformedData`."""
+    cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
     try:
-        (count,) = struct.unpack_from(">i", data, 2)
-        at, topics = 6, []
-        for _ in range(count):
-            name, at = _string(data, at)
-            topics.append(name)
-        return tuple(topics)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedData("consumer group subscription", str(error)) from None
+        return tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
+    except InvalidRequest as error:
+        raise MalformedData("consumer group subscription", error.why) from None
 
 
 def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
@@ -44,10 +41,9 @@ def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
-    parts = [struct.pack(">hi", 0, len(by_topic))]
+    parts = [_VERSION, count(len(by_topic), flexible=False)]
     for topic, numbers in by_topic.items():
-        name = topic.encode()
-        parts.append(struct.pack(">h", len(name)) + name)
+        parts.append(request_string(topic, flexible=False))
         parts.append(struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
     return b"".join(parts) + _NO_USER_DATA
 
@@ -61,23 +57,12 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """
     if not data:
         return ()
+    cursor = Cursor(data, len(_VERSION), flexible=False, is_response=True)
+    found: list[TopicPartition] = []
     try:
-        (count,) = struct.unpack_from(">i", data, 2)
-        at, found = 6, []
-        for _ in range(count):
-            topic, at = _string(data, at)
-            (length,) = struct.unpack_from(">i", data, at)
-            numbers = struct.unpack_from(f">{max(length, 0)}i", data, at + 4)
-            at += 4 + 4 * length
-            found += [TopicPartition(topic, number) for number in numbers]
-        return tuple(sorted(found))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedData("consumer group assignment", str(error)) from None
-
-
-def _string(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from(">h", data, at)
-    end = at + 2 + length
-    if length < 0 or end > len(data):
-        raise struct.error("a name runs past the end")
-    return data[at + 2 : end].decode(), end
+        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
+            topic = cursor.string()
+            found += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+    except InvalidRequest as error:
+        raise MalformedData("consumer group assignment", error.why) from None
+    return tuple(sorted(found))

@@ -43,30 +43,36 @@ class PartitionUnavailable(ServerError):
     retriable = True
 
 
-_CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
-    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicOrPartition,
-    ErrorCode.REQUEST_TIMED_OUT: TimedOut,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: OffsetMetadataTooLarge,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: CoordinatorLoadInProgress,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: CoordinatorNotAvailable,
-    ErrorCode.NOT_COORDINATOR: NotCoordinator,
-    ErrorCode.ILLEGAL_GENERATION: LockLost,
+_CLASSES: Final[dict[int | None, type[OffsetMgrError]]] = {
+    **{
+        kind.code: kind
+        for kind in (
+            CoordinatorLoadInProgress,
+            CoordinatorNotAvailable,
+            GroupActive,
+            GroupNotFound,
+            LockLost,
+            NotAuthorized,
+            NotCoordinator,
+            OffsetMetadataTooLarge,
+            OffsetOutOfRange,
+            AuthenticationFailed,
+            Superseded,
+            TimedOut,
+            TopicNotAuthorized,
+            UnknownTopicOrPartition,
+            UnstableOffset,
+        )
+    },
     ErrorCode.UNKNOWN_MEMBER_ID: LockLost,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: TopicNotAuthorized,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: UnsupportedOperation,
     ErrorCode.ILLEGAL_SASL_STATE: AuthenticationFailed,
     ErrorCode.UNSUPPORTED_VERSION: UnsupportedOperation,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
-    ErrorCode.SASL_AUTHENTICATION_FAILED: AuthenticationFailed,
-    ErrorCode.NON_EMPTY_GROUP: GroupActive,
-    ErrorCode.GROUP_ID_NOT_FOUND: GroupNotFound,
-    ErrorCode.FENCED_INSTANCE_ID: Superseded,
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: GroupActive,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT: UnstableOffset,
 }
+"""The exception for each code: the code of the exception's class, and further codes with the same meaning."""
 
 _REASONS: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "unexpected error in the broker; see its log",

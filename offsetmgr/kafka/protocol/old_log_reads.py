@@ -7,8 +7,8 @@ from typing import Any
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol import releases
-from offsetmgr.kafka.protocol.older_broker import OlderBroker, legacy_string
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor
+from offsetmgr.kafka.protocol.older_broker import OlderBroker
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 
@@ -24,7 +24,7 @@ async def list_offsets(broker: OlderBroker, api_key: int, requested: int, messag
             raise releases.FINDS_BY_TIME.unsupported_error(where, broker.connection.versions)
     body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(len(message["topics"])))
     for topic in message["topics"]:
-        body += legacy_string(topic["name"]) + INT32.pack(len(topic["partitions"]))
+        body += request_string(topic["name"], flexible=False) + INT32.pack(len(topic["partitions"]))
         for part in topic["partitions"]:
             body += INT32.pack(part["partition_index"]) + INT64.pack(part["timestamp"]) + INT32.pack(1)
     return await broker.exchange_encoded(api_key, 0, bytes(body), _read_list_offsets_v0)
@@ -54,7 +54,7 @@ async def fetch(broker: OlderBroker, api_key: int, requested: int, message: Mapp
             body += INT32.pack(message["max_bytes"])
         body += INT32.pack(len(message["topics"]))
         for topic in message["topics"]:
-            body += legacy_string(topic["topic"]) + INT32.pack(len(topic["partitions"]))
+            body += request_string(topic["topic"], flexible=False) + INT32.pack(len(topic["partitions"]))
             for part in topic["partitions"]:
                 body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
                 body += INT32.pack(part["partition_max_bytes"])

@@ -10,8 +10,8 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Channel
 from offsetmgr.kafka.protocol.old_metadata import metadata
-from offsetmgr.kafka.protocol.older_broker import OlderBroker, legacy_string
-from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor
+from offsetmgr.kafka.protocol.older_broker import OlderBroker
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _CHECKS_PARTITIONS_VERSION: Final = 4
@@ -73,14 +73,14 @@ async def _partition_counts(broker: OlderBroker, commit: Mapping[str, Any]) -> M
 def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
     """Encodes the body of OffsetCommit version 1. The retention of the offsets starts at ``timestamp`` (milliseconds
     since 1970), or at the broker's present time if ``timestamp`` is -1."""
-    body = bytearray(legacy_string(message["group_id"]))
-    body += INT32.pack(message["generation_id_or_member_epoch"]) + legacy_string(message["member_id"])
+    body = bytearray(request_string(message["group_id"], flexible=False))
+    body += INT32.pack(message["generation_id_or_member_epoch"]) + request_string(message["member_id"], flexible=False)
     body += INT32.pack(len(message["topics"]))
     for topic in message["topics"]:
-        body += legacy_string(topic["name"]) + INT32.pack(len(topic["partitions"]))
+        body += request_string(topic["name"], flexible=False) + INT32.pack(len(topic["partitions"]))
         for part in topic["partitions"]:
             body += INT32.pack(part["partition_index"]) + INT64.pack(part["committed_offset"]) + INT64.pack(timestamp)
-            body += legacy_string(part["committed_metadata"] or "")
+            body += request_string(part["committed_metadata"] or "", flexible=False)
     return bytes(body)
 
 

@@ -12,22 +12,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Channel
+from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
 from offsetmgr.kafka.protocol.old_group_requests import find_coordinators, join_group, leave_group, list_groups
 from offsetmgr.kafka.protocol.old_log_reads import fetch, list_offsets
 from offsetmgr.kafka.protocol.old_metadata import metadata
 from offsetmgr.kafka.protocol.old_offset_commit import offset_commit
 from offsetmgr.kafka.protocol.old_offset_fetch import offset_fetch
 from offsetmgr.kafka.protocol.older_broker import OlderBroker, nearest_version
+from offsetmgr.kafka.protocol.request_codec import decoded
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 
-async def send_translated(
-    connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout_s: float
-) -> Message:
-    """Sends a request to a broker that does not support this version of the API. Returns a response in ``version``."""
-    translate = _TRANSLATIONS.get(api_key, nearest_version)
-    return await translate(OlderBroker(connection, timeout_s), api_key, version, message)
+async def send_translated(connection: Channel, request: Request | EncodedRequest, timeout_s: float) -> Message:
+    """Sends a request to a broker that does not support this version of the API. Returns a response in the version of
+    the request; fields that the broker's version lacks may be missing."""
+    request = decoded(request)
+    translate = _TRANSLATIONS.get(request.api_key, nearest_version)
+    return await translate(OlderBroker(connection, timeout_s), request.api_key, request.version, request.message)
 
 
 _TRANSLATIONS: Final[Mapping[int, Callable[[OlderBroker, int, int, Mapping[str, Any]], Awaitable[Message]]]] = {

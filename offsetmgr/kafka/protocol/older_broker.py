@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.errors import InvalidRequest, ServerError, UnsupportedOperation
+from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest
-from offsetmgr.kafka.protocol.primitives import Cursor, string
+from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
+from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Capability, release
-from offsetmgr.kafka.protocol.request_codec import send_in_version
+from offsetmgr.kafka.protocol.request_codec import send_and_read, send_in_version
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
@@ -47,25 +47,15 @@ class OlderBroker(NamedTuple):
         return min(requested, high)
 
     async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
-        return await send_in_version(self.connection, api_key, version, message, self.timeout_s)
+        return await send_in_version(self.connection, Request(api_key, version, message), self.timeout_s)
 
     async def exchange_encoded(
         self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]
     ) -> Message:
         """Sends an encoded body, and decodes the response with ``read``."""
-        frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout_s)
-        try:
-            return read(Cursor(frame, 4, flexible=False, is_response=True))
-        except InvalidRequest as error:
-            why = f"its response is not valid: {error.why}"
-            raise ServerError(f"broker {self.connection.address}", why) from error
+        return await send_and_read(self.connection, EncodedRequest(api_key, version, body), self.timeout_s, read)
 
 
 async def nearest_version(broker: OlderBroker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Sends the request in the highest supported version. The codec omits fields that this version lacks."""
     return await broker.send(api_key, broker.version(api_key, requested), message)
-
-
-def legacy_string(text: str) -> bytes:
-    """Encodes a string in the classic encoding, which all versions before the flexible versions use."""
-    return string(text, flexible=False)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.core.varint import decode_varint, encode_varint
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
@@ -23,6 +24,9 @@ INT64: Final = struct.Struct(">q")
 FLOAT64: Final = struct.Struct(">d")
 
 NO_TAGS: Final = b"\0"
+
+_VARINT_BYTES: Final = 5
+"""The maximum size of a variable-length number, which has 32 bits."""
 
 _MAX_ITEMS: Final = 200_000
 """The maximum number of array items in one message. A small item takes hundreds of times more memory as a Python object
@@ -128,7 +132,10 @@ class Cursor:
 
     def nullable_count(self, min_item_bytes: int) -> int:
         """Reads the length of an array whose items have at least ``min_item_bytes``. Returns -1 for null."""
-        count = self.varint() - 1 if self.flexible else self.int32()
+        if self.flexible:
+            count = self.varint() - 1
+        else:
+            (count,) = INT32.unpack_from(self.data, self.take(4))
         if count < -1 or count * min_item_bytes > len(self.data) - self.at:
             raise InvalidRequest("message", f"an array of {count} items does not fit in it")
         self.items_left -= count
@@ -138,7 +145,11 @@ class Cursor:
 
     def varint(self) -> int:
         """Reads an unsigned varint of at most 5 bytes."""
-        value, self.at = read_varint(self.data, self.at)
+        at = self.at
+        if at < len(self.data) and (byte := self.data[at]) < 0x80:  # most varints are lengths below 128
+            self.at = at + 1
+            return byte
+        value, self.at = read_varint(self.data, at)
         return value
 
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
@@ -147,9 +158,8 @@ class Cursor:
         For each field, the method moves the cursor to the start of the field's value and calls ``known`` with the tag
         and the size of the field. ``known`` may read the value.
         """
-        if not self.flexible:
+        if not self.flexible or (number := self.varint()) == 0:
             return
-        number = self.varint()
         if number > DECODING.tags:
             raise InvalidRequest("message", f"{number} tagged fields in a structure, allowed are {DECODING.tags}")
         for _ in range(number):
@@ -193,36 +203,27 @@ class Cursor:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes an unsigned varint of at most 5 bytes. Returns it and the position after it. Raises `InvalidRequest`."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 28:
-            raise InvalidRequest("message", "a variable-length number does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def varint(value: int) -> bytes:
-    """Encodes an unsigned varint."""
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    try:
+        return decode_varint(data, at, _VARINT_BYTES)
+    except (IndexError, ValueError):
+        raise InvalidRequest("message", "a variable-length number does not end") from None
 
 
 def string(text: str, *, flexible: bool) -> bytes:
-    """Encodes a string that is not null. Characters that UTF-8 cannot encode are replaced by question marks."""
-    data = text.encode("utf-8", "replace")
-    return (varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
+    """Encodes a string of a response. Characters that UTF-8 cannot encode are replaced by question marks."""
+    return _with_length(text.encode("utf-8", "replace"), flexible)
+
+
+def request_string(text: str, *, flexible: bool) -> bytes:
+    """Encodes a string of a request. Raises UnicodeEncodeError for characters that UTF-8 cannot encode. If they were
+    replaced, the request would name a different group or topic."""
+    return _with_length(text.encode(), flexible)
+
+
+def _with_length(data: bytes, flexible: bool) -> bytes:
+    return (encode_varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
 
 
 def count(number: int, *, flexible: bool) -> bytes:
     """Encodes the length of an array."""
-    return varint(number + 1) if flexible else INT32.pack(number)
+    return encode_varint(number + 1) if flexible else INT32.pack(number)

@@ -11,19 +11,6 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
-from kio.schema.consumer_group_describe.v0.response import DescribedGroup as NewDescribedGroup
-from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
-from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
-from kio.schema.describe_groups.v4.response import DescribedGroup
-from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
-from kio.schema.list_groups.v4.request import ListGroupsRequest
-from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.offset_fetch.v8.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i8, i32
-
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import (
     Committed,
@@ -34,9 +21,12 @@ from offsetmgr.core.model import (
     is_deleted,
 )
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import EncodedRequest
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.metadata_reader import metadata_reader
+from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, request_string
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """The topic in which brokers store committed offsets."""
@@ -55,9 +45,21 @@ MANAGER_API_VERSIONS: Final[Mapping[int, tuple[str, int]]] = {
 }
 """The name and version of each API that an offset manager must support, by API key."""
 
-_PARTITION: Final = struct.Struct(">iqih")
-_STRING: Final = struct.Struct(">h")
-_INT32: Final = struct.Struct(">i")
+METADATA_OPTIONS: Final = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
+"""The options of a Metadata request that creates no topics."""
+
+_COMMITTED: Final = struct.Struct(">iqih")
+"""A partition in OffsetCommit v7 up to the length of the metadata: number, offset, leader epoch, length."""
+_FETCHED: Final = struct.Struct(">iqi")
+"""The start of a partition in OffsetFetch v8: number, offset, leader epoch. Metadata, error code and tags follow."""
+_FETCHED_EMPTY: Final = struct.Struct(">iqi4s")
+"""A partition in OffsetFetch v8 whose last 4 bytes are `_PLAIN_ENDS`."""
+_PLAIN_ENDS: Final = frozenset({b"\0\0\0" + NO_TAGS, b"\1\0\0" + NO_TAGS})
+"""The end of a partition without metadata and without an error: null or an empty string, the error code 0, no tags."""
 
 
 class FetchedGroup(NamedTuple):
@@ -76,77 +78,92 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
-    return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups))
+def find_coordinator(groups: Sequence[str]) -> Request:
+    return Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": groups})
 
 
-def metadata(topics: Sequence[str] | None = ()) -> MetadataRequest:
-    """Requests the brokers and the given topics; all topics if None."""
-    return MetadataRequest(
-        topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
+def metadata(topics: Sequence[str] | None = ()) -> Request:
+    """Requests the brokers and the given topics; all topics if None. The response contains no replicas."""
+    names = None if topics is None else [{"name": name} for name in topics]
+    return Request(ApiKey.METADATA, 8, {"topics": names, **METADATA_OPTIONS}, metadata_reader(8))
 
 
-def list_groups() -> ListGroupsRequest:
-    return ListGroupsRequest(states_filter=())
+def broker_addresses(answer: Message) -> dict[int, Address]:
+    """Returns the address of each broker in a Metadata response, by the broker's id."""
+    return {broker["node_id"]: Address(broker["host"], broker["port"]) for broker in answer["brokers"]}
 
 
-def delete_groups(groups: Sequence[str]) -> DeleteGroupsRequest:
-    return DeleteGroupsRequest(groups_names=tuple(map(GroupId, groups)))
+def list_groups() -> Request:
+    return Request(ApiKey.LIST_GROUPS, 4, {"states_filter": ()})
 
 
-def describe_groups(groups: Sequence[str]) -> DescribeGroupsRequest:
-    return DescribeGroupsRequest(groups=tuple(map(GroupId, groups)), include_authorized_operations=False)
+def delete_groups(groups: Sequence[str]) -> Request:
+    return Request(ApiKey.DELETE_GROUPS, 1, {"groups_names": groups})
 
 
-def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeRequest:
-    return ConsumerGroupDescribeRequest(group_ids=tuple(map(GroupId, groups)), include_authorized_operations=False)
+def describe_groups(groups: Sequence[str]) -> Request:
+    return Request(ApiKey.DESCRIBE_GROUPS, 4, {"groups": groups, "include_authorized_operations": False})
 
 
-def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
+def consumer_group_describe(groups: Sequence[str]) -> Request:
+    return Request(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": groups, "include_authorized_operations": False})
+
+
+def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> Request:
     """Requests the offsets of many groups; None requests all partitions of a group.
 
     The request sets ``require_stable`` (KIP-447): if an open transaction has a pending commit for a partition, the
     broker returns an error for the partition instead of the previously committed offset.
     """
-    return OffsetFetchRequest(
-        groups=tuple(
-            OffsetFetchRequestGroup(
-                group_id=GroupId(group),
-                topics=None
-                if partitions is None
-                else tuple(
-                    OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(map(i32, numbers)))
-                    for topic, numbers in by_topic(partitions).items()
-                ),
-            )
-            for group, partitions in partitions_by_group.items()
-        ),
-        require_stable=True,
-    )
+    groups = [
+        {
+            "group_id": group,
+            "topics": None
+            if partitions is None
+            else [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_topic(partitions).items()],
+        }
+        for group, partitions in partitions_by_group.items()
+    ]
+    return Request(ApiKey.OFFSET_FETCH, 8, {"groups": groups, "require_stable": True})
 
 
-def parse_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
-    """Converts one group of an OffsetFetch response."""
-    if answer.error_code:
-        return kafka_error(int(answer.error_code), f"group {answer.group_id}")
-    offsets: dict[TopicPartition, Committed] = {}
-    errors: dict[TopicPartition, OffsetMgrError] = {}
-    new = tuple.__new__  # skips the argument handling of named tuples
-    for topic in answer.topics:
-        name = str(topic.name)
-        for part in topic.partitions:
-            tp = new(TopicPartition, (name, part.partition_index))
-            if part.error_code:
-                errors[tp] = kafka_error(int(part.error_code), f"group {answer.group_id}, {tp}")
-            elif part.committed_offset >= 0 and not is_deleted(part.committed_offset, part.metadata):
-                epoch = part.committed_leader_epoch
-                known = epoch if epoch >= 0 else None
-                offsets[tp] = new(Committed, (part.committed_offset, part.metadata or "", known, None, None))
-    return FetchedGroup(offsets, errors)
+def read_offset_fetch(cursor: Cursor) -> dict[str, FetchedGroup | OffsetMgrError]:
+    """Decodes an OffsetFetch v8 response: for each group its offsets, or its error.
+
+    The codec is hand-written, because bulk reads consist of these responses: the schema codec takes three times as
+    long. Raises `InvalidRequest` for invalid bytes.
+    """
+    cursor.int32()  # throttle time
+    found: dict[str, FetchedGroup | OffsetMgrError] = {}
+    for _ in range(cursor.count(4)):
+        group = cursor.string()
+        fetched = FetchedGroup({}, {})
+        for _ in range(cursor.count(3)):
+            _read_partitions(cursor, group, cursor.string(), fetched)
+            cursor.tags()
+        code = cursor.number(INT16)
+        cursor.tags()
+        found[group] = kafka_error(code, f"group {group}") if code else fetched
+    cursor.tags()
+    return found
+
+
+def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup) -> None:
+    data, new = cursor.data, tuple.__new__  # skips the argument handling of named tuples
+    for _ in range(cursor.count(_FETCHED_EMPTY.size)):
+        at = cursor.take(_FETCHED_EMPTY.size)
+        partition, offset, epoch, end = _FETCHED_EMPTY.unpack_from(data, at)
+        metadata, code = "", 0
+        if end not in _PLAIN_ENDS:
+            cursor.at = at + _FETCHED.size
+            metadata, code = cursor.nullable_string() or "", cursor.number(INT16)
+            cursor.tags()
+        tp = new(TopicPartition, (topic, partition))
+        if code:
+            found.errors[tp] = kafka_error(code, f"group {group}, {tp}")
+        elif offset >= 0 and not is_deleted(offset, metadata):
+            known = epoch if epoch >= 0 else None
+            found.offsets[tp] = new(Committed, (offset, metadata, known, None, None))
 
 
 def offset_commit(
@@ -157,48 +174,47 @@ def offset_commit(
     member_id: str = "",
     instance_id: str | None = None,
 ) -> EncodedRequest:
-    """Encodes OffsetCommit v7 by hand, because kio's writer takes 20 times as long and bulk edits consist of these
-    requests."""
-    body = bytearray(_string(group))
-    body += _INT32.pack(generation)
-    body += _string(member_id)
-    body += _STRING.pack(-1) if instance_id is None else _string(instance_id)
+    """Encodes OffsetCommit v7 by hand, because bulk edits consist of these requests and the schema codec takes several
+    times as long."""
+    body = bytearray(
+        request_string(group, flexible=False) + INT32.pack(generation) + request_string(member_id, flexible=False)
+    )
+    body += INT16.pack(-1) if instance_id is None else request_string(instance_id, flexible=False)
     topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append((partition, offset))
-    body += _INT32.pack(len(topics))
+    body += INT32.pack(len(topics))
     for topic, parts in topics.items():
-        body += _string(topic)
-        body += _INT32.pack(len(parts))
+        body += request_string(topic, flexible=False) + INT32.pack(len(parts))
         for partition, new in parts:
             epoch = -1 if new.leader_epoch is None else new.leader_epoch
             metadata = new.metadata.encode()
-            body += _PARTITION.pack(partition, new.offset, epoch, len(metadata))
+            body += _COMMITTED.pack(partition, new.offset, epoch, len(metadata))
             body += metadata
     return EncodedRequest(*OFFSET_COMMIT, bytes(body))
 
 
-def parse_described_group(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+def parse_described_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
     """Converts one group of a DescribeGroups response. Its state ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
-    group = str(answer.group_id)
-    if answer.error_code:
-        return kafka_error(int(answer.error_code), f"group {group}")
-    consumer = answer.protocol_type == PROTOCOL_TYPE
+    group = answer["group_id"]
+    if answer["error_code"]:
+        return kafka_error(answer["error_code"], f"group {group}")
+    consumer = answer["protocol_type"] == PROTOCOL_TYPE
     return GroupDescription(
         group=group,
-        state=_upper(answer.group_state),
-        protocol_type=answer.protocol_type,
-        partition_assignor=answer.protocol_data,
+        state=_upper(answer["group_state"]),
+        protocol_type=answer["protocol_type"],
+        partition_assignor=answer["protocol_data"],
         coordinator=coordinator,
         members=tuple(
             GroupMember(
-                member_id=member.member_id,
-                client_id=member.client_id,
-                host=member.client_host.removeprefix("/"),
-                instance_id=member.group_instance_id,
-                partitions=decode_assignment(member.member_assignment) if consumer else (),
+                member_id=member["member_id"],
+                client_id=member["client_id"],
+                host=member["client_host"].removeprefix("/"),
+                instance_id=member.get("group_instance_id"),
+                partitions=decode_assignment(member["member_assignment"]) if consumer else (),
             )
-            for member in answer.members
+            for member in answer["members"]
         ),
     )
 
@@ -208,32 +224,32 @@ def group_without_membership(group: str, coordinator: str) -> GroupDescription:
     return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
 
 
-def parse_consumer_group(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription | OffsetMgrError:
     """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848)."""
-    group = str(answer.group_id)
-    if answer.error_code:
-        return kafka_error(int(answer.error_code), f"group {group}", detail=answer.error_message or "")
+    group = answer["group_id"]
+    if answer["error_code"]:
+        return kafka_error(answer["error_code"], f"group {group}", detail=answer["error_message"] or "")
     return GroupDescription(
         group=group,
-        state=_upper(answer.group_state),
+        state=_upper(answer["group_state"]),
         protocol_type=PROTOCOL_TYPE,
-        partition_assignor=answer.assignor_name,
+        partition_assignor=answer["assignor_name"],
         coordinator=coordinator,
         members=tuple(
             GroupMember(
-                member_id=member.member_id,
-                client_id=member.client_id,
-                host=member.client_host.removeprefix("/"),
-                instance_id=member.instance_id,
+                member_id=member["member_id"],
+                client_id=member["client_id"],
+                host=member["client_host"].removeprefix("/"),
+                instance_id=member["instance_id"],
                 partitions=tuple(
                     sorted(
-                        TopicPartition(str(topic.topic_name), int(number))
-                        for topic in member.assignment.topic_partitions
-                        for number in topic.partitions
+                        TopicPartition(topic["topic_name"], number)
+                        for topic in member["assignment"]["topic_partitions"]
+                        for number in topic["partitions"]
                     )
                 ),
             )
-            for member in answer.members
+            for member in answer["members"]
         ),
     )
 
@@ -241,8 +257,3 @@ def parse_consumer_group(answer: NewDescribedGroup, coordinator: str) -> GroupDe
 def _upper(state: str) -> str:
     words = "".join(f"_{c}" if c.isupper() else c for c in state).lstrip("_")
     return words.upper() or "UNKNOWN"
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _STRING.pack(len(data)) + data

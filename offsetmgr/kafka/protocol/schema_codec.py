@@ -1,5 +1,5 @@
 """Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. Use this
-codec for requests that are too rare to need an optimized codec.
+codec for all requests and responses, except those that are so frequent or so large that they need their own codec.
 
 The module uses kio's *schemas*, but not kio's reader. kio's reader allocates memory for the length that an array claims
 to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict are
@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.primitives import (
     FLOAT64,
     INT8,
@@ -34,13 +35,17 @@ from offsetmgr.kafka.protocol.primitives import (
     UINT16,
     Cursor,
     count,
+    request_string,
     string,
-    varint,
 )
 
 Message: TypeAlias = dict[str, Any]
 _Read: TypeAlias = Callable[[Cursor], Any]
 _Write: TypeAlias = Callable[[bytearray, Any], None]
+
+
+class _StringEncoder(typing.Protocol):
+    def __call__(self, text: str, *, flexible: bool) -> bytes: ...
 
 
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
@@ -60,6 +65,12 @@ def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Messag
     """Decodes the response whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes."""
     schema = _response(api_key, version)
     return schema.read(Cursor(frame, at, flexible=schema.flexible, is_response=True))
+
+
+def read_response(api_key: int, version: int, cursor: Cursor) -> Message:
+    """Decodes the response whose body begins at the position of ``cursor``. Raises `InvalidRequest` for invalid
+    bytes."""
+    return _response(api_key, version).read(cursor)
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
@@ -112,10 +123,10 @@ class _Field(NamedTuple):
 class _Schema:
     """The codec of a message, or of a nested message, in one version."""
 
-    def __init__(self, cls: Any) -> None:
+    def __init__(self, cls: Any, encode_string: _StringEncoder) -> None:
         self.flexible: bool = cls.__flexible__
         hints = typing.get_type_hints(cls)
-        fields = [_field(f, hints[f.name], self.flexible) for f in dataclasses.fields(cls)]
+        fields = [_field(f, hints[f.name], self.flexible, encode_string) for f in dataclasses.fields(cls)]
         self._plain = [field for field in fields if field.tag is None]
         self._reads = [(field.name, field.read) for field in self._plain]
         self._writes = [(field.name, field.default, field.write) for field in self._plain]
@@ -166,11 +177,11 @@ class _Schema:
             for tag, field in sorted(self._tagged.items())
             if message.get(field.name, field.default) != field.default
         ]
-        out += varint(len(present))
+        out += encode_varint(len(present))
         for tag, field in present:
             value = bytearray()
             field.write(value, message[field.name])
-            out += varint(tag) + varint(len(value)) + value
+            out += encode_varint(tag) + encode_varint(len(value)) + value
 
 
 _REQUIRED: Final = object()
@@ -179,15 +190,15 @@ _REQUIRED: Final = object()
 
 @lru_cache(maxsize=256)
 def _request(api_key: int, version: int) -> _Schema:
-    return _Schema(load_request_schema(api_key, version))
+    return _Schema(load_request_schema(api_key, version), request_string)
 
 
 @lru_cache(maxsize=256)
 def _response(api_key: int, version: int) -> _Schema:
-    return _Schema(load_response_schema(api_key, version))
+    return _Schema(load_response_schema(api_key, version), string)
 
 
-def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
+def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool, encode_string: _StringEncoder) -> _Field:
     nullable, hint = _not_null(hint)
     array = typing.get_origin(hint) is tuple
     if array:
@@ -195,12 +206,13 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
     else:
         items_nullable, item = nullable, hint
     if dataclasses.is_dataclass(item):
-        read, write, min_bytes = _nested(_Schema(item), items_nullable)
+        read, write, min_bytes = _nested(_Schema(item, encode_string), items_nullable)
     else:
-        read, write, min_bytes = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
+        read, write, min_bytes = _primitive(field.metadata["kafka_type"], items_nullable, flexible, encode_string)
     write_item = write
     if array:
-        read, write = _array(read, write_item, min_bytes, nullable, flexible)
+        form = None if dataclasses.is_dataclass(item) else _NUMBERS.get(field.metadata["kafka_type"])
+        read, write = _array(read, write_item, min_bytes, nullable, flexible, form)
         min_bytes = 1 if flexible else 4
     return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), min_bytes)
 
@@ -245,7 +257,7 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
     return read, write, size
 
 
-def _primitive(kind: str, nullable: bool, flexible: bool) -> tuple[_Read, _Write, int]:
+def _primitive(kind: str, nullable: bool, flexible: bool, encode_string: _StringEncoder) -> tuple[_Read, _Write, int]:
     """Returns the reader, the writer and the minimum size of a primitive."""
     if kind in _NUMBERS:
         return _number(_NUMBERS[kind])
@@ -253,9 +265,9 @@ def _primitive(kind: str, nullable: bool, flexible: bool) -> tuple[_Read, _Write
 
         def write_string(out: bytearray, value: str | None) -> None:
             if value is None and nullable:
-                out += varint(0) if flexible else INT16.pack(-1)
+                out += encode_varint(0) if flexible else INT16.pack(-1)
             else:
-                out += string(typing.cast(str, value), flexible=flexible)
+                out += encode_string(typing.cast(str, value), flexible=flexible)
 
         return (Cursor.nullable_string if nullable else Cursor.string), write_string, 1 if flexible else 2
     if kind in ("bytes", "records"):
@@ -314,13 +326,22 @@ def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
     return read_nullable, write_nullable, 1
 
 
-def _array(read: _Read, write: _Write, min_bytes: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
+def _array(
+    read: _Read, write: _Write, min_bytes: int, nullable: bool, flexible: bool, form: struct.Struct | None
+) -> tuple[_Read, _Write]:
+    """Returns the reader and the writer of an array. ``form`` is the format of its items if they are numbers."""
+    code = form.format[1:] if form else ""
+
     def read_all(cursor: Cursor) -> list[Any] | None:
         number = cursor.nullable_count(min_bytes)
-        if number < 0:
+        if number <= 0:
+            if number == 0:
+                return []
             if nullable:
                 return None
             raise InvalidRequest("message", "an array that must not be null is null")
+        if code:
+            return list(struct.unpack_from(f">{number}{code}", cursor.data, cursor.take(number * min_bytes)))
         return [read(cursor) for _ in range(number)]
 
     def write_all(out: bytearray, items: Any) -> None:

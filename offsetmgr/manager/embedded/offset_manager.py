@@ -40,6 +40,15 @@ class OffsetManager:
     `CoordinatorNotAvailable` if a commit was not replicated in time (the commit may have succeeded, or may still
     succeed), and `CoordinatorLoadInProgress` or `TimedOut` if ``timeout_s`` was too short. All of these errors are
     retriable.
+
+    Example::
+
+        from offsetmgr import OffsetAndMetadata, OffsetManager, TopicPartition
+
+        orders = TopicPartition("orders", 0)
+        with OffsetManager("h1:9092", topic="shop-offsets", partitions=2) as manager:
+            manager.commit("shop", {orders: OffsetAndMetadata(42)})
+            print(manager.fetch("shop"), manager.groups())
     """
 
     def __init__(

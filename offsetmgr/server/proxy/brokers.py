@@ -19,22 +19,14 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
-from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
-_NO_OPTIONS: Final = {
-    "allow_auto_topic_creation": False,
-    "include_cluster_authorized_operations": False,
-    "include_topic_authorized_operations": False,
-}
-
 _log = logging.getLogger(__name__)
 
-_METADATA: Final = (ApiKey.METADATA, 8)
 _REFRESH_S: Final = 5.0
 _REQUEST_TIMEOUT_S: Final = 5.0
 
@@ -198,7 +190,7 @@ class Brokers:
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)
-        answer = await send_request(connection, *_METADATA, {"topics": [], **_NO_OPTIONS}, remaining(deadline))
+        answer = await connection.call(requests.metadata([]), remaining(deadline))
         brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
         await self.record(brokers)
         alive = {broker.node_id for broker in brokers}

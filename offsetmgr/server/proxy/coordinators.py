@@ -12,9 +12,8 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
 
@@ -115,8 +114,8 @@ class Coordinators:
 
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
         connection = await self._client.node(broker).connection(deadline)
-        answer = await send_request(
-            connection, *_LIST, {"states_filter": []}, remaining(deadline), use_codec_thread=True
+        answer = await connection.call(
+            Request(*_LIST, {"states_filter": []}), remaining(deadline), use_codec_thread=True
         )
         if answer["error_code"]:
             raise kafka_error(answer["error_code"], f"groups of broker {broker}")
@@ -126,15 +125,15 @@ class Coordinators:
     async def delete_group(self, group: str, deadline: float) -> int:
         """Deletes a group; returns the coordinator's error code. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        answer = await send_request(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
+        answer = await connection.call(Request(*_DELETE_GROUPS, {"groups_names": [group]}), remaining(deadline))
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
         """Sends an OffsetDelete with these topics; returns the coordinator's response. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        return await send_request(
-            connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline)
+        return await connection.call(
+            Request(*_OFFSET_DELETE, {"group_id": group, "topics": topics}), remaining(deadline)
         )
 
     # --- single requests -----------------------------------------------------------------------------
@@ -149,13 +148,13 @@ class Coordinators:
             "member_id": member_id,
             "group_instance_id": instance_id,
         }
-        code: int = (await send_request(connection, *_HEARTBEAT, message, remaining(deadline)))["error_code"]
+        code: int = (await connection.call(Request(*_HEARTBEAT, message), remaining(deadline)))["error_code"]
         return code
 
     async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
         connection = await self._client.node(where).connection(deadline)
         message = {"groups": [group], "include_authorized_operations": operations}
-        answer = await send_request(connection, *_DESCRIBE, message, remaining(deadline), use_codec_thread=True)
+        answer = await connection.call(Request(*_DESCRIBE, message), remaining(deadline), use_codec_thread=True)
         found: Message = answer["groups"][0]
         return found
 
@@ -170,7 +169,7 @@ class Coordinators:
             try:
                 connection = await self._client.node(other).connection(end)
                 message = {"key_type": 0, "coordinator_keys": groups}
-                answer = await send_request(connection, *_FIND, message, remaining(end))
+                answer = await connection.call(Request(*_FIND, message), remaining(end))
             except OffsetMgrError:
                 continue
             return {

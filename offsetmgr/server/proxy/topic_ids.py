@@ -10,8 +10,9 @@ from typing import Final
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.primitives import Cursor
-from offsetmgr.kafka.protocol.request_sender import send_request
+from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS
 
 _FIRST_BY_ID: Final = 12
 """The first version of Metadata in which a request can name topics by id (KIP-516)."""
@@ -52,14 +53,8 @@ class TopicIds:
         unresolved = list(ids)
         for at in range(0, len(unresolved), _IDS_PER_REQUEST):
             topics = [{"topic_id": topic_id, "name": None} for topic_id in unresolved[at : at + _IDS_PER_REQUEST]]
-            question = {
-                "topics": topics,
-                "allow_auto_topic_creation": False,
-                "include_topic_authorized_operations": False,
-            }
-            answer = await send_request(
-                connection, ApiKey.METADATA, _FIRST_BY_ID, question, remaining(deadline), use_codec_thread=True
-            )
+            request = Request(ApiKey.METADATA, _FIRST_BY_ID, {"topics": topics, **METADATA_OPTIONS})
+            answer = await connection.call(request, remaining(deadline), use_codec_thread=True)
             if len(self._names) > _MAX_NAMES:
                 self._names.clear()
             for topic in answer["topics"]:

@@ -197,7 +197,7 @@ def load_rules(path: Path | str) -> AuthorizationRules:
 
 def _rule(entry: TomlTable) -> Rule:
     entry.reject_unknown(["principals", "groups", "topics", "operations", "apis"])
-    principals = entry.texts("principals")
+    principals = entry.text_list("principals")
     if not principals:
         raise entry.error('must name a user, or "*" for all users', "principals")
     groups, topics = (_patterns(entry, field) for field in ("groups", "topics"))
@@ -209,7 +209,7 @@ def _rule(entry: TomlTable) -> Rule:
 
 
 def _apis(entry: TomlTable) -> frozenset[int]:
-    names = entry.texts("apis")
+    names = entry.text_list("apis")
     known = {name: key for key, name in ADMIN_APIS.items()}
     for name in names:
         if name != ANY_USER and name not in known:
@@ -218,7 +218,7 @@ def _apis(entry: TomlTable) -> frozenset[int]:
 
 
 def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:
-    patterns = entry.texts(field)
+    patterns = entry.text_list(field)
     for pattern in patterns:
         if "*" in pattern[:-1]:
             raise entry.error(f"{pattern!r}: a star may only stand at the end", field)
@@ -226,7 +226,7 @@ def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:
 
 
 def _operations(entry: TomlTable) -> frozenset[Operation]:
-    names = entry.texts("operations")
+    names = entry.text_list("operations")
     if not names:
         raise entry.error("must name at least one operation", "operations")
     found = {Operation.DESCRIBE}

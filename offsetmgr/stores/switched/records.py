@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.core.field_reader import FieldReader
 
 VERSION: Final = 2
 
@@ -60,18 +61,16 @@ def encode_storage(storage: StorageModeNode) -> bytes:
 
 def decode_storage(path: str, data: bytes) -> StorageModeNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
-    found = _object(path, data)
-    try:
-        switching_to = found["switching_to"]
-        return StorageModeNode(
-            CommitMode(found["mode"]),
-            _count(found["epoch"]),
-            _text(found["who"]),
-            _count(found["when"]),
-            None if switching_to is None else CommitMode(switching_to),
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise _broken(path, error) from error
+    node = _read(path, data)
+    if "switching_to" not in node:  # null has a meaning here, so a node without the field is incomplete
+        raise node.missing("switching_to")
+    return StorageModeNode(
+        node.choice("mode", CommitMode),
+        node.integer("epoch"),
+        node.text("who"),
+        node.integer("when"),
+        node.optional_choice("switching_to", CommitMode),
+    )
 
 
 def encode_follower(node: FollowerNode) -> bytes:
@@ -80,11 +79,8 @@ def encode_follower(node: FollowerNode) -> bytes:
 
 def decode_follower(path: str, data: bytes) -> FollowerNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
-    found = _object(path, data)
-    try:
-        return FollowerNode(_count(found["epoch"]), _text(found["host"]), _count(found["process"]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise _broken(path, error) from error
+    node = _read(path, data)
+    return FollowerNode(node.integer("epoch"), node.text("host"), node.integer("process"))
 
 
 def encode_switcher(node: SwitcherNode) -> bytes:
@@ -93,40 +89,14 @@ def encode_switcher(node: SwitcherNode) -> bytes:
 
 def decode_switcher(path: str, data: bytes) -> SwitcherNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
-    found = _object(path, data)
-    try:
-        return SwitcherNode(_text(found["who"]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise _broken(path, error) from error
+    return SwitcherNode(_read(path, data).text("who"))
 
 
 def _bytes(fields: Mapping[str, Any]) -> bytes:
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def _object(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise _broken(path, error) from error
-    if not isinstance(found, dict):
-        raise _broken(path, TypeError("not a JSON object"))
-    if (version := found.get("version")) != VERSION:
-        raise UnknownVersion(f"ZooKeeper node {path}", f"version {version!r}; known: {VERSION}", "a newer offsetmgr?")
-    return found
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a non-negative integer")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _broken(path: str, error: Exception) -> CorruptData:
-    return CorruptData(f"ZooKeeper node {path}", f"is not a valid node of a group's storage mode: {error}")
+def _read(path: str, data: bytes) -> FieldReader:
+    node = FieldReader.parse(data, f"ZooKeeper node {path}", CorruptData)
+    node.version((VERSION,), "a newer offsetmgr?")
+    return node

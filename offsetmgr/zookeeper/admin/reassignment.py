@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from offsetmgr.core.errors import ControllerRequestRefused, MalformedData, OffsetMgrError, UsageError
+from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UsageError
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
@@ -61,25 +62,17 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
     """Decodes the JSON of a reassignment (version 1). ``kafka-reassign-partitions`` and the request's node use the same
     format. ``what`` names the source of the JSON in errors.
 
-    Raises `MalformedData` if the JSON cannot be decoded, if a partition occurs twice, or if ``log_dirs`` contains a
-    directory other than "any", because a specific directory cannot be requested through ZooKeeper.
+    Raises `UnknownVersion`. Raises `MalformedData` if the JSON cannot be decoded, if a partition occurs twice, or if
+    ``log_dirs`` contains a directory other than "any", because a specific directory cannot be requested through
+    ZooKeeper.
     """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as broken:
-        raise MalformedData(what, f"is not JSON: {broken}") from broken
-    if not isinstance(document, dict) or type(document.get("version")) is not int:
-        raise MalformedData(what, "has no 'version'", _FORM)
-    if document["version"] != 1:
-        raise MalformedData(what, f"is of version {document['version']}; known: 1")
-    listed = document.get("partitions")
-    if not isinstance(listed, list):
-        raise MalformedData(what, "has no list 'partitions'", _FORM)
+    document = FieldReader.parse(data, what, hint=_FORM)
+    document.version((1,))
     assignment: dict[TopicPartition, tuple[int, ...]] = {}
-    for number, entry in enumerate(listed, 1):
-        tp, replicas = _entry(f"{what}, partition entry {number}", entry)
+    for entry in document.objects("partitions"):
+        tp, replicas = _entry(entry)
         if tp in assignment:
-            raise MalformedData(what, f"contains partition {tp} twice")
+            raise document.error(f"contains partition {tp} twice")
         assignment[tp] = replicas
     return assignment
 
@@ -87,16 +80,12 @@ def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[in
 _FORM = 'as in {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2]}]}'
 
 
-def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
-    if not isinstance(entry, dict):
-        raise MalformedData(what, "is not an object", _FORM)
-    topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
-    if not isinstance(topic, str) or type(partition) is not int or not isinstance(replicas, list):
-        raise MalformedData(what, "has no 'topic', 'partition' and 'replicas'", _FORM)
-    if partition < 0 or any(type(broker) is not int or broker < 0 for broker in replicas):
-        raise MalformedData(what, "its 'partition' or 'replicas' are not numbers of 0 or more", _FORM)
+def _entry(entry: FieldReader) -> tuple[TopicPartition, tuple[int, ...]]:
+    topic, partition, replicas = entry.text("topic"), entry.integer("partition"), entry.get("replicas")
+    if not isinstance(replicas, list) or any(type(broker) is not int or broker < 0 for broker in replicas):
+        raise entry.invalid("replicas", "a list of brokers' ids")
     if any(directory != "any" for directory in entry.get("log_dirs") or ()):
-        raise MalformedData(what, "names log_dirs, which cannot be requested through ZooKeeper")
+        raise entry.error("names log_dirs, which cannot be requested through ZooKeeper")
     paths.check_topic(topic)
     return TopicPartition(topic, partition), tuple(replicas)
 

@@ -120,5 +120,5 @@ def _features(node: Fields) -> Mapping[str, Mapping[str, int]]:
         return {}
     if not isinstance(found, dict):
         raise node.invalid("features", "an object")
-    features = Fields(node.path, found, None, "features.")
+    features = Fields(node.path, found, None, "features")
     return {name: features.integers(name) for name in found}

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.zookeeper.nodes.fields import MAX_LONG, Fields, Notes, corrupt, decoded, format_pairs, parse_number
+from offsetmgr.core.field_reader import MAX_LONG
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_pairs, parse_number
 
 CONTROLLER_VERSIONS: Final = (1, 2)
 
@@ -110,7 +111,7 @@ def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Featur
     status, listed = node.integer("status", 0, 1), node.get("features")
     if not isinstance(listed, dict):
         raise node.invalid("features", "an object")
-    versions = Fields(path, listed, None, "features.")
+    versions = Fields(path, listed, None, "features")
     features = Features(status == 1, {name: versions.integers(name) for name in listed})
     node.close()
     return features

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.zookeeper.nodes.fields import MAX_INT, Fields, Notes, corrupt, decoded, format_pairs
+from offsetmgr.core.field_reader import MAX_INT
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_pairs
 
 STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"

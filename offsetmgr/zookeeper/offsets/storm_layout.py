@@ -15,6 +15,7 @@ import re
 from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData, UsageError
+from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.zookeeper.nodes import paths
@@ -92,10 +93,7 @@ class StormLayout:
 
 
 def _object(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        node = json.loads(data)
-    except (ValueError, RecursionError):
-        raise _unreadable(path, "is not JSON" if data else "is empty and contains no offset") from None
+    node = parse_json(data, lambda why: _unreadable(path, why))
     if not isinstance(node, dict):
         raise _unreadable(path, "is JSON, but not an object")
     return node

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
-from offsetmgr.core.errors import CorruptData, MalformedData, UnknownVersion, UsageError
+from offsetmgr.core.errors import CorruptData, MalformedData, UsageError
+from offsetmgr.core.field_reader import FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
@@ -23,7 +24,6 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 FORMAT: Final = "offsetmgr-group"
 VERSION: Final = 1
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
-V = TypeVar("V")
 
 
 def encode(snapshot: GroupSnapshot, taken_at_ms: int) -> bytes:
@@ -59,118 +59,93 @@ def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
     `MalformedData` and `UnknownVersion`. Raises `UsageError` if the file does not contain ``group``, or if ``group`` is
     None and the file contains several groups.
     """
-    return _SnapshotFile(name).snapshot(data, group)
+    what = f"file {name}"
+    document = parse_json(data, lambda why: MalformedData(what, why))
+    if isinstance(document, list):
+        return _listed_members(what, document, group)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise MalformedData(what, "is neither a group saved by zk rebalance nor the output of zk members --format json")
+    found = FieldReader(document, what)
+    found.version((VERSION,))
+    saved = found.text("group")
+    if group is not None and saved != group:
+        raise UsageError(f"group {group}", f"is not in {name}, which contains group {saved}")
+    members, topics = found.object("members"), found.object("topics")
+    return GroupSnapshot(
+        saved,
+        {member: _member(members, member) for member in members.values},
+        {topic: _partitions(topics.object(topic)) for topic in topics.values},
+        None if found.get("owners") is None else _owners(found.object("owners")),
+        None if found.get("brokers") is None else frozenset(_ids(found, "brokers")),
+    )
 
 
-class _SnapshotFile:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def snapshot(self, data: bytes, group: str | None) -> GroupSnapshot:
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError) as broken:
-            raise MalformedData(f"file {self._name}", f"is not JSON: {broken}") from broken
-        if isinstance(document, list):
-            return self._listed_members(document, group)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            self._malformed("is neither a group saved by zk rebalance nor the output of zk members --format json")
-        if document.get("version") != VERSION:
-            raise UnknownVersion(f"file {self._name}", f"is of version {document.get('version')!r}; known: {VERSION}")
-        found = document.get("group")
-        if not isinstance(found, str):
-            self._malformed("its 'group' is not a string")
-        if group is not None and found != group:
-            raise UsageError(f"group {group}", f"is not in {self._name}, which contains group {found}")
-        return GroupSnapshot(
-            found,
-            self._mapped(document, "members", self._member),
-            self._mapped(document, "topics", self._partitions),
-            self._owners(document),
-            self._brokers(document.get("brokers")),
+def _listed_members(what: str, rows: list[Any], group: str | None) -> GroupSnapshot:
+    if not all(isinstance(row, dict) and {"group", "member_id", "subscription"} <= row.keys() for row in rows):
+        raise MalformedData(what, "is a list, but not the output of zk members --format json")
+    groups = sorted({str(row["group"]) for row in rows})
+    if group is None and len(groups) != 1:
+        raise UsageError(what, f"has {len(groups)} groups", "name one: --group NAME")
+    chosen = groups[0] if group is None else group
+    if chosen not in groups:
+        raise UsageError(
+            f"group {chosen}", f"is not in {what.removeprefix('file ')}", f"there are: {', '.join(groups)}"
         )
+    members = {str(row["member_id"]): _row(what, row) for row in rows if row["group"] == chosen}
+    return GroupSnapshot(chosen, members, {}, None, None)
 
-    def _listed_members(self, rows: list[Any], group: str | None) -> GroupSnapshot:
-        if not all(isinstance(row, dict) and {"group", "member_id", "subscription"} <= row.keys() for row in rows):
-            self._malformed("is a list, but not the output of zk members --format json")
-        groups = sorted({str(row["group"]) for row in rows})
-        if group is None and len(groups) != 1:
-            raise UsageError(f"file {self._name}", f"has {len(groups)} groups", "name one: --group NAME")
-        chosen = groups[0] if group is None else group
-        if chosen not in groups:
-            raise UsageError(f"group {chosen}", f"is not in {self._name}", f"there are: {', '.join(groups)}")
-        members = {str(row["member_id"]): self._row(row) for row in rows if row["group"] == chosen}
-        return GroupSnapshot(chosen, members, {}, None, None)
 
-    def _row(self, row: Mapping[str, Any]) -> Subscription | None:
-        text = row["subscription"]
-        if text is None:
-            return None
-        streams: dict[str, int] = {}
-        for part in str(text).split(" "):
-            topic, _, count = part.rpartition("=")
-            if not topic or not _NUMBER.fullmatch(count):
-                self._malformed(f"{part!r} is not TOPIC=STREAMS, in the subscription of {row['member_id']}")
-            streams[topic] = int(count)
-        return Subscription(str(row.get("pattern") or STATIC), streams)
+def _row(what: str, row: Mapping[str, Any]) -> Subscription | None:
+    text = row["subscription"]
+    if text is None:
+        return None
+    streams: dict[str, int] = {}
+    for part in str(text).split(" "):
+        topic, _, count = part.rpartition("=")
+        if not topic or not _NUMBER.fullmatch(count):
+            why = f"{part!r} is not TOPIC=STREAMS, in the subscription of {row['member_id']}"
+            raise MalformedData(what, why)
+        streams[topic] = int(count)
+    return Subscription(str(row.get("pattern") or STATIC), streams)
 
-    def _member(self, what: str, held: Any) -> Subscription | None:
-        if held is None:
-            return None
-        streams = held.get("subscription") if isinstance(held, dict) else None
-        if not isinstance(streams, dict) or not all(type(n) is int and n >= 0 for n in streams.values()):
-            self._malformed(f"{what} has no 'subscription' of topics and numbers")
-        kind = held.get("pattern", STATIC)
-        if not isinstance(kind, str):
-            self._malformed(f"{what} has a 'pattern' that is not a string")
-        return Subscription(kind, streams)
 
-    def _partitions(self, what: str, held: Any) -> dict[int, tuple[int, ...]]:
-        if not isinstance(held, dict):
-            self._malformed(f"{what} is not a map from partitions to brokers")
-        found = {}
-        for partition, brokers in held.items():
-            if not isinstance(brokers, list) or not all(type(one) is int for one in brokers):
-                self._malformed(f"{what} has a partition {partition} whose brokers are not a list of numbers")
-            found[self._partition(what, partition)] = tuple(brokers)
-        return found
+def _member(members: FieldReader, name: str) -> Subscription | None:
+    if members.get(name) is None:
+        return None
+    member = members.object(name)
+    return Subscription(member.optional_text("pattern") or STATIC, member.integers("subscription"))
 
-    def _owners(self, document: Mapping[str, Any]) -> dict[TopicPartition, ThreadId | None] | None:
-        if document.get("owners") is None:
-            return None
-        owners: dict[TopicPartition, ThreadId | None] = {}
-        for topic, held in self._mapped(document, "owners", lambda _, held: held).items():
-            if not isinstance(held, dict) or not all(one is None or isinstance(one, str) for one in held.values()):
-                self._malformed(f"the owners of topic {topic} are not a map from partitions to threads")
-            for partition, text in held.items():
-                thread = None if text is None else self._thread(topic, text)
-                owners[TopicPartition(topic, self._partition(f"topic {topic}", partition))] = thread
-        return owners
 
-    def _thread(self, topic: str, text: str) -> ThreadId:
-        try:
-            return ThreadId(*parse_owner(topic, text.encode()))
-        except CorruptData:
-            self._malformed(f"an owner of topic {topic}, {text!r}, is not CONSUMER-THREAD")
+def _partitions(topic: FieldReader) -> dict[int, tuple[int, ...]]:
+    return {_partition(topic, name): _ids(topic, name) for name in topic.values}
 
-    def _partition(self, what: str, text: str) -> int:
-        found = BrokerPartition.parse(text)
-        if found is None and not _NUMBER.fullmatch(text):
-            self._malformed(f"{what} has a partition {text!r}")
-        return int(text) if found is None else found
 
-    def _brokers(self, found: Any) -> frozenset[int] | None:
-        if found is None:
-            return None
-        if not isinstance(found, list) or not all(type(one) is int for one in found):
-            self._malformed("its 'brokers' are not a list of numbers")
-        return frozenset(found)
+def _owners(topics: FieldReader) -> dict[TopicPartition, ThreadId | None]:
+    owners: dict[TopicPartition, ThreadId | None] = {}
+    for topic in topics.values:
+        held = topics.object(topic)
+        for name in held.values:
+            owners[TopicPartition(topic, _partition(held, name))] = _thread(held, topic, name)
+    return owners
 
-    def _mapped(self, document: Mapping[str, Any], name: str, read: Callable[[str, Any], V]) -> dict[str, V]:
-        held = document.get(name)
-        if not isinstance(held, dict):
-            self._malformed(f"its {name!r} is not an object")
-        return {key: read(f"{name.removesuffix('s')} {key}", value) for key, value in held.items()}
 
-    def _malformed(self, why: str) -> NoReturn:
-        raise MalformedData(f"file {self._name}", why)
+def _thread(held: FieldReader, topic: str, name: str) -> ThreadId | None:
+    text = held.optional_text(name)
+    try:
+        return None if text is None else ThreadId(*parse_owner(topic, text.encode()))
+    except CorruptData:
+        raise held.invalid(name, "CONSUMER-THREAD") from None
+
+
+def _partition(topic: FieldReader, name: str) -> int:
+    found = BrokerPartition.parse(name)
+    if found is None and not _NUMBER.fullmatch(name):
+        raise topic.error("is not named after a partition", name)
+    return int(name) if found is None else found
+
+
+def _ids(fields: FieldReader, name: str) -> tuple[int, ...]:
+    found = fields.get(name)
+    if not isinstance(found, list) or not all(type(one) is int for one in found):
+        raise fields.invalid(name, "a list of numbers")
+    return tuple(found)
