@@ -42,7 +42,22 @@ GROUPS: Final = re.compile(r"(shop|billing|orders-|batches-job|simple-job).*")
 
 
 @pytest.fixture(scope="module")
-def topics(kafka: KafkaBroker) -> Iterator[None]:
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server of this module alone, so that the names of the documentation can be used as they are."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker whose offsets topic has few partitions, because Spark reads each in a task of its own."""
+    config = {"zookeeper.session.timeout.ms": 60_000, "offsets.topic.num.partitions": 4}
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), zookeeper=f"{zookeeper.connect}/kafka", config=config) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: KafkaBroker) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     new = [NewTopic(name, count, 1, config={"retention.ms": "-1"}) for name, count in TOPICS.items()]
     for created in admin.create_topics(new, operation_timeout=30).values():
@@ -52,9 +67,6 @@ def topics(kafka: KafkaBroker) -> Iterator[None]:
         at = FIRST_MS + number // 10 * HOUR_MS + number
         producer.produce("orders", f"order {number}", f"key {number % 3}", partition=0, timestamp=at)
     assert producer.flush(30) == 0
-    yield
-    for deleted in admin.delete_topics([*TOPICS, "letters", "__nightly_offsets"], operation_timeout=30).values():
-        deleted.exception(60)  # pages create the last two
 
 
 @pytest.fixture
