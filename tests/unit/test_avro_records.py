@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
 from offsetmgr.core.errors import CorruptData, UnsupportedOperation
-from offsetmgr.records import avro
+from offsetmgr.records import avro, avro_fields
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
@@ -167,7 +167,7 @@ def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> No
         assert raised.value.what == f"offset value {bytes.fromhex(data).hex()}"
 
 
-@pytest.mark.parametrize(("encode", "bits"), [(avro.fields.int32, 32), (avro.fields.long, 64)])
+@pytest.mark.parametrize(("encode", "bits"), [(avro_fields.int32, 32), (avro_fields.long, 64)])
 def test_a_number_of_more_bits_than_its_type_is_refused(encode: Callable[[int], bytes], bits: int) -> None:
     lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
     assert len(encode(lowest)) == len(encode(highest)) == -(-bits // 7)

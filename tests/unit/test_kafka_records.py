@@ -227,6 +227,7 @@ def test_usual_values_are_read_without_the_general_reader(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(KafkaRecordFormat, "_decode_value_slowly", slow)
     ((_, value),) = form.encode_commit("g", "t", [(0, 42, 7, metadata)], 1_700_000_000_000, None)
+    assert value is not None
     assert form.read_offset(value) == (42, 7, metadata)
     assert form.decode_value(value) == OffsetValue(42, 7, metadata, 1_700_000_000_000)
 
