@@ -687,8 +687,8 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(
 
 
 def test_members_in_different_phases_are_named_with_their_commits() -> None:
-    looks = [
-        look(
+    observations = [
+        observation(
             n,
             zookeeper={0: (10 + n, n), 1: (10 + n, n)},
             kafka={0: 10 + n, 1: None},
@@ -698,7 +698,7 @@ def test_members_in_different_phases_are_named_with_their_commits() -> None:
         )
         for n in range(2)
     ]
-    found = infer_phase(GroupHistory(looks))
+    found = infer_phase(GroupHistory(observations))
     assert (found.phase, found.confidence, found.members) == (None, Confidence.SEEN, {ZOOKEEPER, DUAL})
     assert found.why == (
         f"members are in different phases: dual: t-0 ({NEW.id}): Kafka 10 -> 11 at 22:13:22.000; ZooKeeper 10 -> 11"
