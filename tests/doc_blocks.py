@@ -12,6 +12,25 @@ PROJECT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
 FOLLOWED: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs" / "tutorials").glob("*.md")))
 """The pages whose blocks `scripts/tour` runs, in one shell each. A block with a title is a file of such a page."""
+MATRIX_PAGES: Final = tuple(
+    PROJECT / "docs" / "how-to" / f"{name}.md"
+    for name in (
+        "library",
+        "live-switch",
+        "migrate-a-group",
+        "migrate-from-kafka-07",
+        "migrate-many-groups",
+        "mirror-a-group",
+        "rolling-bounce",
+        "sandbox",
+        "zookeeper",
+        "zookeeper-admin",
+        "zookeeper-check",
+        "zookeeper-rebalance",
+    )
+)
+"""The pages whose shell blocks take long, or need servers that no other page needs.
+`tests/matrix/test_documented_commands.py` runs them."""
 GENERATED: Final = (PROJECT / "docs" / "reference" / "cli.md",)
 
 SHELL: Final = ("sh", "console")
@@ -39,6 +58,12 @@ class Block(NamedTuple):
     not_run: str | None
     runs: bool
     output: str | None
+
+    @property
+    def heading(self) -> str:
+        """The heading of the section with the block, or an empty string in front of the first section."""
+        above = self.page.read_text("utf-8").splitlines()[: self.line]
+        return next((line.removeprefix("## ") for line in reversed(above) if line.startswith("## ")), "")
 
     @property
     def place(self) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from doc_blocks import PAGES, PROJECT, blocks, needs
+from doc_blocks import MATRIX_PAGES, PAGES, PROJECT, SHELL, blocks, needs
 from processes import OFFSETMGR, wait_for
 
 from offsetmgr import OffsetAdmin, TopicPartition
@@ -31,8 +31,12 @@ EXAMPLES: Final = PROJECT / "scripts" / "examples"
 WITHOUT_SERVERS: Final = {"segments.md"}
 """Pages that `tests/unit/test_doc_blocks.py` runs."""
 RUN_HERE: Final = [
-    page for page in PAGES if page.name not in WITHOUT_SERVERS and any(block.runs for block in blocks(page))
+    page
+    for page in PAGES
+    if page.name not in WITHOUT_SERVERS
+    and any(block.runs and not (page in MATRIX_PAGES and block.language in SHELL) for block in blocks(page))
 ]
+"""`tests/matrix/test_documented_commands.py` runs the shell blocks of `MATRIX_PAGES`."""
 FIRST_MS: Final = 1_700_006_400_000
 HOUR_MS: Final = 3_600_000
 TOPICS: Final = {"orders": 2, "payments": 1}
@@ -85,6 +89,8 @@ def environ(topics: None, tmp_path: Path, kafka: KafkaBroker, zookeeper: ZooKeep
     return os.environ | {
         "OFFSETMGR_ZOOKEEPER": chroot,
         "OFFSETMGR_BOOTSTRAP_SERVER": kafka.bootstrap,
+        "ZK": f"zookeeper://{chroot}",
+        "KAFKA": f"kafka://{kafka.bootstrap}",
         "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell",
