@@ -6,12 +6,19 @@ docs/explanation/architecture.md lists the mechanisms. This check finds copies o
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent / "offsetmgr"
+EXCEPTIONS: Final = frozenset(
+    node.name
+    for node in ast.parse((PACKAGE / "core" / "errors.py").read_bytes()).body
+    if isinstance(node, ast.ClassDef)
+)
+"""The names of the exceptions of `core.errors`."""
 
 
 class Mechanism(NamedTuple):
@@ -31,21 +38,43 @@ def calls(tree: ast.AST, name: str) -> Iterator[int]:
             yield node.lineno
 
 
-def sleeping_retries(tree: ast.Module) -> Iterator[int]:
-    """The lines of loops that catch an exception and sleep. A sleep of the constant 0 only yields to other tasks."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.While | ast.For | ast.AsyncFor):
-            continue
-        inside = list(ast.walk(node))
-        sleeps = [
-            one
-            for one in inside
-            if isinstance(one, ast.Call)
-            and ast.unparse(one.func).rpartition(".")[2] == "sleep"
-            and not (one.args and isinstance(one.args[0], ast.Constant) and one.args[0].value == 0)
-        ]
-        if sleeps and any(isinstance(one, ast.ExceptHandler) for one in inside):
-            yield node.lineno
+def sleeps(node: ast.AST) -> bool:
+    """Whether a node is a call that sleeps. A sleep of the constant 0 only yields to other tasks."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "sleep":
+        return False
+    return not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+
+
+def waits_for_an_event(node: ast.AST) -> bool:
+    """Whether a node is a call of an object's method ``wait`` with a timeout."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "wait"
+        and ast.unparse(node.func.value) not in ("asyncio", "concurrent.futures")
+        and bool(node.args or node.keywords)
+    )
+
+
+def loops(
+    pauses: Callable[[ast.AST], bool], *, after_errors: bool, lasting: str = ""
+) -> Callable[[ast.Module], Iterator[int]]:
+    """The lines of loops that pause. ``after_errors``: whether the loop also catches an exception. If ``lasting`` is
+    given, pauses whose length contains one of these words are found outside of loops too."""
+
+    def found(tree: ast.Module) -> Iterator[int]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.While | ast.For | ast.AsyncFor):
+                inside = list(ast.walk(node))
+                catches = any(isinstance(one, ast.ExceptHandler) for one in inside)
+                if catches is after_errors and any(map(pauses, inside)):
+                    yield node.lineno
+            elif isinstance(node, ast.Call) and pauses(node) and lasting:
+                length = " ".join(map(ast.unparse, node.args))
+                if re.search(lasting, length, re.IGNORECASE):
+                    yield node.lineno
+
+    return found
 
 
 def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
@@ -63,19 +92,89 @@ def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
 
 
 def shifts_by_seven(tree: ast.Module) -> Iterator[int]:
-    """The lines of statements that shift by seven bits repeatedly, as an encoder of variable-length numbers does."""
+    """The lines of expressions that shift by seven bits or mask seven bits, as variable-length numbers need."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant) and node.value.value == 7:
+        if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
+            operator, number = node.op, node.value.value
+        elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
+            operator, number = node.op, node.right.value
+        else:
+            continue
+        shifts = isinstance(node, ast.AugAssign) or isinstance(operator, ast.LShift | ast.RShift)
+        if (shifts and number == 7) or (isinstance(operator, ast.BitAnd) and number == 0x7F):
             yield node.lineno
 
 
 def tables_of_error_codes(tree: ast.Module) -> Iterator[int]:
-    """The lines of dicts that map several error codes to something."""
+    """The lines of dicts that map several error codes to something, or a number to an exception of `core.errors`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             codes = [key for key in node.keys if key is not None and ast.unparse(key).startswith("ErrorCode.")]
-            if len(codes) > 1:
+            numbered = any(
+                isinstance(key, ast.Constant)
+                and isinstance(key.value, int)
+                and ast.unparse(value).rpartition(".")[2] in EXCEPTIONS
+                for key, value in zip(node.keys, node.values, strict=True)
+            )
+            if len(codes) > 1 or numbered:
                 yield node.lineno
+
+
+def replacements_of_files(tree: ast.Module) -> Iterator[int]:
+    """The lines that rename a file or a directory, with `os` or with `Path`. ``replace`` of a string has two
+    arguments."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+            continue
+        of_os = ast.unparse(node.func.value) == "os" and node.func.attr in ("replace", "rename", "renames")
+        if of_os or (node.func.attr in ("replace", "rename") and len(node.args) == 1):
+            yield node.lineno
+
+
+def comparisons_with_expected(tree: ast.Module) -> Iterator[int]:
+    """The lines that compare something called ``expected``, or a field of it, for equality."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq) for one in node.ops):
+            sides = [re.sub(r"\[.*\]", "", ast.unparse(side)).split(".") for side in (node.left, *node.comparators)]
+            if any("expected" in names for names in sides):
+                yield node.lineno
+
+
+def writers_of_two_stores(tree: ast.Module) -> Iterator[int]:
+    """The lines of classes and functions that use a primary and a secondary, and define or call a function that
+    writes."""
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        used, names = set[str](), set[str]()
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute | ast.Name):
+                used.add((one.attr if isinstance(one, ast.Attribute) else one.id).lstrip("_"))
+            if isinstance(one, ast.Call):
+                names.add(ast.unparse(one.func).rpartition(".")[2])
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(one.name)
+        writes = any(re.match("_?(commit|edit|write|enqueue)(_|$)", name) for name in names)
+        if {"primary", "secondary"} <= used and writes:
+            yield node.lineno
+
+
+def file_loads(tree: ast.Module) -> Iterator[int]:
+    """The lines that parse JSON or TOML from a string or from a file."""
+    yield from calls(tree, "loads")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.load", "tomllib.load"):
+            yield node.lineno
+
+
+def requests_for_log_ends(tree: ast.Module) -> Iterator[int]:
+    """The lines that request the start or the end of a log, with the protocol or with Kafka's client."""
+    yield from calls(tree, "get_watermark_offsets")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Request", "EncodedRequest"):
+            yield from (node.lineno for key in node.args[:1] if ast.unparse(key) == "ApiKey.LIST_OFFSETS")
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2].endswith("OffsetSpec"):
+            yield node.lineno
 
 
 def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
@@ -134,11 +233,24 @@ def plural_endings(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
+STOPPABLE_WAITS: Final = {
+    "consumer/partition_manager.py": "periodic commits",
+    "manager/runtime/shard_writer.py": "a stop of the shard group ends the pause; the pause depends on the error",
+    "manager/runtime/standby.py": "a stop of the standby ends the pause; the pause depends on the error",
+    "migration/mirror.py": "waits for the next round",
+    "spark/periods.py": "waits for a period, not after an error",
+    "stores/switched/mode_listener.py": "a stop ends the pause, and one pause serves all groups that failed",
+    "zookeeper/client/session_lease.py": "periodic heartbeats",
+    "zookeeper/client/session_member.py": "a stop ends the pause; the pause depends on the error",
+    "zookeeper/groups/consumer_member.py": "a change of the group ends the pause, as with the old consumer",
+}
+"""The modules that wait for an event with a timeout. `core.retry` has no pause that an event ends."""
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
         "core/retry.py",
-        sleeping_retries,
+        loops(sleeps, after_errors=True),
         {
             "kafka/groups/group_member.py": "periodic heartbeats",
             "kafka/groups/static_membership.py": "periodic heartbeats",
@@ -152,14 +264,65 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism(
+        "retry loop that waits for an event",
+        "core/retry.py",
+        loops(waits_for_an_event, after_errors=True, lasting="pause|retry|backoff"),
+        STOPPABLE_WAITS,
+    ),
+    Mechanism(
+        "loop that sleeps",
+        "core/retry.py",
+        loops(sleeps, after_errors=False),
+        {
+            "cli/watch.py": "repeats a command at an interval",
+            "cli/zk_rebalance.py": "polls until the group is stable",
+            "consumer/offsets.py": "polls a lease in memory",
+            "groups/leftover_locks.py": "waits for locks to expire and reports the rest of the wait",
+            "manager/node/manager_node.py": "polls a state in memory",
+            "migration/bounce.py": "polls a process of an earlier run",
+            "migration/group_observer.py": "observes a group at an interval",
+            "migration/journaled_writer.py": "waits for locks to expire and reports the rest of the wait",
+            "migration/mirror.py": "waits for the next round",
+            "migration/refresh.py": "waits for locks to expire and reports the rest of the wait",
+            "sandbox/identity.py": "polls a process or a port of the development tool",
+            "server/network/socket_server.py": "polls for the end of running requests",
+            "server/store_backends/in_doubt_writes.py": "reads all writes with an unknown outcome at an interval",
+            "server/store_backends/secondary.py": "polls a number in memory",
+            "zookeeper/client/connection.py": "polls kazoo's number of connections",
+        },
+    ),
+    Mechanism(
         "evaluation of a conditional change",
         "core/evaluation.py",
         lambda tree: calls(tree, "RewindRefused"),
         {},
     ),
+    Mechanism(
+        "comparison with an expected value",
+        "core/evaluation.py",
+        comparisons_with_expected,
+        {
+            "kafka/groups/lock_membership.py": "compares the whole value, with its metadata, under the lock",
+            "manager/commit_checks.py": "compares an encoded offset, not a value with a version, with an expected one",
+            "migration/journal.py": "the number of a line, not an offset",
+            "server/store_backends/store_backend.py": "decodes the sentinel for 'no commit' of a request",
+            "zookeeper/offsets/bulk_edits.py": "a call for each node would cost more than the write of the node",
+        },
+    ),
     Mechanism("comparison of two offset values", "core/evaluation.py", definitions("same_value"), {}),
     Mechanism(
         "rules of dual commit", "stores/dual_policy.py", definitions("accepted_by_primary", "secondary_change"), {}
+    ),
+    Mechanism(
+        "write to two stores",
+        "stores/dual.py",
+        writers_of_two_stores,
+        {
+            "groups/dual_execute.py": "writes values that two files of before-images hold, each on its own condition",
+            "server/store_backends/dual_store.py": "answers a commit on an event loop; pending values stay in memory",
+            "server/store_backends/in_doubt_writes.py": "passes values that the primary has to the secondary",
+            "server/store_backends/secondary_reconcile.py": "raises the secondary after a restart, without a commit",
+        },
     ),
     Mechanism("matching of group names", "groups/selection.py", definitions("literal_of", "literal_pattern"), {}),
     Mechanism(
@@ -179,7 +342,17 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
-    Mechanism("variable-length numbers", "core/varint.py", shifts_by_seven, {}),
+    Mechanism(
+        "variable-length numbers",
+        "core/varint.py",
+        shifts_by_seven,
+        {
+            "records/avro.py": "a fast path without calls for the usual values of each record",
+            "records/avro_fields.py": "builds the tables of the fast path",
+            "segments/offsets.py": "a fast path without calls for the usual values of each record",
+            "snapshots/avro_encoder.py": "caches the bytes of a part of a number",
+        },
+    ),
     Mechanism("meaning of Kafka's error codes", "kafka/protocol/errors.py", tables_of_error_codes, {}),
     Mechanism(
         "request for log ranges",
@@ -189,6 +362,19 @@ MECHANISMS: Final = (
             "migration/observation.py": "decodes a file",
             "segments/partition.py": "a log on disk",
             "spark/period_log.py": "ends at the last stable offset",
+        },
+    ),
+    Mechanism(
+        "request for the end of a log",
+        "kafka/client/log_ranges.py",
+        requests_for_log_ends,
+        {
+            "consumer/fetch.py": "the consumer's own connection, after Kafka rejected its position",
+            "kafka/client/backing_cluster.py": "forwards a client's timestamps and returns the brokers' error codes",
+            "kafka/client/fetch.py": "encodes the request for the home",
+            "kafka/cluster/librdkafka.py": "sends the request with librdkafka; the home combines starts and ends",
+            "manager/log/kafka/consumer.py": "the consumer's own connection, after Kafka rejected its position",
+            "manager/log/kafka/offsets.py": "ends at the last stable offset, in a thread without an event loop",
         },
     ),
     Mechanism(
@@ -219,6 +405,22 @@ MECHANISMS: Final = (
         },
     ),
     Mechanism(
+        "call from a thread without an event loop",
+        "kafka/client/background_loop.py",
+        lambda tree: calls(tree, "run_coroutine_threadsafe"),
+        {},
+    ),
+    Mechanism(
+        "replacement of a file",
+        "core/atomic_file.py",
+        replacements_of_files,
+        {
+            "sandbox/jars.py": "renames a directory of downloads",
+            "segments/repair.py": "renames the files of a log; the renames can be undone",
+            "spark/connector.py": "renames a directory of downloads",
+        },
+    ),
+    Mechanism(
         "use of the schemas of Kafka's messages",
         "kafka/protocol/schema_codec.py",
         imports("kio.schema", "kio.serial", "kio.index"),
@@ -227,7 +429,7 @@ MECHANISMS: Final = (
     Mechanism(
         "typed fields of JSON objects",
         "core/field_reader.py",
-        lambda tree: calls(tree, "loads"),
+        file_loads,
         {
             "config/connection.py": "a TOML file that has only tables of strings",
             "config/toml_table.py": "parses TOML for a FieldReader",

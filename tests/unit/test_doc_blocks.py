@@ -28,6 +28,8 @@ PARSED_ONLY: set[str] = {
     "docs/how-to/manager-store.md",
     "docs/how-to/monitor-an-offset-manager.md",
     "docs/how-to/periods.md",
+    "docs/how-to/restore-offsets.md",
+    "docs/how-to/why-a-lag-looks-wrong.md",
     "docs/how-to/run-an-offset-manager.md",
     "docs/how-to/secure-an-offset-manager.md",
     "docs/how-to/segments.md",
