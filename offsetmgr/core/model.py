@@ -114,6 +114,11 @@ def is_valid_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+NO_OFFSET: Final = -1
+"""In a conditional commit, an expected offset of -1 means that no offset is committed. A new offset of -1 deletes the
+committed offset."""
+
+
 class OffsetAndMetadata(NamedTuple):
     """An offset to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
