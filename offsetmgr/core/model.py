@@ -41,6 +41,7 @@ class BrokerPartition(int):
 
     @property
     def broker(self) -> int:
+        """The id of the broker that has the partition."""
         return (self + 2**31) >> 15
 
     @property
