@@ -188,7 +188,7 @@ class Migration:
         return self._plan.summary
 
     def groups(self) -> Iterator[GroupPlan]:
-        """Yields the planned steps of each group."""
+        """Yields the planned steps of each group. Raises `OSError` if the plan file was deleted."""
         return self._plan.groups()
 
     def state(self) -> MigrationState:

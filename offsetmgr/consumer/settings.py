@@ -61,4 +61,5 @@ class ConsumerSettings:
 
     @property
     def from_smallest(self) -> bool:
+        """Whether a partition without a usable committed offset starts at the smallest offset of its log."""
         return _RESETS[self.auto_offset_reset] == "smallest"

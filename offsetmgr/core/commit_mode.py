@@ -35,6 +35,7 @@ class CommitMode(Enum):
 
     @property
     def commits_to_kafka(self) -> bool:
+        """Whether a member in this mode commits to Kafka."""
         return self is not CommitMode.ZOOKEEPER
 
 

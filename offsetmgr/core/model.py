@@ -41,6 +41,7 @@ class BrokerPartition(int):
 
     @property
     def broker(self) -> int:
+        """The id of the broker that has the partition."""
         return (self + 2**31) >> 15
 
     @property
@@ -112,6 +113,11 @@ def is_valid_topic_name(name: str) -> bool:
     topic to a broker.
     """
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+NO_OFFSET: Final = -1
+"""In a conditional commit, an expected offset of -1 means that no offset is committed. A new offset of -1 deletes the
+committed offset."""
 
 
 class OffsetAndMetadata(NamedTuple):

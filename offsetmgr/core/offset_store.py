@@ -184,6 +184,7 @@ class GroupEditResult:
 
     @property
     def failures(self) -> dict[TopicPartition, OffsetMgrError]:
+        """The error of each partition whose change failed."""
         return {tp: o.error for tp, o in self.outcomes.items() if o.error is not None}
 
 
@@ -218,14 +219,13 @@ class OffsetStore(Protocol):
     @property
     def uri(self) -> str:
         """The URI of the store, without credentials."""
-        ...
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """The fields and partitions that the store can save, and the guarantees of its edits."""
 
     def identity(self) -> StoreIdentity:
         """Returns the identity of the store. Raises `Unreachable`, `TimedOut`."""
-        ...
 
     def log_origin(self) -> LogOrigin:
         """Returns the Kafka cluster whose logs the offsets belong to. Raises `Unreachable`, `TimedOut`,
@@ -240,12 +240,10 @@ class OffsetStore(Protocol):
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         """Returns the topic ids of ``topics`` (all topics if None). Topics whose id the store does not know are
         missing. Raises the errors of `log_origin`."""
-        ...
 
     @property
     def has_topic_creation_times(self) -> bool:
         """Whether the store knows creation times of topics (see `topic_creation_times`)."""
-        ...
 
     def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the store does not
@@ -305,7 +303,8 @@ class OffsetStore(Protocol):
         the errors of `commit`."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the connections. The store cannot be used afterwards."""
 
     def __enter__(self) -> Self: ...
 

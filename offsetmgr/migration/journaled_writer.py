@@ -119,6 +119,7 @@ class Report:
     interrupted: bool = False
 
     def add(self, outcome: GroupOutcome) -> None:
+        """Adds the outcome of one group to the counts."""
         self.groups += 1
         self.changed += bool(outcome.written)
         self.written += len(outcome.written)
@@ -129,6 +130,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether the run processed all groups, and no partition failed."""
         return not self.failed and not self.interrupted
 
 

@@ -58,10 +58,12 @@ class Action(StrEnum):
 
     @property
     def writes(self) -> bool:
+        """Whether the migration writes the offset to the target."""
         return self is Action.COPY or self is Action.REWIND
 
     @property
     def rejects(self) -> bool:
+        """Whether the plan refuses the partition."""
         return self in _REJECTIONS
 
 
@@ -164,12 +166,15 @@ class PlanOptions:
         return replace(self, groups=tuple(literal_first(self.groups, set(existing))))
 
     def selects_group(self, group: str) -> bool:
+        """Returns whether the plan includes this group of the source (see ``groups``)."""
         return not self.groups or self.group_selection.matches(group)
 
     def selects(self, tp: TopicPartition) -> bool:
+        """Returns whether the plan includes this partition (see ``topics``)."""
         return self.selection.matches(tp)
 
     def target_group(self, group: str) -> str:
+        """Returns the name of the group in the target (see ``rename``)."""
         return self.rename.get(group, group)
 
 
@@ -212,6 +217,7 @@ class GroupPlan:
     note: str = ""
 
     def writes(self) -> list[PlanStep]:
+        """Returns the steps that write an offset to the target."""
         return [step for step in self.steps if step.action.writes]
 
 

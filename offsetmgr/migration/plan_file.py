@@ -60,6 +60,7 @@ class PlanSummary:
         """
 
     def add(self, plan: GroupPlan) -> None:
+        """Adds the plan of one group to the counts."""
         self.groups += 1
         self.failed_groups += bool(plan.error)
         self.active_groups += bool(plan.members)
@@ -78,13 +79,16 @@ class PlanSummary:
 
     @property
     def writes(self) -> int:
+        """The number of steps that write an offset to the target."""
         return sum(n for action, n in self.actions.items() if Action(action).writes)
 
     @property
     def refused(self) -> int:
+        """The number of steps that the plan refuses."""
         return sum(n for action, n in self.actions.items() if Action(action).rejects)
 
     def encode(self) -> dict[str, Any]:
+        """Returns the JSON object in which the plan file stores the summary."""
         return {
             "groups": self.groups,
             "failed_groups": self.failed_groups,
@@ -97,6 +101,7 @@ class PlanSummary:
 
     @classmethod
     def decode(cls, encoded: Mapping[str, Any]) -> PlanSummary:
+        """Returns the summary for a JSON object that `encode` returned."""
         summary = cls()
         summary.groups = encoded["groups"]
         summary.failed_groups = encoded["failed_groups"]

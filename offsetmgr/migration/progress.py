@@ -148,6 +148,7 @@ class MigrationState:
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
     def outcomes(self, work: GroupProgress, group: str) -> Iterator[JournalRecord]:
+        """Yields the journal's records of the outcomes of a group, the oldest first."""
         for position in work.outcomes.get(group, ()):
             yield record_at(self.path, position)
 

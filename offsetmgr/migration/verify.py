@@ -67,6 +67,7 @@ class Status(StrEnum):
 
     @property
     def ok(self) -> bool:
+        """Whether a partition with this status passes the check."""
         return self in _PASSING
 
 
@@ -77,9 +78,7 @@ _PASSING: Final = frozenset(
 
 class PartitionResult(NamedTuple):
     """The result for one partition, with its offsets. An offset is None if there is no commit or if it is unknown.
-
-    ``tp`` is None for a result about the whole group.
-    """
+    ``tp`` is None for a result about the whole group."""
 
     group: str
     target_group: str
@@ -103,11 +102,13 @@ class VerifySummary:
     """The number of results that passed although they are only inferred."""
 
     def add(self, result: PartitionResult) -> None:
+        """Adds one result to the counts."""
         self.counts[result.status] += 1
         self.inferred += result.status.ok and result.evidence is VerifyEvidence.INFERRED
 
     @property
     def ok(self) -> bool:
+        """Whether every partition passed."""
         return all(status.ok for status in self.counts)
 
 

@@ -167,6 +167,7 @@ class PeriodCoordinator:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that this member consumes (see `own`)."""
         return self._state.owned
 
     def own(self, partitions: Iterable[TopicPartition]) -> None:

@@ -48,6 +48,7 @@ class OlderThan:
     milliseconds: int
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
+        """Returns the age of the newest message if the segment may be deleted, otherwise None."""
         age = now - candidate.newest
         return f"its newest message is {age:,} ms old" if age > self.milliseconds else None
 
@@ -63,6 +64,7 @@ class LargerThan:
     size: int
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:  # noqa: ARG002 - the protocol's signature
+        """Returns the number of later bytes if the segment may be deleted, otherwise None."""
         return f"{candidate.later_bytes:,} bytes follow it" if candidate.later_bytes >= self.size else None
 
 
@@ -77,6 +79,7 @@ class AnyOf:
     policies: tuple[DeletionPolicy, ...]
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
+        """Returns the reason of the first policy that deletes the segment; None if all of them keep the segment."""
         return next((why for policy in self.policies if (why := policy.reason(candidate, now)) is not None), None)
 
 

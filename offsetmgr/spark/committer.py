@@ -60,6 +60,8 @@ class OffsetCommitter(StreamingQueryListener):
         queries: Collection[str] | None = None,
         policy: CommitPolicy | None = None,
     ) -> None:
+        """Contacts no server. Raises `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is
+        not supported."""
         require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
         settings = policy or CommitPolicy()
@@ -80,7 +82,7 @@ class OffsetCommitter(StreamingQueryListener):
     def reconcile(self, timeout_s: float = 30.0) -> bool:
         """Reads all checkpoints and commits now. Retries failed commits until the committer reports the failure in the
         log (see `CommitPolicy`). Returns True if the offsets of all finished batches are committed within ``timeout_s``
-        seconds."""
+        seconds. Raises no error for a failed commit: `state` has the error."""
         return self._tracker.reconcile(timeout_s)
 
     def committed_first(self, process: Process, timeout_s: float = 30.0) -> Process:
@@ -101,12 +103,13 @@ class OffsetCommitter(StreamingQueryListener):
 
     def forget(self, query: str) -> None:
         """Stops waiting for a query, so that the query no longer blocks commits. ``query`` is the query's id or name.
-        Call it for an ended query that will not restart, or for one of ``queries`` that will not start."""
+        Call it for an ended query that will not restart, or for one of ``queries`` that will not start. Raises no
+        error if the committer does not track the query."""
         self._tracker.forget(query)
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Reconciles once more and ends the thread. Returns True if the offsets of all finished batches are
-        committed."""
+        """Reconciles once more and ends the thread; waits for each of the two steps for up to ``timeout_s`` seconds.
+        Returns True if the offsets of all finished batches are committed. Raises no error for a failed commit."""
         return self._tracker.close(timeout_s)
 
     def __enter__(self) -> Self:

@@ -64,6 +64,8 @@ class BatchCommitter:
         policy: CommitPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """Contacts no server. Raises `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is
+        not supported."""
         require_supported("BatchCommitter")
         # The DataFrames of foreachBatch belong to a clone of the session, which does not list the queries.
         self._session = spark or SparkSession.getActiveSession()
@@ -89,7 +91,7 @@ class BatchCommitter:
 
     def commit_last_batch(self) -> bool:
         """Commits the last finished batch. Call it after the query has ended. Returns True if the offsets of this batch
-        are committed."""
+        are committed. If the commit fails, raises the error only with ``stop_on_failure``; otherwise `state` has it."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 

@@ -50,6 +50,7 @@ class StartingOffsets:
 
     @property
     def json(self) -> str:
+        """The value of Spark's option ``startingOffsets``: the offset of each partition of each topic, as JSON."""
         document: dict[str, dict[str, int]] = {}
         for tp, offset in sorted(self.offsets.items()):
             document.setdefault(tp.topic, {})[str(tp.partition)] = offset

@@ -33,7 +33,7 @@ _SETTINGS: Final = {
 
 def register(spark: SparkSession) -> SparkSession:
     """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session, and returns this
-    session.
+    session. Raises `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is not supported.
 
     Example::
 
@@ -56,7 +56,8 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
 
     ``master`` is Spark's master, by default `LOCAL`. ``conf`` are Spark's settings, with two underscores for each dot.
     Workers run the same Python as this process, unless ``PYSPARK_PYTHON`` names another Python. On a cluster, offsetmgr
-    must be installed for the Python of the workers.
+    must be installed for the Python of the workers. Raises the errors of `register`, and the errors of Spark if the
+    session cannot be created.
 
     Example::
 

@@ -17,12 +17,11 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, NO_OFFSET, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
-from offsetmgr.kafka.protocol.conditional_commit import NO_OFFSET
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, decide, group_id_error
 from offsetmgr.stores.protocol_edits import ProtocolEdits

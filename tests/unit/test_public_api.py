@@ -43,6 +43,23 @@ def test_every_public_name_can_be_imported_and_has_a_docstring(package: str) -> 
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_method_and_property_has_a_docstring(package: str) -> None:
+    """``help`` shows these docstrings. A method may inherit its docstring."""
+    module = import_module(package)
+    undocumented = {
+        f"{name}.{member.name}"
+        for name in module.__all__
+        if inspect.isclass(found := getattr(module, name))
+        for member in inspect.classify_class_attrs(found)
+        if not member.name.startswith("_")
+        and member.kind in ("method", "class method", "static method", "property")
+        and member.defining_class.__module__.startswith("offsetmgr.")
+        and not inspect.getdoc(getattr(found, member.name))
+    }
+    assert undocumented == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_a_public_object(package: str) -> None:
     """Python would bind the module under that name as soon as another module imports it."""
     module = import_module(package)

@@ -37,20 +37,26 @@ class KafkaLogs:
         self._thread = thread
 
     def cluster_id(self) -> str | None:
+        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
         cluster_id, _ = self._thread.run(self._thread.client.cluster)
         return cluster_id or None
 
     def brokers(self) -> frozenset[str]:
+        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
         _, brokers = self._thread.run(self._thread.client.cluster)
         return frozenset(str(broker).lower() for broker in brokers)
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
+        """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
+        out. Raises `Unreachable`, `TimedOut`."""
         from offsetmgr.kafka.client.log_ranges import partition_counts
 
         requested = None if names is None else set(names)
         return self._thread.run(lambda deadline: partition_counts(self._thread.client, requested, deadline))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        """Returns the start and end offset of each partition's log, or the error of the partition. The error of a
+        missing partition is `UnknownTopicOrPartition`."""
         from offsetmgr.kafka.client.log_ranges import log_ranges
 
         requested = list(partitions)
@@ -94,6 +100,8 @@ class KafkaCluster(KafkaLogs):
     def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
+        """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``
+        (milliseconds since 1970), None if there is no such record, or the error of the partition."""
         from offsetmgr.kafka.client.log_ranges import offsets_for_time
 
         requested = list(partitions)
@@ -102,20 +110,27 @@ class KafkaCluster(KafkaLogs):
         )
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+        """Returns the state and the members of each group from its coordinator, or the error of the group. An unknown
+        group has the state DEAD."""
         requested = list(dict.fromkeys(groups))
         return self._thread.run(lambda deadline: self._thread.client.describe(requested, deadline)) if requested else {}
 
     def offsets_retention_ms(self) -> int | None:
+        """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
+        milliseconds; None if the broker does not report it. Raises `Unreachable`, `TimedOut`."""
         from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
 
         return self._thread.run(lambda deadline: offsets_retention_ms(self._thread.client, deadline))
 
     def broker_setting(self, broker: int, name: str) -> str | None:
+        """Returns the effective value of one setting of a running broker; None if the broker does not report it.
+        Raises `Unreachable`, `TimedOut`."""
         from offsetmgr.kafka.client.broker_settings import broker_setting
 
         return self._thread.run(lambda deadline: broker_setting(self._thread.client, broker, name, deadline))
 
     def close(self) -> None:
+        """Closes the connections. Calls in progress in other threads end."""
         self._thread.close()
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import NO_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.varint import encode_varint
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
@@ -34,8 +34,6 @@ committed. In a commit with this field, a new offset of -1 deletes the committed
 on, and Kafka numbers its own tags from 0 on."""
 
 EXPECTED: Final = struct.Struct(">q")
-
-NO_OFFSET: Final = -1
 
 CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 """The error code of a partition in two cases: the condition is false, or the condition cannot be checked yet because

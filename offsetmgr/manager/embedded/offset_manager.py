@@ -127,15 +127,17 @@ class OffsetManager:
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Deletes the offsets of these partitions, or all offsets of the group if ``partitions`` is None. A missing
-        offset is not an error."""
+        offset is not an error. Raises the errors that the class's docstring describes."""
         self._run(self._requests.delete(group, None if partitions is None else list(partitions)))
 
     def groups(self) -> list[str]:
-        """Returns the groups that this process owns and that have offsets, sorted."""
+        """Returns the groups that this process owns and that have offsets, sorted. Raises `NotCoordinator` if the
+        manager is not running or has lost its shards, `CoordinatorLoadInProgress` or `CoordinatorNotAvailable` if a
+        shard of this process cannot be read within ``timeout_s``."""
         return self._run(self._requests.groups())
 
     def status(self) -> Sequence[ShardStatus]:
-        """Returns the status of every shard in this process."""
+        """Returns the status of every shard in this process. Raises `NotCoordinator` if the manager is not running."""
         return self._run(self._requests.status())
 
     @property

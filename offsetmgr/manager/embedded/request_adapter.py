@@ -14,6 +14,7 @@ from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, T
 from offsetmgr.core.offset_store import Change
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.manager.commit_checks import is_valid_offset
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
@@ -38,7 +39,7 @@ class RequestAdapter:
         failures: dict[TopicPartition, OffsetMgrError] = {
             tp: UsageError(f"group {group}, {tp}", f"{after.offset} is not an offset")
             for tp, after in offsets.items()
-            if after.offset < 0  # in a conditional commit, -1 is a deletion
+            if not is_valid_offset(after.offset)
         }
         remaining = {tp: after for tp, after in offsets.items() if tp not in failures}
         retries = self._retries()

@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, NO_OFFSET, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, Committer, OffsetStore
 from offsetmgr.kafka.protocol.conditional_commit import (
     CONDITIONAL_FEATURE,
     DROPS_LEADER_EPOCH,
     DROPS_METADATA,
-    NO_OFFSET,
     STORE_FEATURE,
 )
 from offsetmgr.manager.commit_checks import PartitionErrors, without_invalid
