@@ -1,31 +1,62 @@
 """Runs the blocks of a page in order, in one process: ``doc_runner.py PAGE ADDRESSES``.
 
-``ADDRESSES`` is a JSON object for `doc_blocks.with_addresses`. Prints only what the blocks print.
+``ADDRESSES`` is a JSON object for `doc_blocks.with_addresses`. If it is empty, only the Python blocks run.
+Prints only what the Python blocks print.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from doc_blocks import SHELL, blocks, with_addresses
+from doc_blocks import SHELL, Block, blocks, with_addresses
+from documented_commands import TOOLS, stop_all
 
 PYTHON = shlex.quote(sys.executable)
-PRELUDE = f'set -e; python() {{ {PYTHON} "$@"; }}; offsetmgr() {{ python -m offsetmgr "$@"; }}\n'
+HELPER = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('documented_commands.py')))}"
+PRELUDE = "\n".join(
+    [
+        "set -e",
+        f'python() {{ {PYTHON} "$@"; }}',
+        f'offsetmgr() {{ if [[ "$1 $2" == "manager serve" ]]; then {HELPER} serve "$@"; '
+        'else python -m offsetmgr "$@"; fi; }',
+        *(f'{tool}() {{ {HELPER} {tool} "$@"; }}' for tool in TOOLS),
+        "",
+    ]
+)
+
+
+def run_shell(block: Block, text: str) -> None:
+    """Runs a shell block. Its terminal answers each question with "y"."""
+    answers, terminal = pty.openpty()
+    os.write(answers, b"y\n" * 20)
+    done = subprocess.run(
+        ["bash", "-c", PRELUDE + text], check=False, stdin=terminal, stdout=sys.stderr, stderr=sys.stderr
+    )
+    os.close(terminal)
+    os.close(answers)
+    if done.returncode != block.exit_code:
+        raise SystemExit(f"{block.place}: exit code {done.returncode}, not {block.exit_code}")
 
 
 def main(page: Path, addresses: dict[str, str]) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page):
-        text = with_addresses(block.text, addresses)
-        if block.runs and block.language in SHELL:
-            subprocess.run(["bash", "-c", PRELUDE + text], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-        elif block.runs:
-            exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), namespace)
+    try:
+        for block in blocks(page):
+            text = with_addresses(block.text, addresses)
+            if block.runs and block.language in SHELL:
+                if addresses:
+                    run_shell(block, text)
+            elif block.runs:
+                exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), namespace)
+    finally:
+        stop_all()
 
 
 if __name__ == "__main__":
