@@ -23,8 +23,8 @@ from processes import OFFSETMGR, wait_for
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, ports
 
-LONG_PAGES: Final = {"manager-relay", "run-an-offset-manager", "secure-an-offset-manager", "spark-audit"}
-"""Pages whose blocks take longer than 10 s: they start Spark or Kafka's own tools several times."""
+LONG_PAGES: Final = {"manager-relay", "run-an-offset-manager", "secure-an-offset-manager"}
+"""Pages whose blocks take longer than 10 s: they start several managers or Kafka's own tools."""
 TOPICS: Final = {"orders": 2, "payments": 1}
 """The topics of the documentation. Only ``orders:0`` has records: ten in each of three hours from `FIRST_MS` on."""
 GROUPS: Final = re.compile(r"(shop|billing|orders-|batches-job|simple-job).*")
