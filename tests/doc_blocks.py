@@ -38,7 +38,7 @@ _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"[^\"]+\")?\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_RUN: Final = re.compile(r"<!-- run -->\s*\Z")
+_RUN: Final = re.compile(r"<!-- run(?:: exit code (?P<code>\d))? -->\s*\Z")
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<reason>[^>]+?) -->\s*\Z")
 
 
@@ -48,7 +48,8 @@ class Block(NamedTuple):
     ``line`` is the page's line with its first line of code. ``not_run`` is the reason why no test runs the block, from
     a comment ``<!-- not run: REASON -->`` in front of it. ``runs`` is whether a test runs the block: a Python block
     without such a reason, or a shell block with the comment ``<!-- run -->`` in front of it. ``output`` is the ``text``
-    block that follows, with at most the words "It prints" between.
+    block that follows, with at most the words "It prints" between. ``exit_code`` is the exit code of a shell block that
+    runs: 0, or the code of a comment ``<!-- run: exit code 1 -->``.
     """
 
     page: Path
@@ -58,6 +59,7 @@ class Block(NamedTuple):
     not_run: str | None
     runs: bool
     output: str | None
+    exit_code: int = 0
 
     @property
     def heading(self) -> str:
@@ -77,6 +79,7 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for number, fence in enumerate(fences):
         before = _NOT_RUN.search(text, 0, fence.start())
+        run = _RUN.search(text, 0, fence.start())
         after = fences[number + 1] if number + 1 < len(fences) else None
         prints = (
             after
@@ -91,9 +94,9 @@ def blocks(page: Path) -> list[Block]:
                 fence["language"],
                 code,
                 before["reason"] if before else None,
-                (page not in FOLLOWED and (fence["language"] == "python" and not before))
-                or bool(_RUN.search(text, 0, fence.start())),
+                (page not in FOLLOWED and (fence["language"] == "python" and not before)) or bool(run),
                 after["text"] if prints and after else None,
+                int(run["code"] or 0) if run else 0,
             )
         )
     return found
@@ -102,7 +105,8 @@ def blocks(page: Path) -> list[Block]:
 ADDRESSES: Final = {
     "zookeeper": re.compile(r"\b(?:zk\d?|host):2181(?:,zk\d:2181)*"),
     "kafka": re.compile(r"\b(?:(?:broker|kafka-?|new|host|h)\d?|127\.0\.0\.1):909[23](?:,(?:broker|kafka-?)\d:9092)*"),
-    "manager": re.compile(r"\b(?:offsets-\d|127\.0\.0\.1):9192"),
+    "manager": re.compile(r"\b(?:offsets-\d|127\.0\.0\.1|0\.0\.0\.0):9192"),
+    "metrics": re.compile(r"\b(?:offsets-\d|127\.0\.0\.1|0\.0\.0\.0):9190"),
     "logs": re.compile(r"/(?:mnt|var)/kafka-logs"),
     "output": re.compile(r"s3a://results"),
 }

@@ -22,18 +22,9 @@ MAX_WORDS = 2000
 LONG_PAGES = {"docs/reference/cli.md", "docs/contributing/renames.md"}
 """Pages without a limit: a generated page, and a list in which readers search."""
 PARSED_ONLY: set[str] = {
-    "docs/how-to/log-recovery.md",
-    "docs/how-to/lost-cluster.md",
-    "docs/how-to/manager-relay.md",
-    "docs/how-to/manager-store.md",
-    "docs/how-to/monitor-an-offset-manager.md",
-    "docs/how-to/periods.md",
     "docs/how-to/restore-offsets.md",
-    "docs/how-to/why-a-lag-looks-wrong.md",
-    "docs/how-to/run-an-offset-manager.md",
-    "docs/how-to/secure-an-offset-manager.md",
-    "docs/how-to/segments.md",
     "docs/how-to/spark-audit.md",
+    "docs/how-to/why-a-lag-looks-wrong.md",
 }
 """Pages with shell blocks that no test runs."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
