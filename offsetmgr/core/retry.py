@@ -1,6 +1,11 @@
 """Retries: repeats an operation with growing pauses until it succeeds or a deadline passes.
 
-No other module sleeps between the attempts of an operation. A caller does the following:
+A pause of these classes ends only when its time has passed. A thread that has to end its pause when it is stopped waits
+for its own event instead: `manager.runtime.shard_writer`, `manager.runtime.standby`, `stores.switched.mode_listener`,
+`zookeeper.client.session_member` and `zookeeper.groups.consumer_member`. Periodic work and polling are no retries.
+`scripts/mechanisms.py` lists every other module that sleeps or waits in a loop, with the reason.
+
+A caller does the following:
 
 1. It creates `Retries` on an event loop, or `BlockingRetries` in a thread, before the first attempt.
 2. It makes an attempt in a loop, and leaves the loop after a success.
