@@ -2,7 +2,8 @@
 
 ``ADDRESSES`` is a JSON object for `doc_blocks.with_addresses`. ``PREPARATIONS`` is a JSON object of shell commands that
 run in front of the first block below a heading. Without it, the shell blocks of `doc_blocks.MATRIX_PAGES` do not run.
-If ``ADDRESSES`` is empty, only the Python blocks run. Prints only what the Python blocks print. The terminal of shell blocks answers each question with "y".
+If ``ADDRESSES`` is empty, only the Python blocks run. Prints only what the Python blocks print. The terminal of shell
+blocks answers each question with "y".
 """
 
 from __future__ import annotations
