@@ -1,7 +1,8 @@
-"""The types of the values that methods of the public API return.
+"""The types in the signatures of the public API that no other public package exports.
 
-A program gets these values from `offsetmgr.OffsetAdmin`, `offsetmgr.Migration` and the stores. It needs the types
-only for annotations, and to compare a status.
+Most of them are types of returned values, which a program gets from `offsetmgr.OffsetAdmin`, `offsetmgr.Migration`, the
+stores and the other entry points. It needs these types only for annotations, and to compare a status. The others are
+types of optional arguments, such as `ManagerConfig`, `Producer` and `RecordSource`.
 """
 
 from __future__ import annotations
@@ -12,41 +13,82 @@ from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.api.migration import RollbackReport
-    from offsetmgr.core.log_origin import LogOrigin, OriginComparison
+    from offsetmgr.core.clock import Clock
+    from offsetmgr.core.log_origin import LogOrigin, OriginComparison, Relation
     from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, Offset, Weakness
     from offsetmgr.core.offset_store import (
         Capabilities,
         ChangeOutcome,
+        Committer,
         EditStatus,
         GroupEditResult,
         GroupOffsets,
         Guard,
+        PartitionKinds,
         StoreIdentity,
     )
     from offsetmgr.groups.describe import DescribedGroup, DescribedPartition
     from offsetmgr.groups.edit_plan import Counts, GroupEditPlan, PlannedChange
     from offsetmgr.groups.lag import GroupLag, LagRow
     from offsetmgr.groups.reset import Scenario
+    from offsetmgr.groups.selection import GroupSelection, TopicPattern, TopicSelection
+    from offsetmgr.kafka.client.brokers import ClusterBroker
+    from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.kafka.protocol.channel import Address
+    from offsetmgr.kafka.protocol.releases import Capability
+    from offsetmgr.manager.runtime.config import ManagerConfig
+    from offsetmgr.manager.runtime.status import Role, ShardStatus
+    from offsetmgr.manager.shard import ShardLimits
     from offsetmgr.migration.evidence import Confidence, PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport, GroupGate
     from offsetmgr.migration.journaled_writer import GroupOutcome, Report
+    from offsetmgr.migration.partition_map import MapOrigin
     from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport
-    from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanStep, StoreEndpoint
+    from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanSource, PlanStep, StoreEndpoint
     from offsetmgr.migration.plan_file import PlanSummary
-    from offsetmgr.migration.progress import MigrationState
+    from offsetmgr.migration.progress import GroupProgress, MigrationState, PartitionSet
     from offsetmgr.migration.rollback import RollbackDifference
-    from offsetmgr.migration.verify import PartitionResult, Status, VerifySummary
+    from offsetmgr.migration.verify import PartitionResult, Status, VerifyEvidence, VerifySummary
+    from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
+    from offsetmgr.period.job_records import Attempt, PublishedOutput, RangeScan, Work
+    from offsetmgr.segments.batch_builder import Producer
+    from offsetmgr.segments.batch_reader import RecordBatch
+    from offsetmgr.segments.entries import Chunk, EntryHeader, EntryReader, LogEntry
+    from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, OffsetIndex, TimeEntry, TimeIndex
+    from offsetmgr.segments.log_appender import AppendInfo
+    from offsetmgr.segments.message_scan import LogMessage
+    from offsetmgr.segments.retention import DeletionCandidate, DeletionDecision, DeletionPolicy
+    from offsetmgr.segments.segment import LogSlice, Segment
+    from offsetmgr.segments.time_lookup import TimedOffset
+    from offsetmgr.spark.group_committer import CommitterState
+    from offsetmgr.spark.period_dataframes import RecordSource
     from offsetmgr.stores.snapshot import SnapshotReport
 
 _MODULES: Final = {
+    "AbortedTransaction": "segments.indexes",
     "Action": "migration.plan",
+    "Address": "kafka.protocol.channel",
+    "AppendInfo": "segments.log_appender",
+    "Attempt": "period.job_records",
     "Capabilities": "core.offset_store",
+    "Capability": "kafka.protocol.releases",
     "ChangeOutcome": "core.offset_store",
+    "Chunk": "segments.entries",
+    "Clock": "core.clock",
+    "Cluster": "kafka.cluster.base",
+    "ClusterBroker": "kafka.client.brokers",
+    "Committer": "core.offset_store",
+    "CommitterState": "spark.group_committer",
     "Confidence": "migration.evidence",
     "Counts": "groups.edit_plan",
+    "DeletionCandidate": "segments.retention",
+    "DeletionDecision": "segments.retention",
+    "DeletionPolicy": "segments.retention",
     "DescribedGroup": "groups.describe",
     "DescribedPartition": "groups.describe",
     "EditStatus": "core.offset_store",
+    "EntryHeader": "segments.entries",
+    "EntryReader": "segments.entries",
     "FinalizeReport": "migration.finalize",
     "GroupDescription": "core.model",
     "GroupEditPlan": "groups.edit_plan",
@@ -57,42 +99,90 @@ _MODULES: Final = {
     "GroupOffsets": "core.offset_store",
     "GroupOutcome": "migration.journaled_writer",
     "GroupPlan": "migration.plan",
+    "GroupProgress": "migration.progress",
+    "GroupSelection": "groups.selection",
     "Guard": "core.offset_store",
+    "IndexEntry": "segments.indexes",
     "LagRow": "groups.lag",
+    "LogEntry": "segments.entries",
+    "LogMessage": "segments.message_scan",
     "LogOrigin": "core.log_origin",
     "LogRange": "core.model",
+    "LogSlice": "segments.segment",
+    "ManagerConfig": "manager.runtime.config",
+    "MapOrigin": "migration.partition_map",
     "MemberEvidence": "migration.phase_inference",
     "MigrationState": "migration.progress",
     "Offset": "core.model",
+    "OffsetIndex": "segments.indexes",
+    "OpenPeriod": "period.barrier",
     "OriginComparison": "core.log_origin",
     "PartitionEvidence": "migration.evidence",
+    "PartitionKinds": "core.offset_store",
     "PartitionResult": "migration.verify",
+    "PartitionSet": "migration.progress",
     "PhaseReport": "migration.phase_inference",
     "PlanHeader": "migration.plan",
+    "PlanSource": "migration.plan",
     "PlanStep": "migration.plan",
     "PlanSummary": "migration.plan_file",
     "PlannedChange": "groups.edit_plan",
+    "Producer": "segments.batch_builder",
+    "PublishedOutput": "period.job_records",
+    "RangeScan": "period.job_records",
+    "RecordBatch": "segments.batch_reader",
+    "RecordSource": "spark.period_dataframes",
+    "Relation": "core.log_origin",
     "Report": "migration.journaled_writer",
+    "ReportStatus": "period.barrier",
+    "Role": "manager.runtime.status",
     "RollbackDifference": "migration.rollback",
     "RollbackReport": "api.migration",
     "Scenario": "groups.reset",
+    "Segment": "segments.segment",
+    "ShardLimits": "manager.shard",
+    "ShardStatus": "manager.runtime.status",
     "SnapshotReport": "stores.snapshot",
     "Status": "migration.verify",
     "StoreEndpoint": "migration.plan",
     "StoreIdentity": "core.offset_store",
+    "TimeEntry": "segments.indexes",
+    "TimeIndex": "segments.indexes",
+    "TimePosition": "period.barrier",
+    "TimedOffset": "segments.time_lookup",
+    "TopicPattern": "groups.selection",
+    "TopicSelection": "groups.selection",
+    "VerifyEvidence": "migration.verify",
     "VerifySummary": "migration.verify",
     "Weakness": "core.model",
+    "Work": "period.job_records",
 }
 
 __all__ = [
+    "AbortedTransaction",
     "Action",
+    "Address",
+    "AppendInfo",
+    "Attempt",
     "Capabilities",
+    "Capability",
     "ChangeOutcome",
+    "Chunk",
+    "Clock",
+    "Cluster",
+    "ClusterBroker",
+    "Committer",
+    "CommitterState",
     "Confidence",
     "Counts",
+    "DeletionCandidate",
+    "DeletionDecision",
+    "DeletionPolicy",
     "DescribedGroup",
     "DescribedPartition",
     "EditStatus",
+    "EntryHeader",
+    "EntryReader",
     "FinalizeReport",
     "GroupDescription",
     "GroupEditPlan",
@@ -103,31 +193,63 @@ __all__ = [
     "GroupOffsets",
     "GroupOutcome",
     "GroupPlan",
+    "GroupProgress",
+    "GroupSelection",
     "Guard",
+    "IndexEntry",
     "LagRow",
+    "LogEntry",
+    "LogMessage",
     "LogOrigin",
     "LogRange",
+    "LogSlice",
+    "ManagerConfig",
+    "MapOrigin",
     "MemberEvidence",
     "MigrationState",
     "Offset",
+    "OffsetIndex",
+    "OpenPeriod",
     "OriginComparison",
     "PartitionEvidence",
+    "PartitionKinds",
     "PartitionResult",
+    "PartitionSet",
     "PhaseReport",
     "PlanHeader",
+    "PlanSource",
     "PlanStep",
     "PlanSummary",
     "PlannedChange",
+    "Producer",
+    "PublishedOutput",
+    "RangeScan",
+    "RecordBatch",
+    "RecordSource",
+    "Relation",
     "Report",
+    "ReportStatus",
+    "Role",
     "RollbackDifference",
     "RollbackReport",
     "Scenario",
+    "Segment",
+    "ShardLimits",
+    "ShardStatus",
     "SnapshotReport",
     "Status",
     "StoreEndpoint",
     "StoreIdentity",
+    "TimeEntry",
+    "TimeIndex",
+    "TimePosition",
+    "TimedOffset",
+    "TopicPattern",
+    "TopicSelection",
+    "VerifyEvidence",
     "VerifySummary",
     "Weakness",
+    "Work",
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__

@@ -57,6 +57,7 @@ class GroupSelection:
         )
 
     def matches(self, group: str) -> bool:
+        """Returns whether the selection contains the group."""
         return group in self.names or any(fnmatchcase(group, pattern) for pattern in self.globs)
 
 
@@ -88,6 +89,7 @@ class TopicPattern:
         return numbers
 
     def matches(self, tp: TopicPartition) -> bool:
+        """Returns whether the pattern matches the partition."""
         if self.partitions is not None and tp.partition not in self.partitions:
             return False
         return fnmatchcase(tp.topic, self.name) if is_pattern(self.name) else tp.topic == self.name
@@ -118,6 +120,7 @@ class TopicSelection:
         return self
 
     def matches(self, tp: TopicPartition) -> bool:
+        """Returns whether the selection contains the partition."""
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
     def matches_topic(self, topic: str) -> bool:

@@ -59,6 +59,7 @@ class GroupProgress:
         return self._has_written or bool(self.unknown)
 
     def add_record(self, step: str, position: int, record: JournalRecord) -> None:
+        """Adds a record of the journal. ``position`` is the record's first byte."""
         if step == "open":
             self.opened, self.complete = True, False
         elif step == "complete":

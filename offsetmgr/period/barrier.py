@@ -56,6 +56,7 @@ class OpenPeriod:
     partitions: frozenset[TopicPartition]
 
     def time_position(self, timestamp_ms: int) -> TimePosition:
+        """Returns whether a time, in milliseconds since 1970, is in the period, before it or after it."""
         if timestamp_ms < self.period.start_ms:
             return TimePosition.EARLIER
         return TimePosition.OPEN if timestamp_ms < self.period.end_ms else TimePosition.LATER
