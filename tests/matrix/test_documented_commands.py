@@ -168,6 +168,23 @@ def many_groups(world: World) -> Preparations:
     return {}
 
 
+def snapshots(_: World) -> Preparations:
+    """The group ``shop`` in Kafka has moved since the snapshot ``backup.avro``."""
+    moved = 'offsetmgr offsets set --group shop --topic orders:0 --store "$KAFKA" --execute --to-offset'
+    exported = 'offsetmgr offsets export backup.avro --group shop --store "$KAFKA"'
+    return {
+        "Import a snapshot": f"{moved} 4 --new-group\n{exported}\n{moved} 9",
+        "Restore many groups": f"{moved} 12",
+    }
+
+
+def both_stores(_: World) -> Preparations:
+    """The group ``shop`` is in both stores, and the snapshot ``nightly.avro`` equals the one in Kafka."""
+    moved = 'offsetmgr offsets set --group shop --topic orders:0 --store "$KAFKA" --to-offset 4 --new-group --execute'
+    exported = 'offsetmgr offsets export nightly.avro --group shop --store "$KAFKA"'
+    return {"Check which store the command reads": f"{moved}\n{exported}"}
+
+
 def byte_positions(world: World) -> Preparations:
     """The group ``shop`` of Kafka 0.7, and an editor that writes a name into the map."""
     editor = "import json, sys\nfile = sys.argv[1]\nmap = json.load(open(file))\nmap['confirmed_by'] = 'anna'\n"
@@ -267,8 +284,10 @@ STATES: Final[dict[str, Callable[[World], Preparations]]] = {
     "migrate-from-kafka-07": byte_positions,
     "migrate-many-groups": many_groups,
     "mirror-a-group": nothing,
+    "restore-offsets": snapshots,
     "rolling-bounce": live_group,
     "sandbox": a_sandbox,
+    "why-a-lag-looks-wrong": both_stores,
     "zookeeper": registered_group,
     "zookeeper-admin": moves,
     "zookeeper-check": registered_group,

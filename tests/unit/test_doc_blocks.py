@@ -21,12 +21,6 @@ MAX_NOT_RUN = 10
 MAX_WORDS = 2000
 LONG_PAGES = {"docs/reference/cli.md", "docs/contributing/renames.md"}
 """Pages without a limit: a generated page, and a list in which readers search."""
-PARSED_ONLY: set[str] = {
-    "docs/how-to/restore-offsets.md",
-    "docs/how-to/spark-audit.md",
-    "docs/how-to/why-a-lag-looks-wrong.md",
-}
-"""Pages with shell blocks that no test runs."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors of typer's command-line parser."""
 SHELL_BLOCKS = [
@@ -201,12 +195,11 @@ def test_shell_blocks_are_valid_and_their_commands_parse(block: Block) -> None:
 
 
 def test_every_shell_block_runs_or_has_a_reason() -> None:
-    """For ``text`` blocks and the pages of `PARSED_ONLY` it is sufficient that a block has a command that parses."""
+    """For ``text`` blocks it is sufficient that a block has a command that parses."""
     wrong = []
     for block in SHELL_BLOCKS:
         commands = [command[0] for line in lines_of(block) for command in commands_of(line)]
-        only_parsed = block.language not in SHELL or block.page.relative_to(PROJECT).as_posix() in PARSED_ONLY
-        if not (block.runs or block.not_run or (only_parsed and "offsetmgr" in commands)):
+        if not (block.runs or block.not_run or (block.language not in SHELL and "offsetmgr" in commands)):
             wrong.append(block.place)
     assert wrong == []
 
