@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.groups.selection import is_pattern
-from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.apply import apply, require_comparison
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
@@ -143,24 +142,9 @@ class Migration:
         confirmed = None if partition_map is None else read_map(Path(partition_map))
         with config.connections() as connections:
             sides = SourceAndTarget(connections, source, target, *config.of_sides())
-            options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-            if any(map(is_pattern, options.groups)):
-                options = options.literal_first(sides.source.groups())
-            with sides.legacy_members() as members:
-                planner = Planner(
-                    sides.source,
-                    sides.target,
-                    options,
-                    SystemClock(),
-                    sides.cluster(),
-                    members,
-                    partition_map=confirmed,
-                    translate=translate,
-                )
-                header, names = planner.header(), planner.selected_groups()
-                planned = require_planned_topics(planner.plan(names), options, f"{source} and {target}")
-                summary, _ = write_plan(Path(path), header, planned, planner.target.topic_ids)
-        if not summary.actions and not summary.failed_groups:
+            options = applicable_options(sides, options)
+            written = write_plan_file(sides, options, Path(path), partition_map=confirmed, translate=translate)
+        if written.is_empty:
             Path(path).unlink()
             raise GroupNotFound(f"nothing to plan in {source}", "no offset is committed in the selected groups")
         return cls(path, config)
@@ -310,13 +294,3 @@ class Migration:
                 writer if delete_source else None,
                 (Status.REFUSED,) if accept_refused else (),
             )
-
-
-def require_planned_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
-    plans."""
-    topic_matches = TopicMatches(options.selection)
-    for group in plans:
-        topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))
-        yield group
-    topic_matches.require_all(where)

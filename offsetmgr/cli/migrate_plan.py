@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.migration import require_planned_topics
+from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
@@ -26,10 +26,9 @@ from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.selection import is_pattern
 from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
-from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
+from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 from offsetmgr.migration.planner import Planner
 
 if TYPE_CHECKING:
@@ -108,34 +107,24 @@ def plan_command(
     sides = SourceAndTarget(
         connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
     )
-    options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-    if any(map(is_pattern, groups)):
-        options = options.literal_first(sides.source.groups())
+    options = applicable_options(sides, options)
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)
         return
     assert output is not None  # either the draft map or the plan file is given
     confirmed = None if partition_map is None else read_map(partition_map)
-    with sides.legacy_members() as members:
-        planner = Planner(
-            sides.source,
-            sides.target,
-            options,
-            SystemClock(),
-            sides.cluster(),
-            members,
-            partition_map=confirmed,
-            translate=translate,
-        )
-        header = planner.header()
-        names = planner.selected_groups()
-        planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
-        summary, digest = write_plan(
-            output, header, progress(planned, "groups planned", len(names)), planner.target.topic_ids
-        )
-    if not summary.actions and not summary.failed_groups:
+    written = write_plan_file(
+        sides,
+        options,
+        output,
+        partition_map=confirmed,
+        translate=translate,
+        shown=lambda plans, count: progress(plans, "groups planned", count),
+    )
+    header, summary, digest = written.header, written.summary, written.sha256
+    if written.is_empty:
         output.unlink()
-        where = f"groups {', '.join(groups)}" if groups else count_of(len(names), "group")
+        where = f"groups {', '.join(groups)}" if groups else count_of(written.groups, "group")
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
     migrate_output.show_plan_header(header)

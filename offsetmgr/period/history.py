@@ -1,9 +1,8 @@
 """`History`: records the work of jobs in ZooKeeper. For each job and period it stores the offset ranges that the job
 processes for the period, the job's attempts, and the published output. Stored ranges never change.
 
-::
-
-    ROOT/work/NUMBER-JOB    the ranges, the attempts and the published output of one job for one period
+The node ``work/NUMBER-JOB`` below the root has the ranges, the attempts and the published output of one job for one
+period.
 
 Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before the
 attempt processes records; the output of an attempt is valid only after `publish`, one write that succeeds only if no

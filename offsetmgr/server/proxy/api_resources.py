@@ -54,7 +54,7 @@ class ApiResources(NamedTuple):
     response_items: str = ""
     """The name of the response's array, which has one item for each item of the request."""
     error_item: ErrorItem | None = None
-    """None if the response has no field for the error of a single item, so that the relay must reject the whole
+    """The value is None if the response has no field for the error of a single item. The relay then rejects the whole
     request."""
     all_or_nothing: bool = False
     """Whether a broker that rejects one item rejects the whole request. For such an API, the relay does the same."""

@@ -1,0 +1,82 @@
+"""Writes the plan of a migration to a file, for `Migration.plan` and for ``offsetmgr migrate plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.groups.selection import is_pattern
+from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.migration.partition_map import PartitionMap
+from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
+from offsetmgr.migration.plan_file import PlanSummary, write_plan
+from offsetmgr.migration.planner import Planner
+
+
+class WrittenPlan(NamedTuple):
+    """A plan that was written to a file: its header, the number of selected groups, its summary, and the SHA-256 of the
+    file."""
+
+    header: PlanHeader
+    groups: int
+    summary: PlanSummary
+    sha256: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no selected group has an offset, and none failed."""
+        return not self.summary.actions and not self.summary.failed_groups
+
+
+def applicable_options(sides: SourceAndTarget, options: PlanOptions) -> PlanOptions:
+    """Returns the options. A pattern that equals the name of a group in the source selects only that group.
+
+    Raises `UsageError` if a selected topic cannot exist in one of the stores.
+    """
+    options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
+    return options.literal_first(sides.source.groups()) if any(map(is_pattern, options.groups)) else options
+
+
+def write_plan_file(
+    sides: SourceAndTarget,
+    options: PlanOptions,
+    path: Path,
+    *,
+    partition_map: PartitionMap | None,
+    translate: OffsetTranslation | None,
+    shown: Callable[[Iterator[GroupPlan], int], Iterable[GroupPlan]] = lambda plans, _count: plans,
+) -> WrittenPlan:
+    """Plans the selected groups and writes the plan to the new file ``path``.
+
+    ``shown`` receives the plans and their number, and yields the plans, for example with progress. Raises
+    `UnknownTopicOrPartition` if a selected topic is in no plan, and the errors of `Planner` and `write_plan`.
+    """
+    with sides.legacy_members() as members:
+        planner = Planner(
+            sides.source,
+            sides.target,
+            options,
+            SystemClock(),
+            sides.cluster(),
+            members,
+            partition_map=partition_map,
+            translate=translate,
+        )
+        header, names = planner.header(), planner.selected_groups()
+        planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
+        summary, sha256 = write_plan(path, header, shown(planned, len(names)), planner.target.topic_ids)
+    return WrittenPlan(header, len(names), summary, sha256)
+
+
+def require_planned_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
+    """Yields the plans. After the last plan, raises `UnknownTopicOrPartition` if a selected topic is in none of the
+    plans."""
+    topic_matches = TopicMatches(options.selection)
+    for group in plans:
+        topic_matches.record((step.source_tp for step in group.steps), incomplete=bool(group.error))
+        yield group
+    topic_matches.require_all(where)
