@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Final, Self
 
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.written_plan import applicable_options, write_plan_file
+from offsetmgr.api.written_plan import applicable_options, write_plan_file, write_reverse_plan_file
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.migration.apply import apply, require_comparison
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
-from offsetmgr.migration.plan_file import PlanSummary, write_plan
+from offsetmgr.migration.plan_file import PlanSummary
 from offsetmgr.migration.plan_run import journaled_writer, open_plan
-from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import RollbackDifference, differences, rollback
 
@@ -242,22 +240,9 @@ class Migration:
         ``apply`` writes the offsets. Raises `PlanError` if the file exists, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
         self._connections.require_open()
-        from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
-
-        header, config = self._plan.header, self._config
-        back = SourceAndTarget.reversed(self._connections, header, *config.of_sides())
-        with back.legacy_members() as members:
-            planner = Planner(
-                back.source,
-                back.target,
-                reverse_options(self._plan),
-                SystemClock(),
-                back.cluster(),
-                members,
-                translate=header.translate,
-            )
-            steps = ReversePlanner(self._plan, self.state(), planner, allow_rewind)
-            write_plan(Path(path), planner.header(), steps.steps(), planner.target.topic_ids)
+        config = self._config
+        back = SourceAndTarget.reversed(self._connections, self._plan.header, *config.of_sides())
+        write_reverse_plan_file(back, self._plan, self.state(), Path(path), allow_rewind=allow_rewind)
         swapped = replace(config, source=config.target, target=config.source)
         return Migration(path, swapped)
 

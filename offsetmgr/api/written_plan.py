@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
@@ -13,8 +13,13 @@ from offsetmgr.groups.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
-from offsetmgr.migration.plan_file import PlanSummary, write_plan
+from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+
+ShownPlans: TypeAlias = Callable[[Iterable[GroupPlan], int], Iterable[GroupPlan]]
+"""Receives plans and their number, and yields the plans."""
 
 
 class WrittenPlan(NamedTuple):
@@ -48,7 +53,7 @@ def write_plan_file(
     *,
     partition_map: PartitionMap | None,
     translate: OffsetTranslation | None,
-    shown: Callable[[Iterator[GroupPlan], int], Iterable[GroupPlan]] = lambda plans, _count: plans,
+    shown: ShownPlans = lambda plans, _count: plans,
 ) -> WrittenPlan:
     """Plans the selected groups and writes the plan to the new file ``path``.
 
@@ -70,6 +75,37 @@ def write_plan_file(
         planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
         summary, sha256 = write_plan(path, header, shown(planned, len(names)), planner.target.topic_ids)
     return WrittenPlan(header, len(names), summary, sha256)
+
+
+def write_reverse_plan_file(
+    back: SourceAndTarget,
+    plan: PlanFile,
+    state: MigrationState,
+    path: Path,
+    *,
+    allow_rewind: bool,
+    shown: ShownPlans = lambda plans, _count: plans,
+) -> WrittenPlan:
+    """Plans the way back from ``plan``, and writes it to the new file ``path``. ``back`` is the reverse migration.
+
+    ``allow_rewind`` also copies offsets that were rewound in the target. ``shown`` is as in `write_plan_file`. Raises
+    the errors of `ReversePlanner` and `write_plan`.
+    """
+    with back.legacy_members() as members:
+        planner = Planner(
+            back.source,
+            back.target,
+            reverse_options(plan),
+            SystemClock(),
+            back.cluster(),
+            members,
+            translate=plan.header.translate,
+        )
+        reverse = ReversePlanner(plan, state, planner, allow_rewind)
+        header = planner.header()
+        steps = shown(reverse.steps(), len(reverse.groups))
+        summary, sha256 = write_plan(path, header, steps, planner.target.topic_ids)
+    return WrittenPlan(header, len(reverse.groups), summary, sha256)
 
 
 def require_planned_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
@@ -16,14 +17,12 @@ from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEm
 from offsetmgr.cli.options import Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
-from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
-from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
-from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
@@ -162,23 +161,15 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
 def _plan_back(
     sides: SourceAndTarget, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool
 ) -> None:
-    from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
-
-    with sides.legacy_members() as members:
-        options = reverse_options(plan)
-        planner = Planner(
-            sides.source,
-            sides.target,
-            options,
-            SystemClock(),
-            sides.cluster(),
-            members,
-            translate=plan.header.translate,
-        )
-        back = ReversePlanner(plan, state, planner, allow_rewind)
-        header = planner.header()
-        steps = progress(back.steps(), "groups planned", len(back.groups))
-        summary, _ = write_plan(output, header, steps, planner.target.topic_ids)
+    written = write_reverse_plan_file(
+        sides,
+        plan,
+        state,
+        output,
+        allow_rewind=allow_rewind,
+        shown=lambda plans, count: progress(plans, "groups planned", count),
+    )
+    header, summary = written.header, written.summary
     migrate_output.show_plan_header(header)
     migrate_output.show_expiry(header, summary, header.created_at)
     migrate_output.show_plan_summary(summary)
