@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -79,6 +79,11 @@ class LazyGroup(TyperGroup):
             subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
         sigint.uninstall()
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # For a typo, typer suggests names of `commands`, although this class imports each command on use.
+        self.commands = cast("dict[str, Any]", dict.fromkeys(REGISTRY))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
