@@ -246,6 +246,18 @@ STOPPABLE_WAITS: Final = {
 }
 """The modules that wait for an event with a timeout. `core.retry` has no pause that an event ends."""
 
+
+def closing_exits(tree: ast.Module) -> Iterator[int]:
+    """The lines of methods ``__exit__`` that only close the object."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == "__exit__"
+            and [ast.unparse(statement) for statement in node.body] == ["self.close()"]
+        ):
+            yield node.lineno
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -340,6 +352,12 @@ MECHANISMS: Final = (
             "zookeeper/client/session.py": "creates the outcomes",
             "zookeeper/offsets/edits.py": "decides for each node of a transaction",
         },
+    ),
+    Mechanism(
+        "context manager that closes itself",
+        "core/closeable.py",
+        closing_exits,
+        {"spark/committer.py": "its close returns whether all offsets are committed"},
     ),
     Mechanism("Java's string hash", "core/java_hash.py", definitions("java_hash"), {}),
     Mechanism(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OtherCluster, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
-class Connections:
+class Connections(Closeable):
     """Opens each store, cluster and session on first use. ``close`` closes all of them.
 
     The methods can be called by one thread at a time.
@@ -37,14 +37,6 @@ class Connections:
         self._sessions: dict[str, ZookeeperSession] = {}
         """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
         store use the same session."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes every store, cluster and session that was opened. A second call does nothing."""

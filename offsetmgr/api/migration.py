@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import applicable_options, write_plan_file, write_reverse_plan_file
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.migration.apply import apply, require_comparison
@@ -79,7 +79,7 @@ class RollbackReport(Report):
         return not self.failed and not self.interrupted and not self.differing
 
 
-class Migration:
+class Migration(Closeable):
     """A migration on disk: a plan file, and a journal in the same directory. ``with Migration(path) as migration:``
     opens an existing one, `Migration.plan` makes a new one.
 
@@ -146,14 +146,6 @@ class Migration:
             Path(path).unlink()
             raise GroupNotFound(f"nothing to plan in {source}", "no offset is committed in the selected groups")
         return cls(path, config)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections. The plan and the journal stay on disk. A second call does nothing."""

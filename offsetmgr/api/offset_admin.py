@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from offsetmgr.api.arguments import (
@@ -24,6 +23,7 @@ from offsetmgr.api.connections import Connections
 from offsetmgr.api.edit_targets import checked_crossing, store_of_images
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from offsetmgr.stores.snapshot import SnapshotReport
 
 
-class OffsetAdmin:
+class OffsetAdmin(Closeable):
     """Reads and edits the committed offsets of one store. Every edit is planned first; see `PlannedEdit`.
 
     Example::
@@ -110,14 +110,6 @@ class OffsetAdmin:
             zookeeper=resolved.zookeeper,
             config=resolved.connection,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the connections and the plans. A second call does nothing."""

@@ -19,12 +19,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadResult
 from offsetmgr.consumer.simple_offsets import OffsetManagers
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, UsageError
 from offsetmgr.core.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.background_loop import EventLoopThread
@@ -62,7 +62,7 @@ class FetchResult:
     log_start_offset: int | None
 
 
-class SimpleConsumer:
+class SimpleConsumer(Closeable):
     """A consumer without a group and without a position. The constructor performs no I/O. Several threads may share one
     consumer.
 
@@ -239,14 +239,6 @@ class SimpleConsumer:
             self._closed = True
         self._loop_thread.run(self._close_connections())
         self._loop_thread.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _close_connections(self) -> None:
         await asyncio.gather(self._client.close(), self._offset_managers.close())

@@ -18,6 +18,7 @@ from enum import Enum
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
@@ -336,7 +337,7 @@ class PartitionScanStore(Protocol):
         ...
 
 
-class StoreBase:
+class StoreBase(Closeable):
     """Base class of stores: implements the other methods of `OffsetStore` with ``fetch`` and ``edit``, or with
     defaults."""
 
@@ -389,11 +390,3 @@ class StoreBase:
             done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
             raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
         return result
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()

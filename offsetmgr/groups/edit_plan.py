@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import IO, Final, NamedTuple, Self
 
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -85,7 +86,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class EditPlan:
+class EditPlan(Closeable):
     """The changes of one edit, group by group. The plan can be iterated several times. Close it after use."""
 
     counts: Counts = field(default_factory=Counts)
@@ -143,12 +144,6 @@ class EditPlan:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def plan_change(

@@ -309,7 +309,7 @@ def test_every_command_has_complete_help(group: str, command: str, capsys: pytes
     ("arguments", "message"),
     [
         (["nonsense"], "No such command 'nonsense'"),
-        (["grups"], "No such command 'grups'. Did you mean 'groups'?"),
+        (["groupz"], "No such command 'groupz'. Did you mean 'groups'?"),
         (["groups", "list", "--nonsense"], "No such option"),
         (["groups", "list"], "no store given"),
         (["groups", "list", "--store", "nonsense"], "no kind"),

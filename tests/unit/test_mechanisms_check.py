@@ -53,6 +53,7 @@ EXEMPTED = {
     "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
     "count with a noun": "ending = '' if one else 's'\n",
     "fsync": "os.fsync(1)\n",
+    "context manager that closes itself": "def __exit__(self, *_):\n    self.close()\n",
     "typed fields of JSON objects": "json.loads(data)\n",
 }
 """Mechanism with exemptions -> the source of an exempted module."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
@@ -26,7 +26,7 @@ class ManagerReport(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-class Managers:
+class Managers(Closeable):
     """The manager processes of a cluster. The first manager that responds provides the list of managers. The
     constructor performs no I/O."""
 
@@ -95,14 +95,6 @@ class Managers:
     def close(self) -> None:
         self._runner.run(self._client.close())
         self._runner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
@@ -63,7 +63,7 @@ class KafkaLogs:
         return self._thread.run(lambda deadline: log_ranges(self._thread.client, requested, deadline))
 
 
-class KafkaCluster(KafkaLogs):
+class KafkaCluster(KafkaLogs, Closeable):
     """Topics, log ranges, offsets by time, groups and settings of a Kafka cluster, for brokers from 0.8.2 on.
 
     ``bootstrap`` is ``host:port,...``. The constructor performs no I/O; the first call connects. Each call ends after
@@ -132,11 +132,3 @@ class KafkaCluster(KafkaLogs):
     def close(self) -> None:
         """Closes the connections. Calls in progress in other threads end."""
         self._thread.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()

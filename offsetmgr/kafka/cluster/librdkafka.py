@@ -13,14 +13,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka import admin as ck_admin
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
@@ -239,7 +239,7 @@ def _short_reason(text: str) -> str:
     return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
 
 
-class LibrdkafkaCluster:
+class LibrdkafkaCluster(Closeable):
     """Implements `offsetmgr.kafka.cluster.base.Cluster`."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
@@ -321,14 +321,6 @@ class LibrdkafkaCluster:
 
     def close(self) -> None:
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
         """Returns the offset that ``spec`` describes for each partition, or an error."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import NotCoordinator
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.background_loop import EventLoopThread
@@ -27,7 +27,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ShardStatus
 T = TypeVar("T")
 
 
-class OffsetManager:
+class OffsetManager(Closeable):
     """An offset manager in this process. Use it as a context manager, or call `start` and `close`.
 
     ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager.
@@ -101,11 +101,6 @@ class OffsetManager:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool = False

@@ -13,12 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kazoo import exceptions as kazoo
 from kazoo.protocol import serialization as requests
 
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, acls_for, encode, is_masked
@@ -63,7 +63,7 @@ _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
 """The permission that each kind of operation needs, worded as part of an error's text."""
 
 
-class ZookeeperSession(SessionReads):
+class ZookeeperSession(SessionReads, Closeable):
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
     A call fails if no response arrives for ``config.timeout_ms``. If the connection is lost, the session opens a new
@@ -71,14 +71,6 @@ class ZookeeperSession(SessionReads):
     an empty result. All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`. Methods that read or write
     nodes also raise `ServerError` if the chroot does not exist.
     """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- writes -----------------------------------------------------------------------------------
 

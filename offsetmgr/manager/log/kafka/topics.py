@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import confluent_kafka as ck
 from confluent_kafka import admin as ck_admin
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.retry import BlockingRetries
 from offsetmgr.kafka.cluster.librdkafka import RETRY_BACKOFF, Admin, error_of
@@ -37,7 +37,7 @@ def id_of(description: Any) -> str:
     return str(found) if known else ""
 
 
-class Topics:
+class Topics(Closeable):
     """An admin connection for topics. All requests of one connection together end within about ``timeout_s``
     seconds."""
 
@@ -126,14 +126,6 @@ class Topics:
     def close(self) -> None:
         """Closes the connections."""
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _settings(self, resource: Any, timeout_s: float) -> Any:
         def describe(client: ck_admin.AdminClient, remaining: float) -> Any:
