@@ -18,6 +18,8 @@ from offsetmgr.records.version_prefix import pack_version
 _VERSION: Final = 1
 CLAIM_KEY: Final = pack_version(0x4F20) + b"claim"
 """The key of every claim."""
+FENCE_KEY: Final = pack_version(0x4F20) + b"fence"
+"""The key of the tombstone that a new owner appends under an older producer id, with the largest epoch."""
 
 
 class Claim(NamedTuple):

@@ -89,6 +89,8 @@ class ManagerNode:
             _log.warning(
                 "the offsets topic has a setting that may do harm", extra={"topic": topic.name, "why": warning}
             )
+        self._client = Client(settings.bootstrap, Security.of(kafka))
+        self._resources.push_async_callback(self._client.close)
         log = KafkaLog(
             settings.bootstrap,
             topic.name,
@@ -96,11 +98,11 @@ class ManagerNode:
             properties=kafka,
             max_message_bytes=topic.max_message_bytes,
             group=self.group,
+            client=self._client,
+            manager="{}:{}".format(*self._address),
         )
         self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
-        self._client = Client(settings.bootstrap, Security.of(kafka))
-        self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
         self.runtime = ManagerRuntime(log, format_, self.ownership, settings.manager)
         await self.runtime.start()
