@@ -87,7 +87,7 @@ class LogContract(LogReadContract):
         reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
-    def test_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
+    def test_only_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
         self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
@@ -96,7 +96,8 @@ class LogContract(LogReadContract):
 
         writer.append({1: [(b"next", b"2")]}, TIMEOUT_S)
 
-        assert [record.key for record in self.all_of(log, reader, 1)] == [b"next"]
+        assert [record.key for record in self.all_of(log, reader, 1)] == [b"small", b"next"]
+        assert self.all_of(log, reader, 9) == []
 
     def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], BlockingWriter]) -> None:
         writer = claim(2)

@@ -26,6 +26,7 @@ pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.testing.log_contract import LogContract  # noqa: E402
 from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, numbered, read, read_to  # noqa: E402
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -89,7 +90,7 @@ class TestKafkaLog(LogContract):
         acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
         process.wait()
 
-        successor = log.writer(1)
+        successor = BlockingWriter(log.writer(1))
         successor.claim(TIMEOUT_S)
 
         ends = log.end_offsets([1, 9], TIMEOUT_S)
@@ -110,7 +111,7 @@ class TestKafkaLog(LogContract):
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
-        writer = log.writer(1)
+        writer = BlockingWriter(log.writer(1))
         writer.claim(TIMEOUT_S)
         assert eventually(
             lambda: is_rejected_as_too_large(writer.append, {1: [(b"small", b"1")], 9: [(b"big", b"x" * 9000)]})
@@ -118,7 +119,7 @@ class TestKafkaLog(LogContract):
 
         last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 
-        log.writer(1).claim(TIMEOUT_S)
+        BlockingWriter(log.writer(1)).claim(TIMEOUT_S)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
         log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT_S), newest)
         assert newest[1] == {b"small": b"2"}
@@ -131,7 +132,7 @@ class TestKafkaLog(LogContract):
         assert eventually(lambda: ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes < 5000)
         small = ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes
         log = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small)
-        writer = log.writer(0)
+        writer = BlockingWriter(log.writer(0))
         writer.claim(TIMEOUT_S)
 
         writer.append({0: numbered(0, 2000)}, TIMEOUT_S)
@@ -143,7 +144,7 @@ class TestKafkaLog(LogContract):
     def test_a_reader_skips_records_that_were_deleted_after_its_start_offset(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
-        writer = log.writer(1)
+        writer = BlockingWriter(log.writer(1))
         writer.claim(TIMEOUT_S)
         offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT_S)[1] for number in range(4)]
         # Brokers delete records only in topics with cleanup.policy=delete, so the test sets it for a moment.
@@ -174,7 +175,7 @@ class TestKafkaLog(LogContract):
         reader.close()
 
     def test_an_append_to_a_deleted_topic_is_rejected(self, log: KafkaLog, broker: KafkaBroker | KraftBroker) -> None:
-        writer = log.writer(1)
+        writer = BlockingWriter(log.writer(1))
         writer.claim(TIMEOUT_S)
         delete_topic(broker.bootstrap, log.topic)
 
@@ -189,7 +190,7 @@ class TestKafkaLog(LogContract):
 
 def test_without_brokers_every_call_ends_within_its_timeout() -> None:
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
-    writer, reader = log.writer(0), log.reader()
+    writer, reader = BlockingWriter(log.writer(0)), log.reader()
 
     assert raised_within(1.5, lambda: writer.claim(1)) in (TimedOut, Unreachable)
     assert raised_within(1.5, lambda: log.end_offsets([0], 1)) in (TimedOut, Unreachable)
@@ -203,7 +204,7 @@ def test_a_failed_writer_sends_no_more_requests() -> None:
     """A late claim would fence the next writer. The writer's threads end even while a caller keeps its exception."""
     log = KafkaLog(UNUSED_PORT, "nowhere", PARTITIONS)
     before = threads()
-    writer = log.writer(0)
+    writer = BlockingWriter(log.writer(0))
     writer_threads = threads() - before
     assert writer_threads
 
@@ -217,7 +218,7 @@ def test_a_failed_writer_sends_no_more_requests() -> None:
 
 def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: KraftBroker, unique: str) -> None:
     log = open_log(kraft.bootstrap, unique)
-    writer = log.writer(1)
+    writer = BlockingWriter(log.writer(1))
     writer.claim(TIMEOUT_S)
     last = writer.append({1: [(b"k", b"v")]}, TIMEOUT_S)
     delete_topic(kraft.bootstrap, unique)
@@ -236,12 +237,12 @@ def threads() -> set[str]:
 def test_an_append_before_the_claim_is_an_error(kraft: KraftBroker, unique: str) -> None:
     log = open_log(kraft.bootstrap, unique)
     with pytest.raises(ValueError, match="append before claim"):
-        log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT_S)
+        BlockingWriter(log.writer(1)).append({1: [(b"k", b"v")]}, TIMEOUT_S)
 
 
 def test_a_fenced_writer_cannot_claim_again(kraft: KraftBroker, unique: str) -> None:
     log = open_log(kraft.bootstrap, unique)
-    first, second = log.writer(1), log.writer(1)
+    first, second = BlockingWriter(log.writer(1)), BlockingWriter(log.writer(1))
     first.claim(TIMEOUT_S)
     second.claim(TIMEOUT_S)
     with pytest.raises(Fenced):

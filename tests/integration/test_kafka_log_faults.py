@@ -27,7 +27,7 @@ from offsetmgr.manager.log.base import (
     AppendRejected,
     LogRecord,
     OutcomeUnknown,
-    ShardGroupWriter,
+    BlockingWriter,
     partitions_of,
     shard_group_count,
 )
@@ -35,6 +35,7 @@ from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
 from offsetmgr.manager.log.topic import OffsetsTopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -117,13 +118,13 @@ class Appender:
     unknown: list[bytes] = field(default_factory=list)
     longest: float = 0.0
     last: Mapping[int, int] = field(default_factory=dict)
-    writer: ShardGroupWriter | None = None
+    writer: BlockingWriter | None = None
     _next: int = 0
 
     def append(self) -> bool:
         """Appends once, after a new claim if the writer is closed. Returns whether the append was acknowledged."""
         if self.writer is None:
-            self.writer = self.log.writer(self.shard_group)
+            self.writer = BlockingWriter(self.log.writer(self.shard_group))
             try:
                 self.writer.claim(TIMEOUT_S)
             except OffsetMgrError:
@@ -136,7 +137,7 @@ class Appender:
         self.longest = max(self.longest, watch.seconds)
         return acknowledged
 
-    def _append(self, writer: ShardGroupWriter, key: bytes) -> bool:
+    def _append(self, writer: BlockingWriter, key: bytes) -> bool:
         try:
             batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
             self.last = writer.append(batches, TIMEOUT_S)
@@ -183,12 +184,12 @@ def keys_in_log(log: KafkaLog) -> dict[int, list[bytes]]:
     return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
 
 
-def claim_with_retries(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
+def claim_with_retries(log: KafkaLog, shard_group: int) -> BlockingWriter:
     """Claims the shard group, although the cluster may still be starting. Returns the writer."""
-    claimed: list[ShardGroupWriter] = []
+    claimed: list[BlockingWriter] = []
 
     def claim() -> bool:
-        writer = log.writer(shard_group)
+        writer = BlockingWriter(log.writer(shard_group))
         with contextlib.suppress(OffsetMgrError):
             writer.claim(5)
             claimed.append(writer)
@@ -342,7 +343,7 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
 def test_with_all_brokers_frozen_every_call_returns_in_time(
     trio: Trio, topic: OffsetsTopicState, log: KafkaLog
 ) -> None:
-    writer, idle, reader = log.writer(0), log.writer(1), log.reader()
+    writer, idle, reader = BlockingWriter(log.writer(0)), BlockingWriter(log.writer(1)), log.reader()
     writer.claim(20)
     writer.append({0: [(b"k", b"1")]}, 20)
     reader.follow({0: 0})

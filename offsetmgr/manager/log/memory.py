@@ -239,11 +239,20 @@ class MemoryLog:
         for partition, records in batches.items():
             if partition not in allowed or not records:
                 raise ValueError(f"partition {partition}: not of shard group {shard_group}, or nothing to append")
-            size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
-            if size > self.max_batch_bytes:
-                raise TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
         if not batches:
             raise ValueError("nothing to append")
+
+    def _too_large(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> dict[int, AppendOutcome]:
+        """Returns an error for each batch over the size limit."""
+        sizes = {
+            partition: sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
+            for partition, records in batches.items()
+        }
+        return {
+            partition: TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
+            for partition, size in sizes.items()
+            if size > self.max_batch_bytes
+        }
 
     def _end(self, append: Append, *, written: bool) -> None:
         for partition in append.offsets:
@@ -338,7 +347,7 @@ class MemoryWriter:
         return {}
 
     def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
-        """Begins an append and does not wait for its end. Raises `TooLarge` or `Fenced`. If an earlier error has made
+        """Begins an append and does not wait for its end. Raises `Fenced`. If an earlier error has made
         the writer unusable, raises that error."""
         if self._terminal_error is not None:
             raise self._terminal_error
@@ -352,19 +361,20 @@ class MemoryWriter:
         """See `ShardGroupWriter.append`."""
         if self._needs_claim and self._terminal_error is None and self._epoch != _NO_CLAIM:
             return dict.fromkeys(batches, OutcomeUnknown("append", "the outcome of an earlier append is unknown"))
+        too_large = self._log._too_large(batches)
+        if len(too_large) == len(batches):
+            return too_large
         try:
-            append = self.begin(batches)
+            append = self.begin({p: records for p, records in batches.items() if p not in too_large})
         except Fenced as error:
             self._terminal_error = error
-            return dict.fromkeys(batches, error)
-        except TooLarge as error:
             return dict.fromkeys(batches, error)
         await append.wait(timeout_s)
         if isinstance(append.error, Fenced):
             self._terminal_error = append.error
         elif isinstance(append.error, OutcomeUnknown):
             self._needs_claim = True
-        return append.outcomes()
+        return {**too_large, **append.outcomes()}
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
