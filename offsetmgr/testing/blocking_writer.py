@@ -7,7 +7,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.background_loop import EventLoopThread
-from offsetmgr.manager.log.base import ShardGroupWriter
+from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
 
 LOOP: Final = EventLoopThread()
@@ -27,13 +27,18 @@ class BlockingWriter:
     def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """Returns the offset of the last record of each partition. Raises the error of the first partition that has
         one."""
-        outcomes = LOOP.run(self._writer.append(batches, timeout_s))
         offsets: dict[int, int] = {}
-        for partition, outcome in outcomes.items():
+        for partition, outcome in self.outcomes(batches, timeout_s).items():
             if isinstance(outcome, OffsetMgrError):
                 raise outcome
             offsets[partition] = outcome
         return offsets
+
+    def outcomes(
+        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
+    ) -> Mapping[int, AppendOutcome]:
+        """Works as `ShardGroupWriter.append`."""
+        return LOOP.run(self._writer.append(batches, timeout_s))
 
     def close(self) -> None:
         """See `ShardGroupWriter.close`."""

@@ -27,7 +27,6 @@ from offsetmgr.manager.log.base import (
     AppendRejected,
     LogRecord,
     OutcomeUnknown,
-    BlockingWriter,
     partitions_of,
     shard_group_count,
 )
@@ -114,8 +113,9 @@ class Appender:
     log: KafkaLog
     shard_group: int
     acknowledged: list[bytes] = field(default_factory=list)
-    not_written: list[bytes] = field(default_factory=list)
-    unknown: list[bytes] = field(default_factory=list)
+    """The keys that were acknowledged in all partitions."""
+    written: set[tuple[int, bytes]] = field(default_factory=set)
+    not_written: set[tuple[int, bytes]] = field(default_factory=set)
     longest: float = 0.0
     last: Mapping[int, int] = field(default_factory=dict)
     writer: BlockingWriter | None = None
@@ -138,17 +138,20 @@ class Appender:
         return acknowledged
 
     def _append(self, writer: BlockingWriter, key: bytes) -> bool:
-        try:
-            batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
-            self.last = writer.append(batches, TIMEOUT_S)
-            self.acknowledged.append(key)
-            return True
-        except AppendRejected:
-            self.not_written.append(key)
-        except OutcomeUnknown:
-            self.unknown.append(key)
+        batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
+        outcomes = writer.outcomes(batches, TIMEOUT_S)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, int):
+                self.written.add((partition, key))
+                self.last = {**self.last, partition: outcome}
+            elif isinstance(outcome, AppendRejected):
+                self.not_written.add((partition, key))
+        if any(isinstance(outcome, OutcomeUnknown) for outcome in outcomes.values()):
             self._drop_writer()
-        return False
+        acknowledged = all(isinstance(outcome, int) for outcome in outcomes.values())
+        if acknowledged:
+            self.acknowledged.append(key)
+        return acknowledged
 
     def append_until(self, ended: threading.Event) -> None:
         while not ended.wait(0.02):  # leaves processor time to the brokers
@@ -203,9 +206,8 @@ def assert_outcomes_match_the_log(appender: Appender, found: dict[int, list[byte
     for partition in partitions_of(appender.shard_group, PARTITIONS):
         keys = found[partition]
         assert keys == sorted(set(keys)), "the keys are in order and unique"
-        assert set(appender.acknowledged) <= set(keys), "every acknowledged key is in the log"
-        assert not set(appender.not_written) & set(keys), "no rejected key is in the log"
-        assert keys == found[appender.shard_group], "each append is in all partitions or in none"
+        assert {key for p, key in appender.written if p == partition} <= set(keys), "acknowledged keys are in the log"
+        assert not {key for p, key in appender.not_written if p == partition} & set(keys), "rejected keys are not"
 
 
 def in_threads(calls: list[Callable[[], object]]) -> None:
@@ -301,7 +303,8 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
     code = f"""
         from offsetmgr.manager.log.base import Fenced
         from offsetmgr.manager.log.kafka import KafkaLog
-        writer = KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
+        from offsetmgr.testing.blocking_writer import BlockingWriter
+        writer = BlockingWriter(KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1))
         writer.claim(20)
         try:
             for number in range(10**9):
@@ -337,7 +340,9 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
         acknowledged = {b"zombie %06d" % int(number) for number in numbers}
         assert after == [], "no record of the zombie follows the claim"
         assert acknowledged <= set(keys)
-        assert [key for key in found[1] if not key.startswith(b"successor goes")] == keys
+        # The last append of the zombie may have ended in one of the partitions only.
+        goes_on = [key for key in found[1] if not key.startswith(b"successor goes")]
+        assert set(goes_on) ^ set(keys) <= {b"zombie %06d" % (max(map(int, numbers)) + 1)}
 
 
 def test_with_all_brokers_frozen_every_call_returns_in_time(
