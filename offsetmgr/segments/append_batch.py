@@ -39,11 +39,11 @@ def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Produc
     parts = []
     for delta, (key, value) in enumerate(records):
         at, key_length = _length(delta), _length(len(key))
-        value_length = _NULL if value is None else _length(len(value))
-        value = value or b""
-        size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(value)
+        content = value or b""
+        value_length = _NULL if value is None else _length(len(content))
+        size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(content)
         # The attributes and the timestamp delta precede the offset delta; the number of headers is the last byte.
-        parts.append(b"%b\0\0%b%b%b%b%b\0" % (_length(size), at, key_length, key, value_length, value))
+        parts.append(b"%b\0\0%b%b%b%b%b\0" % (_length(size), at, key_length, key, value_length, content))
     body = b"".join(parts)
     number = len(records)
     data = bytearray(LOG_HEADER.pack(0, BATCH_MIN_BYTES + len(body)))

@@ -34,9 +34,7 @@ class BlockingWriter:
             offsets[partition] = outcome
         return offsets
 
-    def outcomes(
-        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
-    ) -> Mapping[int, AppendOutcome]:
+    def outcomes(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, AppendOutcome]:
         """Works as `ShardGroupWriter.append`."""
         return LOOP.run(self._writer.append(batches, timeout_s))
 

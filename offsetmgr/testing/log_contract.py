@@ -30,7 +30,7 @@ from offsetmgr.manager.log.base import (
     partitions_of,
 )
 from offsetmgr.testing.blocking_writer import BlockingWriter
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadContract, numbered, read, read_to
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadContract, numbered, read
 
 
 class LogContract(LogReadContract):

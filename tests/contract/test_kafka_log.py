@@ -8,7 +8,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
@@ -24,9 +23,9 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
+from offsetmgr.testing.blocking_writer import BlockingWriter  # noqa: E402
 from offsetmgr.testing.log_contract import LogContract  # noqa: E402
 from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, numbered, read, read_to  # noqa: E402
-from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -60,7 +59,7 @@ class TestKafkaLog(LogContract):
         """A process is killed during an endless series of appends; readers get only complete batches."""
         code = f"""
             from offsetmgr.manager.log.kafka import KafkaLog
-            from offsetmgr.testing.blocking_writer import BlockingWriter
+            from offsetmgr.testing.blocking_writer import BlockingWriter  # noqa: E402
             writer = BlockingWriter(KafkaLog({broker.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1))
             writer.claim(20)
             number = 0
@@ -101,9 +100,7 @@ class TestKafkaLog(LogContract):
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
         writer = BlockingWriter(log.writer(1))
         writer.claim(TIMEOUT_S)
-        assert eventually(
-            lambda: is_rejected_as_too_large(writer.append, {9: [(b"big", b"x" * 9000)]})
-        )
+        assert eventually(lambda: is_rejected_as_too_large(writer.append, {9: [(b"big", b"x" * 9000)]}))
 
         last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 

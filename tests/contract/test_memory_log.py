@@ -15,9 +15,9 @@ from offsetmgr.records.base import EncodedRecord
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
+from offsetmgr.testing.blocking_writer import LOOP, BlockingWriter  # noqa: E402
 from offsetmgr.testing.log_contract import LogContract  # noqa: E402
 from offsetmgr.testing.log_read_contract import PARTITIONS  # noqa: E402
-from offsetmgr.testing.blocking_writer import LOOP, BlockingWriter
 
 
 class TestMemoryLog(LogContract):
@@ -78,6 +78,7 @@ def test_a_claim_aborts_an_unfinished_append_and_the_end_offset_passes_it() -> N
     assert list(reader.poll(10, 0)) == []
     successor.append({9: [(b"k", b"whole")]}, 1)
     assert [record.value for record in reader.poll(10, 0)] == [b"whole"]
+
 
 def test_a_pending_append_is_readable_once_the_high_watermark_advances() -> None:
     log = MemoryLog(PARTITIONS, hold=True)

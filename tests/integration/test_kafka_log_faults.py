@@ -318,8 +318,7 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
         zombie = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
         assert zombie.stdout is not None
         try:
-            for _ in range(5):
-                zombie.stdout.readline()
+            first = [zombie.stdout.readline() for _ in range(5)]
             zombie.send_signal(signal.SIGSTOP)
             successor = claim_with_retries(log, 1)
             successor.append({1: [(b"successor %d" % round_, b"v")], 9: [(b"successor %d" % round_, b"v")]}, 20)
@@ -330,7 +329,7 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
             zombie.kill()
             zombie.wait()
 
-        *numbers, last = out.split()
+        *numbers, last = [*"".join(first).split(), *out.split()]
         assert last == "fenced"
         successor.append({1: [(b"successor goes on", b"v")]}, 20)
         successor.close()

@@ -314,8 +314,8 @@ class Client:
         of_transactions: bool = False,
     ) -> dict[str, T | OffsetMgrError]:
         """In each attempt, calls ``ask`` once for each coordinator of the groups. If ``at`` is not None, the first
-        attempt uses ``at`` as the coordinator of all groups. If ``of_transactions`` is True, ``groups`` are transactional
-        ids.
+        attempt uses ``at`` as the coordinator of all groups. If ``of_transactions`` is True, ``groups`` are
+        transactional ids.
 
         Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
         responded, or if the lookup of the coordinators fails with an error that is not retriable.

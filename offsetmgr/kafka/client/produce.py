@@ -12,7 +12,7 @@ from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, req
 from offsetmgr.kafka.protocol.request_codec import send_and_read
 
 _VERSION: Final = 7
-"""The last version before the one that is flexible for clients of 2.4 and later; every broker from 2.1 to 4.x has it."""
+"""Every broker from 2.1 to 4.x supports this version."""
 _NO_TRANSACTION: Final = INT16.pack(-1)
 _ALL_IN_SYNC_REPLICAS: Final = INT16.pack(-1)
 
@@ -26,14 +26,14 @@ class ProduceResult(NamedTuple):
 
 
 async def produce(
-    connection: BrokerConnection, topic: str, batches: Mapping[int, bytes], replication_timeout_s: float, timeout_s: float
+    connection: BrokerConnection, topic: str, batches: Mapping[int, bytes], timeout_s: float
 ) -> dict[int, ProduceResult]:
-    """Sends one batch for each partition. The broker responds once every in-sync replica has the batches, or after
-    ``replication_timeout_s`` seconds. Raises the errors of `BrokerConnection.call`.
+    """Sends one batch for each partition. The broker responds once every in-sync replica has the batches, at the latest
+    after ``timeout_s`` seconds. Raises the errors of `BrokerConnection.call`.
 
     A request must not have two batches for one partition, because brokers may ignore the second one.
     """
-    body = bytearray(_NO_TRANSACTION + _ALL_IN_SYNC_REPLICAS + INT32.pack(round(replication_timeout_s * 1000)))
+    body = bytearray(_NO_TRANSACTION + _ALL_IN_SYNC_REPLICAS + INT32.pack(round(timeout_s * 1000)))
     body += INT32.pack(1) + request_string(topic, flexible=False) + INT32.pack(len(batches))
     for partition, batch in batches.items():
         body += INT32.pack(partition) + INT32.pack(len(batch))

@@ -77,9 +77,7 @@ async def describe_producers(
     """Returns the epoch of each producer id of which the leader of a partition has a state, by partition (KIP-664).
     Raises the errors of `BrokerConnection.call`."""
     message = {"topics": [{"name": topic, "partition_indexes": list(partitions)}]}
-    answer = await connection.call(
-        Request(ApiKey.DESCRIBE_PRODUCERS, _DESCRIBE_PRODUCERS_VERSION, message), timeout_s
-    )
+    answer = await connection.call(Request(ApiKey.DESCRIBE_PRODUCERS, _DESCRIBE_PRODUCERS_VERSION, message), timeout_s)
     return {
         part["partition_index"]: kafka_error(
             part["error_code"],

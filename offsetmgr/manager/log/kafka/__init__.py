@@ -15,6 +15,7 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
+from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.manager.log.kafka.reader import KafkaReader
@@ -72,11 +73,14 @@ class KafkaLog:
             raise ValueError(f"no shard group {shard_group}")
         if self._client is None:
             self._client = Client(self.bootstrap, Security.of(self._properties))
-        options = WriterOptions(
-            self.topic, transactional_id_prefix(self.topic), self._manager, self._max_message_bytes
+        return KafkaShardGroupWriter(
+            shard_group,
+            partitions_of(shard_group, self._partitions),
+            LeaderConnections(self._client, self.topic, transactional_id_prefix(self.topic)),
+            WriterOptions(self.topic, self._manager, self._max_message_bytes),
+            self._known_ends,
+            self._history,
         )
-        partitions = partitions_of(shard_group, self._partitions)
-        return KafkaShardGroupWriter(shard_group, partitions, self._client, options, self._known_ends, self._history)
 
     def reader(self) -> KafkaReader:
         """See `PartitionLog.reader`."""

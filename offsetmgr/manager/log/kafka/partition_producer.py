@@ -159,7 +159,7 @@ class PartitionProducer:
 
     def _on_success(self, first_offset: int) -> Step:
         if self.next_offset is not None and first_offset != self.next_offset:
-            why = f"a batch was written at offset {first_offset}, not at {self.next_offset}: another producer has appended"
+            why = f"its batch was written at offset {first_offset}, but {self.next_offset} was the end of the log"
             return self._fail(OutcomeUnknown(self._what, why))
         self.next_offset = first_offset + self._records
         self._written = True

@@ -29,19 +29,14 @@ from typing import Final, NamedTuple, NoReturn
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
-from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.fetch import FetchLimits, fetch_log
-from offsetmgr.kafka.client.produce import produce
-from offsetmgr.kafka.client.producers import ProducerEpoch, describe_producers, init_producer_ids
-from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
+from offsetmgr.manager.log.kafka.batch_sender import BatchSender, attempt_deadline
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
-from offsetmgr.manager.log.kafka.leader_connections import LeaderConnection, LeaderConnections
-from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step
+from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer
 from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, Claim, decode_claim, encode_claim
@@ -49,32 +44,25 @@ from offsetmgr.segments.batch_reader import batches as read_batches
 
 LARGEST_EPOCH: Final = 32_767
 """No producer can have a larger epoch. A batch with this epoch fences its producer id for good."""
-_RESEND_BACKOFF: Final = Backoff(0.01, 0.25)
-_ATTEMPT_SHARE: Final = 3
-"""An attempt gets a third of the remaining time, so that time remains for another leader."""
-_MIN_ATTEMPT_S: Final = 1.0
-_CLAIM_BYTES: Final = 64 * 1024
-"""The largest size of the batch of a claim."""
 
 
 class WriterOptions(NamedTuple):
-    """The settings of a writer that do not depend on its shard group."""
+    """The settings of a writer that do not depend on its shard group. ``manager`` names this process in claims."""
 
     topic: str
-    transactional_id_prefix: str
     manager: str
     max_message_bytes: int
 
 
 class KafkaShardGroupWriter:
     """Implements `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor performs no I/O. Use the writer on the
-    event loop of ``client``."""
+    event loop of ``connections``."""
 
     def __init__(
         self,
         shard_group: int,
         partitions: Sequence[int],
-        client: Client,
+        connections: LeaderConnections,
         options: WriterOptions,
         ends: KnownLogEnds,
         history: ProducerHistory,
@@ -82,18 +70,17 @@ class KafkaShardGroupWriter:
     ) -> None:
         self._what = f"shard group {shard_group} of {options.topic}"
         self._partitions = list(partitions)
-        self._client = client
         self._options = options
         self._topic = options.topic
         self._known_ends = ends
         self._history = history
         self._clock = clock or SystemClock()
-        self._connections = LeaderConnections(client, options.topic)
+        self._connections = connections
+        self._sender = BatchSender(connections)
         self._producers: dict[int, PartitionProducer] = {}
         self._epochs: dict[int, ProducerEpoch] = {}
         """The producer ids and epochs that the coordinator returned to this writer. No other process may present
         them."""
-        self._closed = False
         self._terminal_error: OffsetMgrError | None = None
 
     # --- claims --------------------------------------------------------------------------------------
@@ -132,11 +119,10 @@ class KafkaShardGroupWriter:
         return producer.next_offset if producer is not None and producer.usable else None
 
     async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
-        names = {f"{self._options.transactional_id_prefix}{number}": number for number in partitions}
-        current = {name: self._epochs.get(number) for name, number in names.items()}
+        current = {number: self._epochs.get(number) for number in partitions}
         failure: OffsetMgrError | None = None
-        for name, found in (await init_producer_ids(self._client, current, deadline)).items():
-            number, before = names[name], current[name]
+        for number, found in (await self._connections.new_epochs(current, deadline)).items():
+            before = current[number]
             if isinstance(found, ProducerFenced) or (
                 isinstance(found, ProducerEpoch) and before is not None and found.id != before.id
             ):
@@ -157,7 +143,7 @@ class KafkaShardGroupWriter:
             for producer_id in sorted(ids):
                 producer = PartitionProducer(f"{self._topic}-{number}", ProducerEpoch(producer_id, LARGEST_EPOCH))
                 producer.begin([(FENCE_KEY, None)])
-                await self._send({number: producer}, deadline, check=False)
+                await self._sender.send({number: producer}, deadline, check=False)
                 if producer.failure is not None:
                     raise producer.failure
 
@@ -173,17 +159,14 @@ class KafkaShardGroupWriter:
                 raise failure or CoordinatorNotAvailable(self._what, "its partitions have no leader")
         return {number: ids for number, ids in found.items() if ids}
 
-    async def _describe(
-        self, missing: set[int], found: dict[int, set[int]], deadline: float
-    ) -> OffsetMgrError | None:
+    async def _describe(self, missing: set[int], found: dict[int, set[int]], deadline: float) -> OffsetMgrError | None:
         leaders, errors = await self._connections.by_leader(sorted(missing), deadline)
         failure = next(iter(errors.values()), None)
         for leader, numbers in leaders.items():
             try:
-                connection = await self._connections.connection(leader, self._attempt_deadline(deadline))
-                described = await describe_producers(
-                    connection.connection, self._topic, numbers, remaining(self._attempt_deadline(deadline))
-                )
+                attempt = attempt_deadline(deadline)
+                connection = await self._connections.connection(leader, attempt)
+                described = await connection.describe_producers(numbers, attempt)
             except OffsetMgrError as error:
                 failure = error
                 for number in numbers:
@@ -198,9 +181,7 @@ class KafkaShardGroupWriter:
                 if epochs.get(own.id, -1) > own.epoch:
                     raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
                 self._history.add(number, epochs)
-                found[number] = {
-                    one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH
-                }
+                found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
                 connection.checked.add(number)
                 missing.discard(number)
         return failure
@@ -218,7 +199,7 @@ class KafkaShardGroupWriter:
             tokens[number], record = self._claim_record(number)
             producer.begin([record])
             producers[number] = producer
-        await self._send(producers, deadline)
+        await self._sender.send(producers, deadline)
         for number, producer in producers.items():
             if producer.failure is not None:
                 raise producer.failure
@@ -242,23 +223,23 @@ class KafkaShardGroupWriter:
             leaders, _ = await self._connections.by_leader(left, deadline)
             failure: OffsetMgrError | None = None
             for leader, numbers in leaders.items():
-                offsets = {TopicPartition(self._topic, number): ends[number] - 1 for number in numbers}
+                offsets = {number: ends[number] - 1 for number in numbers}
+                attempt = attempt_deadline(deadline)
                 try:
-                    connection = await self._connections.connection(leader, self._attempt_deadline(deadline))
-                    answers = await fetch_log(
-                        connection.connection, offsets, FetchLimits(max_bytes=_CLAIM_BYTES), remaining(deadline)
-                    )
+                    connection = await self._connections.connection(leader, attempt)
+                    answers = await connection.read(offsets, attempt)
                 except OffsetMgrError as error:
                     failure = error
                     continue
-                for tp, found in answers.items():
+                for number, found in answers.items():
                     if isinstance(found, OffsetMgrError):
                         failure = found
-                        self._connections.forget_leader(tp.partition)
-                    elif _token_at(found.data, offsets[tp]) == left[tp.partition]:
-                        del left[tp.partition]
-                    elif found.data:
-                        raise OutcomeUnknown(str(tp), "the record at the offset of the claim is not the claim")
+                        self._connections.forget_leader(number)
+                    elif _token_at(found, offsets[number]) == left[number]:
+                        del left[number]
+                    elif found:
+                        why = "the record at the offset of the claim is not the claim"
+                        raise OutcomeUnknown(f"{self._topic}-{number}", why)
             if left and not await retries.pause():
                 raise failure or OutcomeUnknown(self._what, "its claims cannot be read back")
 
@@ -286,7 +267,7 @@ class KafkaShardGroupWriter:
                 outcomes[number] = TooLarge(f"{self._topic}-{number}", f"a batch of {size} bytes, allowed are {limit}")
                 continue
             producers[number] = producer
-        await self._send(producers, deadline)
+        await self._sender.send(producers, deadline)
         written: dict[int, int] = {}
         for number, producer in producers.items():
             if producer.failure is None:
@@ -296,84 +277,6 @@ class KafkaShardGroupWriter:
                 outcomes[number] = producer.failure
         self._known_ends.raise_to(written)
         return {**outcomes, **written}
-
-    async def _send(
-        self, producers: Mapping[int, PartitionProducer], deadline: float, *, check: bool = True
-    ) -> None:
-        """Sends the batch of each producer until its outcome is certain or the deadline passes."""
-        left = dict(producers)
-        retries = Retries(deadline, _RESEND_BACKOFF)
-        while left:
-            self._check_usable()
-            try:
-                leaders, errors = await self._connections.by_leader(left, self._attempt_deadline(deadline))
-            except OffsetMgrError as error:
-                leaders, errors = {}, dict.fromkeys(left, error)
-            for number, failure in errors.items():
-                left[number].on_not_sent(failure)
-            sends = [
-                self._send_to(leader, {number: left[number] for number in numbers}, deadline, check=check)
-                for leader, numbers in leaders.items()
-            ]
-            if len(sends) == 1:
-                await sends[0]
-            else:
-                await asyncio.gather(*sends)
-            left = {number: producer for number, producer in left.items() if producer.batch}
-            if left and not await retries.pause():
-                for producer in left.values():
-                    producer.on_deadline()
-                return
-
-    async def _send_to(
-        self, leader: Address, producers: Mapping[int, PartitionProducer], deadline: float, *, check: bool
-    ) -> None:
-        """Makes one attempt to send the batches to a leader."""
-        attempt = self._attempt_deadline(deadline)
-        try:
-            connection = await self._connections.connection(leader, attempt)
-            if check and not connection.checked.issuperset(producers):
-                await self._check_owners(connection, producers, attempt)
-        except OffsetMgrError as error:
-            for number, producer in producers.items():
-                if producer.batch:
-                    producer.on_not_sent(error)
-                    self._connections.forget_leader(number)
-            return
-        sent = {number: producer for number, producer in producers.items() if producer.batch}
-        if not sent:
-            return
-        try:
-            timeout_s = remaining(attempt)
-            results = await produce(
-                connection.connection, self._topic, {n: one.batch for n, one in sent.items()}, timeout_s, timeout_s
-            )
-        except OffsetMgrError as error:
-            for number, producer in sent.items():
-                producer.on_no_response(error)
-                self._connections.forget_leader(number)
-            return
-        for number, producer in sent.items():
-            result = results.get(number)
-            if result is None:
-                producer.on_no_response(OffsetMgrError(self._what, "the broker's response does not contain it"))
-            elif producer.on_result(result) is Step.RESEND_TO_LEADER:
-                self._connections.forget_leader(number)
-
-    async def _check_owners(
-        self, connection: LeaderConnection, producers: Mapping[int, PartitionProducer], deadline: float
-    ) -> None:
-        """Checks on a new connection that no other manager has claimed a partition. Ends the batch of a producer that
-        is not the newest one any more."""
-        numbers = [number for number in producers if number not in connection.checked]
-        described = await describe_producers(connection.connection, self._topic, numbers, remaining(deadline))
-        for number in numbers:
-            epochs = described.get(number)
-            if epochs is None or isinstance(epochs, OffsetMgrError):
-                raise epochs or OffsetMgrError(self._what, "the broker's response does not contain it")
-            producers[number].on_owners(epochs)
-            if producers[number].usable:
-                connection.checked.add(number)
 
     # --- end -----------------------------------------------------------------------------------------
 
@@ -391,10 +294,6 @@ class KafkaShardGroupWriter:
         self._terminal_error = error
         self._connections.close()
         raise error
-
-    def _attempt_deadline(self, deadline: float) -> float:
-        now = asyncio.get_running_loop().time()
-        return min(deadline, now + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
 
 
 def _token_at(data: bytes, offset: int) -> str | None:
