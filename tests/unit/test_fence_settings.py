@@ -250,7 +250,7 @@ def test_a_listed_broker_that_never_responds_is_an_error() -> None:
         (
             FakeCluster({1: KAFKA_3_9}, error_code=31),
             NotAuthorized,
-            "settings of broker b1:9092: the manager cannot check how long",
+            "settings of broker b1:9092: not authorized to read them",
         ),
         (FakeCluster({1: KAFKA_3_9}, error_code=42), ServerError, "broker b1:9092"),
         (FakeCluster({1: KAFKA_3_9}, {1: {PRODUCER: 1}}), UnsuitableBroker, "is 1, but managers need at least 600000"),

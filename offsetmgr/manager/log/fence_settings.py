@@ -89,7 +89,7 @@ def check_apis(broker: str, versions: Versions) -> None:
             raise UnsupportedOperation(
                 f"broker {broker}",
                 f"it does not support {name}{version} (Kafka {since} and later)",
-                "managers need brokers of Kafka 2.8 or later; upgrade the brokers, or use --store",
+                "the offset manager needs brokers of Kafka 2.8 or later: upgrade the brokers",
             )
 
 

@@ -30,6 +30,7 @@ DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the time for which a standby may lag before it reads the whole log again
 (``ManagerConfig.max_standby_age_s``)."""
+CLEANUP_POLICY: Final = "compact"
 TIMESTAMP_TYPE: Final = "LogAppendTime"
 """The leader of a partition drops the state of a producer when the largest timestamp of the producer's last batch is
 older than ``producer.id.expiration.ms``. Without the state the leader does not reject batches of earlier managers. So
@@ -126,7 +127,7 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
     """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {
-        "cleanup.policy": "compact",
+        "cleanup.policy": CLEANUP_POLICY,
         "message.timestamp.type": TIMESTAMP_TYPE,
         "delete.retention.ms": str(DELETE_RETENTION_MS),
         "segment.bytes": str(SEGMENT_BYTES),
@@ -146,12 +147,12 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
     if topic_id is not None and found.topic_id != topic_id:
         raise TopicRecreated(what, found.topic_id, topic_id)
     policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
-    if policies != {"compact"}:
+    if policies != {CLEANUP_POLICY}:
         raise UnsuitableTopic(
             what,
             f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
             "choose another topic; or, if this topic contains only committed offsets, set it with kafka-configs "
-            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
+            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy={CLEANUP_POLICY}",
         )
     timestamps = found.settings.get("message.timestamp.type", "CreateTime")
     if timestamps != TIMESTAMP_TYPE:

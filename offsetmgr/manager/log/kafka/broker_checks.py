@@ -68,10 +68,10 @@ async def _ask_brokers(client: Client, deadline: float) -> list[BrokerSettings]:
         connection = await client.node(address).connection(by_then)
         try:
             values = await reported_settings(connection, number, FENCE_SETTINGS, by_then)
-        except NotAuthorized as error:
+        except NotAuthorized:
             raise NotAuthorized(
                 f"settings of broker {address}",
-                f"the manager cannot check how long the broker rejects earlier managers: {error.why}",
+                "not authorized to read them, so the manager cannot check how long the broker rejects earlier managers",
                 "allow it: kafka-acls --add --allow-principal User:NAME --operation DescribeConfigs --cluster",
             ) from None
         found.append(BrokerSettings(f"{number} ({address})", supported, values))
