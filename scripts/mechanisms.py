@@ -235,7 +235,6 @@ def plural_endings(tree: ast.Module) -> Iterator[int]:
 
 STOPPABLE_WAITS: Final = {
     "consumer/partition_manager.py": "periodic commits",
-    "manager/runtime/shard_writer.py": "a stop of the shard group ends the pause; the pause depends on the error",
     "manager/runtime/standby.py": "a stop of the standby ends the pause; the pause depends on the error",
     "migration/mirror.py": "waits for the next round",
     "spark/periods.py": "waits for a period, not after an error",

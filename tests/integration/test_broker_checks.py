@@ -38,7 +38,7 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.manager.embedded.offset_manager import OffsetManager
 from offsetmgr.manager.log.fence_settings import FenceSettings, UnsuitableBroker
-from offsetmgr.manager.log.kafka import transactional_id
+from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 from offsetmgr.manager.log.topic import DEFAULT_TOPIC, settings_for
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -273,9 +273,9 @@ async def fence_requests(secured: Secured) -> tuple[int, int, int]:
     try:
         connection = await client.any_connection(deadline)
         # The request for the coordinator also makes the broker create the topic of the coordinator.
-        find = {"key_type": 1, "coordinator_keys": [transactional_id(DEFAULT_TOPIC, 0)]}
+        find = {"key_type": 1, "coordinator_keys": [f"{transactional_id_prefix(DEFAULT_TOPIC)}0"]}
         await connection.call(Request(ApiKey.FIND_COORDINATOR, 4, find), 20)
-        owner = {"transactional_id": transactional_id(DEFAULT_TOPIC, 0), "transaction_timeout": 60_000}
+        owner = {"transactional_id": f"{transactional_id_prefix(DEFAULT_TOPIC)}0", "transaction_timeout": 60_000}
         init = await retried(connection, Request(ApiKey.INIT_PRODUCER_ID, 4, {**owner, "producer_id": -1}))
         topic = {"name": DEFAULT_TOPIC, "partition_indexes": [0]}
         described = await connection.call(Request(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [topic]}), 20)

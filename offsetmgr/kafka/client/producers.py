@@ -38,7 +38,7 @@ async def init_producer_ids(
 ) -> dict[str, ProducerEpoch | OffsetMgrError]:
     """Requests a new epoch for each transactional id in ``current``, and returns one outcome for each.
 
-    If the value is None, the coordinator increments the epoch, whoever has the current one. If the value is a producer
+    If the value is None, the coordinator increments the epoch unconditionally. If the value is a producer
     id and epoch, the coordinator increments the epoch only if they are the current ones; otherwise the outcome is
     `ProducerFenced`. The coordinator may return another producer id: if it has no state of the transactional id any
     more, or if the epoch has reached its largest value. Retries retriable errors until the deadline.

@@ -14,6 +14,7 @@ append: the next owner acknowledges commits only after this process's lease has 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -120,6 +121,7 @@ class ShardWriter:
         self._positions: dict[int, int] = {}
         self._queue: deque[WriteBatch] = deque()
         self._stopping = threading.Event()  # the threads that read the log check it, too
+        self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
         self._writer: ShardGroupWriter | None = None
         self._claimed = False
@@ -137,6 +139,7 @@ class ShardWriter:
     def stop(self) -> None:
         """Stops the task after it has appended the queued batches."""
         self._stopping.set()
+        self._stopped.set()
         self._wake.set()
 
     @property
@@ -377,9 +380,8 @@ class ShardWriter:
 
     async def _wait_until_stopped(self, timeout_s: float) -> bool:
         """Waits up to ``timeout_s`` seconds. Returns whether the task is stopped."""
-        deadline = time.monotonic() + timeout_s
-        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, _LEASE_CHECK_INTERVAL_S))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), timeout_s)
         return self._stopping.is_set()
 
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
