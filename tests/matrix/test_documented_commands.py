@@ -154,7 +154,6 @@ def alternatives(_: World) -> Preparations:
         "Roll back": COPY_AGAIN,
         "Go back after a consumer has used the target": COPY_AGAIN
         + 'offsetmgr offsets set --group shop --topic orders:0 --to-offset 9 --store "$KAFKA" --execute\n',
-        "Restore a group from a snapshot": "offsetmgr offsets export backup.avro --all-groups",
     }
 
 
