@@ -24,7 +24,7 @@ import uuid
 import pytest
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.model import ABSENT, Absent, OffsetAndMetadata
+from offsetmgr.core.model import ABSENT, MAX_OFFSET, Absent, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
 from offsetmgr.testing.store_edit_contract import (
     StoreEditContract,
@@ -36,7 +36,6 @@ from offsetmgr.testing.store_edit_contract import (
     _statuses,
 )
 
-MAX_OFFSET = 2**63 - 1
 MAX_TOPIC_LENGTH = 249
 """Kafka's limit on the length of a topic name (org.apache.kafka.common.internals.Topic)."""
 
@@ -134,6 +133,26 @@ class StoreContract(StoreEditContract):
 
         assert set(caught.value.failures) == {bad}
         assert _offsets(store.fetch(group)) == {good: 5}
+
+    def test_an_empty_topic_and_a_negative_partition_are_rejected(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        good, unnamed, negative = self.tp(topic, 0), self.tp("", 0), TopicPartition(topic, -1)
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit(group, {tp: OffsetAndMetadata(5) for tp in (good, unnamed, negative)})
+
+        assert set(caught.value.failures) == {unnamed, negative}
+        assert _offsets(store.fetch(group)) == {good: 5}
+
+    def test_an_empty_group_is_rejected(self, store: OffsetStore, topic: str) -> None:
+        tp = self.tp(topic, 0)
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit("", {tp: OffsetAndMetadata(5)})
+
+        assert set(caught.value.failures) == {tp}
+        assert "" not in set(store.groups())
 
     # --- metadata and leader epochs ------------------------------------------------------------------
 
