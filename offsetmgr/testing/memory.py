@@ -28,7 +28,14 @@ from offsetmgr.core.offset_store import (
 class MemoryStore(StoreBase):
     """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
     members; edits of these groups are rejected. The keys of ``broken`` are groups, or pairs of a group and a partition.
-    The values are the errors that the store reports when a caller reads the group or the partition."""
+    The values are the errors that the store reports when a caller reads the group or the partition.
+
+    >>> from offsetmgr import OffsetAndMetadata, TopicPartition
+    >>> store = MemoryStore()
+    >>> _ = store.commit("shop", {TopicPartition("orders", 0): OffsetAndMetadata(42)})
+    >>> store.data["shop"][TopicPartition("orders", 0)].offset
+    42
+    """
 
     id: str = "memory"
     cluster: str = "memory"

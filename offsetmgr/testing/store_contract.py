@@ -1,19 +1,7 @@
 """`StoreContract`: tests of the contract of `OffsetStore`. Users can test their own stores with them.
 
-The tests check only the guarantees that *every* store gives, and do not depend on a particular server. The test module
-of a store contains a subclass of `StoreContract` that overrides the fixture ``store``::
-
-    pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
-    from offsetmgr.testing.store_contract import StoreContract
-
-    class TestMyStore(StoreContract):
-        @pytest.fixture
-        def store(self):
-            with MyStore(...) as store:
-                yield store
-
-Every test uses its own group and topic names, so all tests can use the same store, and the store may contain other
-groups.
+The tests check only the guarantees that *every* store gives, and do not depend on a particular server. Every test uses
+its own group and topic names, so all tests can use the same store, and the store may contain other groups.
 """
 
 from __future__ import annotations
@@ -42,7 +30,20 @@ MAX_TOPIC_LENGTH = 249
 
 class StoreContract(StoreEditContract):
     """The tests of the contract of `OffsetStore`. Subclasses must override the fixture ``store``. They must also
-    override `ensure_topic` or `tp` if the default implementation does not suit the store."""
+    override `ensure_topic` or `tp` if the default implementation does not suit the store.
+
+    Example, with `MemoryStore` in place of the store under test::
+
+        import pytest
+
+        pytest.register_assert_rewrite("offsetmgr.testing")  # before the import, for readable failures
+        from offsetmgr.testing import MemoryStore, StoreContract
+
+        class TestMyStore(StoreContract):
+            @pytest.fixture
+            def store(self) -> MemoryStore:
+                return MemoryStore()
+    """
 
     many_groups = 150
     """The number of groups that the bulk tests write. It should be larger than the number of groups that the store
