@@ -257,6 +257,17 @@ def closing_exits(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
+def uses_of_ivy(tree: ast.Module) -> Iterator[int]:
+    """The lines with a text of an Ivy module or of Ivy's command line."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.search("<ivy-module|-Divy", node.value)
+        ):
+            yield node.lineno
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -432,11 +443,11 @@ MECHANISMS: Final = (
         "core/atomic_file.py",
         replacements_of_files,
         {
-            "sandbox/jars.py": "renames a directory of downloads",
             "segments/repair.py": "renames the files of a log; the renames can be undone",
-            "spark/connector.py": "renames a directory of downloads",
+            "spark/ivy.py": "renames a directory of downloads",
         },
     ),
+    Mechanism("download of jars", "spark/ivy.py", uses_of_ivy, {}),
     Mechanism(
         "use of the schemas of Kafka's messages",
         "kafka/protocol/schema_codec.py",
