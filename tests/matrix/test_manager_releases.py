@@ -17,6 +17,7 @@ from offsetmgr.manager.log.fence_settings import FenceSettings
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox import broker as sandbox_broker
+from offsetmgr.spark.ivy import Module
 
 if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
@@ -28,8 +29,8 @@ def test_2_7_is_rejected_by_the_name_of_the_missing_request(
     zookeeper: ZooKeeperServer, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = (
-        jars.Module("org.apache.kafka", "kafka_2.12", "2.7.2"),
-        jars.Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
+        Module("org.apache.kafka", "kafka_2.12", "2.7.2"),
+        Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     )
     monkeypatch.setitem(jars.SETS, "kafka-2.7", modules)
     monkeypatch.setitem(sandbox_broker.BROKER_JARS, "2.7.2", ("kafka-2.7",))
