@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import Commands
 
+from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
@@ -57,3 +58,16 @@ def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: C
 
     week_s = 7 * 24 * 60 * 60
     assert asyncio.run(check()) == FenceSettings(3_600, week_s, 600, (f"0 ({bootstrap})",))
+
+
+def test_a_manager_on_2_8_claims_commits_and_takes_over(
+    start_release: Callable[[str], ReleaseCluster], unique: str
+) -> None:
+    bootstrap = start_release("2.8.2").bootstrap
+    partition = TopicPartition("orders", 0)
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        manager.commit("group", {partition: OffsetAndMetadata(5)})
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        assert manager.fetch("group") == {partition: Committed(5)}
+        manager.commit("group", {partition: OffsetAndMetadata(6)})
+        assert manager.fetch("group") == {partition: Committed(6)}
