@@ -172,7 +172,7 @@ class Broker:
         self._unless(releases.DELETES_OFFSETS)
 
     def reports_open_transactions(self) -> None:
-        if releases.FENCES_WRITERS.supported_by(self._versions()):
+        if releases.has_transactions(self._versions()):
             settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
             producer = Producer({**settings, "transactional.id": "tried"})
             producer.init_transactions(30)

@@ -235,7 +235,6 @@ def plural_endings(tree: ast.Module) -> Iterator[int]:
 
 STOPPABLE_WAITS: Final = {
     "consumer/partition_manager.py": "periodic commits",
-    "manager/runtime/shard_writer.py": "a stop of the shard group ends the pause; the pause depends on the error",
     "manager/runtime/standby.py": "a stop of the standby ends the pause; the pause depends on the error",
     "migration/mirror.py": "waits for the next round",
     "spark/periods.py": "waits for a period, not after an error",
@@ -254,6 +253,17 @@ def closing_exits(tree: ast.Module) -> Iterator[int]:
             isinstance(node, ast.FunctionDef)
             and node.name == "__exit__"
             and [ast.unparse(statement) for statement in node.body] == ["self.close()"]
+        ):
+            yield node.lineno
+
+
+def uses_of_ivy(tree: ast.Module) -> Iterator[int]:
+    """The lines with a text of an Ivy module or of Ivy's command line."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.search("<ivy-module|-Divy", node.value)
         ):
             yield node.lineno
 
@@ -433,11 +443,11 @@ MECHANISMS: Final = (
         "core/atomic_file.py",
         replacements_of_files,
         {
-            "sandbox/jars.py": "renames a directory of downloads",
             "segments/repair.py": "renames the files of a log; the renames can be undone",
-            "spark/connector.py": "renames a directory of downloads",
+            "spark/ivy.py": "renames a directory of downloads",
         },
     ),
+    Mechanism("download of jars", "spark/ivy.py", uses_of_ivy, {}),
     Mechanism(
         "use of the schemas of Kafka's messages",
         "kafka/protocol/schema_codec.py",

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-PACKAGES = ("offsetmgr", "offsetmgr.spark", "offsetmgr.period", "offsetmgr.consumer", "offsetmgr.segments")
+PACKAGES = (
+    "offsetmgr",
+    "offsetmgr.spark",
+    "offsetmgr.period",
+    "offsetmgr.consumer",
+    "offsetmgr.segments",
+    "offsetmgr.testing",
+)
 
 _BLOCK = re.compile(r"^Example[^\n]*::\n((?:\n|[ \t]+[^\n]*\n?)+)", re.MULTILINE)
 

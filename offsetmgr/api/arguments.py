@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.reset import Scenario
 from offsetmgr.groups.selection import TopicSelection, choose_groups
@@ -16,8 +16,6 @@ GroupsArgument: TypeAlias = str | Iterable[str]
 
 TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
 """A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
-
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 def group_names(groups: GroupsArgument) -> list[str]:
@@ -66,8 +64,8 @@ def offsets_to_commit(
         tp: found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found) for tp, found in offsets.items()
     }
     for tp, value in values.items():
-        if not 0 <= value.offset <= _MAX_OFFSET:
-            raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {_MAX_OFFSET}")
+        if not is_valid_offset(value.offset):
+            raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
     return values
 
 

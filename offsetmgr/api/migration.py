@@ -162,7 +162,7 @@ class Migration(Closeable):
         return self._plan.summary
 
     def groups(self) -> Iterator[GroupPlan]:
-        """Yields the planned steps of each group. Raises `OSError` if the plan file was deleted."""
+        """Yields the planned steps of each group. Raises `PlanError` if the plan file was deleted."""
         return self._plan.groups()
 
     def state(self) -> MigrationState:

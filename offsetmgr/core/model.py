@@ -178,6 +178,19 @@ Offset: TypeAlias = Committed | Absent
 """The result of a successful fetch for one partition."""
 
 
+MAX_OFFSET: Final = 2**63 - 1
+"""The largest offset that Kafka's protocol can contain."""
+
+
+def is_valid_offset(offset: int) -> bool:
+    """Returns whether an offset can be committed. A negative offset would be read back as "no offset is committed".
+
+    >>> is_valid_offset(0), is_valid_offset(-1)
+    (True, False)
+    """
+    return 0 <= offset <= MAX_OFFSET
+
+
 class LogRange(NamedTuple):
     """The offsets of a partition's log: ``start`` (inclusive) to ``end`` (the offset of the next record)."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
-from offsetmgr.core.model import NO_OFFSET
+from offsetmgr.core.model import NO_OFFSET, is_valid_offset
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
@@ -21,23 +21,18 @@ PartitionErrors: TypeAlias = Mapping[tuple[str, int], int]
 """Error codes by topic and partition."""
 
 
-def is_valid_offset(offset: int, *, conditional: bool = False) -> bool:
-    """Returns whether a commit may contain this new offset. A negative offset would be read back as "no offset is
-    committed". In a commit with a condition, the offset `NO_OFFSET` is a deletion and valid."""
-    return offset >= 0 or (conditional and offset == NO_OFFSET)
-
-
 def without_invalid(request: CommitRequest) -> tuple[CommitRequest, PartitionErrors]:
     """Returns the request without the partitions that no store can commit, and the error code of each such partition.
 
-    A negative partition does not exist. `is_valid_offset` has the rule for offsets.
+    A negative partition does not exist. `core.model.is_valid_offset` has the rule for offsets. In a commit with a
+    condition, the offset `NO_OFFSET` is a deletion and valid.
     """
     errors: dict[tuple[str, int], int] = {}
     for topic, parts in request.topics:
         for partition, offset, _, _ in parts:
             if partition < 0:
                 errors[topic, partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif not is_valid_offset(offset, conditional=(topic, partition) in request.expected):
+            elif not is_valid_offset(offset) and not (offset == NO_OFFSET and (topic, partition) in request.expected):
                 errors[topic, partition] = ErrorCode.INVALID_REQUEST
     return without_partitions(request, errors) if errors else request, errors
 

@@ -7,10 +7,17 @@ duration of this method has no limit.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
+from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.manager.log.base import PartitionLog
 from offsetmgr.manager.shard import Shard
+
+_MAX_TAIL_OFFSETS: Final = 50_000
+"""A read of more offsets than this needs a load permit."""
+_PERMIT_CHECK_INTERVAL_S: Final = 0.05
 
 
 class ShardLoader:
@@ -72,3 +79,23 @@ def truncated_partitions(shards: Iterable[Shard], ends: Mapping[int, int]) -> Se
     """Returns the partitions whose log ends before the position of their shard. The log of such a partition was
     truncated or recreated, so the shard no longer matches the log."""
     return [shard.partition for shard in shards if shard.position > ends[shard.partition]]
+
+
+def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:
+    """Runs a load. A long load waits for a permit, a short load does not. Returns False if the load was stopped."""
+    if load.offsets_to_read <= _MAX_TAIL_OFFSETS:
+        return load.run()
+    while not permits.acquire(timeout=_PERMIT_CHECK_INTERVAL_S):
+        if stopping.is_set():
+            return False
+    try:
+        return load.run()
+    finally:
+        permits.release()
+
+
+def check_same_log(log: PartitionLog, generation: str, timeout_s: float) -> None:
+    """Checks, after a read of the log, that the log still has this generation. Raises `OffsetMgrError` if the topic was
+    recreated."""
+    if log.generation(timeout_s) not in ("", generation):
+        raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")

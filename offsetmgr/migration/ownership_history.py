@@ -90,7 +90,6 @@ class PartitionHistory:
 
     partition: TopicPartition
     owned: PartitionOwner
-    since_ms: int
     until_ms: int
     zookeeper: StoreHistory = field(default_factory=StoreHistory)
     kafka: StoreHistory = field(default_factory=StoreHistory)
@@ -189,9 +188,7 @@ class GroupHistory:
         for tp, owned in observation.owners.items():
             partition = self._partitions.get(tp)
             if partition is None or partition.owned != owned:
-                partition = PartitionHistory(
-                    tp, owned, observation.at_ms, observation.at_ms, changed_ms=observation.at_ms
-                )
+                partition = PartitionHistory(tp, owned, observation.at_ms, changed_ms=observation.at_ms)
             partition.add(observation)
             partitions[tp] = partition
         self._partitions = partitions

@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -166,11 +167,16 @@ class PlanFile:
         """Raises `PlanError` if the file is missing, damaged or edited, and `UnknownVersion` for an unsupported
         version."""
         self.path = path
+        with self._lines() as lines:
+            self.header, self.sha256, self.summary = self._check(lines)
+
+    @contextmanager
+    def _lines(self) -> Iterator[BinaryIO]:
         try:
-            with path.open("rb") as lines:
-                self.header, self.sha256, self.summary = self._check(lines)
+            with self.path.open("rb") as lines:
+                yield lines
         except OSError as error:
-            raise PlanError(f"plan {path}", error.strerror or str(error)) from error
+            raise PlanError(f"plan {self.path}", error.strerror or str(error)) from error
 
     def _check(self, lines: Iterable[bytes]) -> tuple[PlanHeader, str, PlanSummary]:
         digest = hashlib.sha256()
@@ -205,13 +211,14 @@ class PlanFile:
         return known[version]
 
     def groups(self) -> Iterator[GroupPlan]:
-        """Yields the plan's groups, one at a time, in the order of the file."""
+        """Yields the plan's groups, one at a time, in the order of the file. Raises `PlanError` if the file cannot be
+        read any more."""
         for _position, group in self.positioned_groups():
             yield group
 
     def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
-        """Yields each group with its byte position in the file, for `group_at`."""
-        with self.path.open("rb") as lines:
+        """Yields each group with its byte position in the file, for `group_at`. Raises `PlanError` as `groups`."""
+        with self._lines() as lines:
             lines.readline()
             position = lines.tell() + len(lines.readline())
             for line in lines:
@@ -221,6 +228,7 @@ class PlanFile:
                 position += len(line)
 
     def group_at(self, position: int) -> GroupPlan:
-        with self.path.open("rb") as lines:
+        """Returns the group at a position that `positioned_groups` yielded. Raises `PlanError` as `groups`."""
+        with self._lines() as lines:
             lines.seek(position)
             return decode_group(lines.readline().rstrip().removesuffix(b","))

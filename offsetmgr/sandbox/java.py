@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.spark.ivy import java_path
 
 MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
@@ -24,12 +24,8 @@ def java_program(environ: Mapping[str, str] | None = None) -> str:
 
     Raises `SandboxError` if neither place contains a ``java`` program, or if the version of the program is below 17.
     """
-    env = os.environ if environ is None else environ
     hint = f"install Java {MIN_JAVA_VERSION} or later, or set JAVA_HOME to one"
-    candidate: str | None = None
-    if env.get("JAVA_HOME"):
-        candidate = shutil.which("java", path=str(Path(env["JAVA_HOME"]) / "bin"))
-    candidate = candidate or shutil.which("java", path=env.get("PATH", os.defpath))
+    candidate = java_path(environ)
     if candidate is None:
         raise SandboxError("the sandbox needs Java", "no java program found in JAVA_HOME or on PATH", hint)
     version = _major_version(candidate)

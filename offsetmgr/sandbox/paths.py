@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from offsetmgr.config.user_directories import downloads_directory, user_directory
 from offsetmgr.core.errors import SandboxError
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of fetched jars and creates it if needed: ``OFFSETMGR_CACHE``, else
     ``$XDG_CACHE_HOME/offsetmgr``, else ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
-    env = os.environ if environ is None else environ
-    return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
+    with _named_by("OFFSETMGR_CACHE"):
+        directory = downloads_directory(environ)
+    return _writable(directory, "OFFSETMGR_CACHE")
 
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of the sandbox's state without creating it: ``OFFSETMGR_SANDBOX``, else
     ``$XDG_STATE_HOME/offsetmgr/sandbox``, else ``~/.local/state/offsetmgr/sandbox``."""
     env = os.environ if environ is None else environ
-    return _locate(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
+    with _named_by("OFFSETMGR_SANDBOX"):
+        return user_directory(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
 
 
-def _locate(env: Mapping[str, str], own: str, xdg: str, below_home: str, name: str) -> Path:
-    if env.get(own):
-        return Path(env[own]).absolute()
-    # The XDG base directory specification requires programs to ignore relative values.
-    if env.get(xdg) and Path(env[xdg]).is_absolute():
-        return Path(env[xdg]) / name
+@contextmanager
+def _named_by(variable: str) -> Iterator[None]:
     try:
-        home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+        yield
     except RuntimeError as error:
         raise SandboxError(
-            "no directory for the sandbox's files", "HOME is not set", f"set {own} to a writable directory"
+            "no directory for the sandbox's files", "HOME is not set", f"set {variable} to a writable directory"
         ) from error
-    return home / below_home / name
 
 
 def _writable(directory: Path, variable: str) -> Path:

@@ -17,7 +17,6 @@ from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.plurals import count_of
 
 FORMAT_VERSION: Final = 1
-MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 MAX_BAD_LINES: Final = 20
 """The maximum number of bad lines in one error. The reader stops when it has found this number of bad lines."""

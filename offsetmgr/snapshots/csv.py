@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
+from offsetmgr.core.model import MAX_OFFSET
 from offsetmgr.snapshots.base import (
-    MAX_OFFSET,
     MAX_PARTITION,
     BadLine,
     DroppedFields,

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
-from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, TopicPartition
 from offsetmgr.snapshots.base import (
     MAX_BAD_LINES,
-    MAX_OFFSET,
     MAX_PARTITION,
     BadLine,
     BadLines,

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import BrokerPartition
+from offsetmgr.core.model import MAX_OFFSET, BrokerPartition
 from offsetmgr.snapshots.base import (
-    MAX_OFFSET,
     MAX_PARTITION,
     BadLine,
     DroppedFields,

@@ -18,7 +18,7 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.evaluation import evaluate
-from offsetmgr.core.model import ABSENT, BrokerPartition, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, BrokerPartition, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -146,7 +146,7 @@ def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMg
         return UnknownTopicOrPartition(str(tp)[:300], "no topic or partition can have this name or number")
     if after is None:
         return None
-    if not 0 <= after.offset < 2**63:
+    if not is_valid_offset(after.offset):
         return UsageError(str(tp), f"{after.offset} is not an offset")
     if after.metadata and len(after.metadata.encode()) > _MAX_STRING_BYTES:
         return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")

@@ -8,7 +8,15 @@ from typing import IO, Any, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.evaluation import evaluate
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    Offset,
+    OffsetAndMetadata,
+    TopicPartition,
+    is_valid_offset,
+)
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -17,7 +25,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
 )
-from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
+from offsetmgr.snapshots.base import MAX_PARTITION, Format, GroupEntry, SnapshotHeader
 
 HOW: Final = "the file was locked and replaced as a whole"
 """The value of `GroupEditResult.how` for snapshot files."""
@@ -69,7 +77,9 @@ class SnapshotEditor:
         """Returns the error of an offset, partition or name that the format cannot contain; None if the format can
         contain all of them."""
         where = f"group {group}, {tp}"
-        if not 0 <= after.offset <= MAX_OFFSET:
+        if not group or not tp.topic:
+            return UsageError(where, f"the {'topic' if group else 'group'} has no name")
+        if not is_valid_offset(after.offset):
             return UsageError(where, f"{after.offset} is not an offset")
         if not (0 <= tp.partition <= MAX_PARTITION or isinstance(tp.partition, BrokerPartition)):
             return UsageError(where, f"{tp.partition} is not the number of a partition")

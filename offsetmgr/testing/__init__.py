@@ -1,2 +1,39 @@
-"""Test support for users of the library: contracts of stores and logs as tests, a store in memory, and a faulty
-store."""
+"""Test support for authors of stores: the contract of `OffsetStore` as tests, a store in memory, and a store that fails
+on request.
+
+`log_contract` is internal: it is the contract of the log behind the offset manager. The package imports each public
+name on first use, because only the contracts need pytest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from offsetmgr.testing.faulty_store import Fault as Fault
+    from offsetmgr.testing.faulty_store import FaultyStore as FaultyStore
+    from offsetmgr.testing.memory import MemoryStore as MemoryStore
+    from offsetmgr.testing.store_contract import StoreContract as StoreContract
+
+_MODULES: Final = {
+    "Fault": "testing.faulty_store",
+    "FaultyStore": "testing.faulty_store",
+    "MemoryStore": "testing.memory",
+    "StoreContract": "testing.store_contract",
+}
+
+__all__ = [
+    "Fault",
+    "FaultyStore",
+    "MemoryStore",
+    "StoreContract",
+]
+
+if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
+    __getattr__ = lazy_exports(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -38,6 +38,11 @@ class Fault:
     given, the whole call fails. The fault ends after ``times`` calls of this kind; calls for other groups or partitions
     count as well. If ``times`` is `None`, the fault lasts until `FaultyStore.heal` is called. If ``after`` is set, the
     store executes the write, and only the response is lost.
+
+    >>> from offsetmgr import TopicPartition, errors
+    >>> fault = Fault("write", errors.TimedOut("commit", "no answer"), group="shop")
+    >>> fault.hits("shop"), fault.hits("billing")
+    (True, False)
     """
 
     call: Call
@@ -49,6 +54,7 @@ class Fault:
 
     @property
     def whole(self) -> bool:
+        """Whether the whole call fails."""
         return self.group is None and self.partition is None
 
     def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
@@ -60,7 +66,19 @@ class Fault:
 
 
 class FaultyStore(StoreBase):
-    """Wraps ``store``, and passes every call on to ``store`` unless an armed `Fault` applies to the call."""
+    """Wraps ``store``, and passes every call on to ``store`` unless an armed `Fault` applies to the call.
+
+    >>> from offsetmgr import errors
+    >>> from offsetmgr.testing import MemoryStore
+    >>> store = FaultyStore(MemoryStore()).fail("read", errors.TimedOut("fetch", "no answer"), times=1)
+    >>> try:
+    ...     store.fetch("shop")
+    ... except errors.TimedOut as error:
+    ...     print(error)
+    fetch: no answer
+    >>> dict(store.fetch("shop"))
+    {}
+    """
 
     def __init__(self, store: OffsetStore) -> None:
         self.store = store

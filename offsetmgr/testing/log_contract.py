@@ -1,7 +1,7 @@
 """`LogContract`: tests of the contract of `PartitionLog`. Users can test their own implementations with them.
 
 The tests check only the guarantees that *every* implementation of `PartitionLog` gives. The test module of an
-implementation contains a subclass of `LogContract` that overrides a fixture and two methods::
+implementation contains a subclass of `LogContract` that overrides a fixture and a method::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.log_contract import LogContract
@@ -9,7 +9,6 @@ implementation contains a subclass of `LogContract` that overrides a fixture and
     class TestMyLog(LogContract):
         @pytest.fixture
         def log(self): ...
-        def leave_unfinished(self, log, shard_group, batches): ...
         def recreate(self, log): ...
 
 Every test uses a new, empty log of ten partitions. Shard groups 0 and 1 have two partitions each.
@@ -27,16 +26,15 @@ from offsetmgr.manager.log.base import (
     LogClosed,
     LogReader,
     PartitionLog,
-    ShardGroupWriter,
     TooLarge,
     partitions_of,
 )
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadContract, numbered, read, read_to
+from offsetmgr.testing.blocking_writer import BlockingWriter
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadContract, numbered, read
 
 
 class LogContract(LogReadContract):
-    """The tests of the contract of `PartitionLog`. Subclasses must override the fixture ``log``, `leave_unfinished` and
-    `recreate`."""
+    """The tests of the contract of `PartitionLog`. Subclasses must override the fixture ``log`` and `recreate`."""
 
     # --- appending ----------------------------------------------------------------------------------
 
@@ -48,7 +46,7 @@ class LogContract(LogReadContract):
         assert dict(log.end_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
 
     def test_appended_records_are_read_with_keys_values_and_tombstones(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         before = time.time_ns() // 1_000_000
 
@@ -64,7 +62,7 @@ class LogContract(LogReadContract):
         assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
     def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
         reader.follow({0: 0, 8: 0})
@@ -79,7 +77,7 @@ class LogContract(LogReadContract):
         assert second[0] - 19 > first[0]
 
     def test_a_large_append_over_all_partitions_of_a_shard_group(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
 
@@ -89,8 +87,8 @@ class LogContract(LogReadContract):
         reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
-    def test_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    def test_only_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         with pytest.raises(TooLarge):
@@ -98,9 +96,10 @@ class LogContract(LogReadContract):
 
         writer.append({1: [(b"next", b"2")]}, TIMEOUT_S)
 
-        assert [record.key for record in self.all_of(log, reader, 1)] == [b"next"]
+        assert [record.key for record in self.all_of(log, reader, 1)] == [b"small", b"next"]
+        assert self.all_of(log, reader, 9) == []
 
-    def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], ShardGroupWriter]) -> None:
+    def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], BlockingWriter]) -> None:
         writer = claim(2)
 
         writer.close()
@@ -116,7 +115,7 @@ class LogContract(LogReadContract):
         raise NotImplementedError("override `recreate`")
 
     def test_its_generation_stays_until_it_is_recreated(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter]
     ) -> None:
         before = log.generation(TIMEOUT_S)
         claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)
@@ -132,7 +131,7 @@ class LogContract(LogReadContract):
     # --- claiming -----------------------------------------------------------------------------------
 
     def test_a_later_claim_fences_the_earlier_writer_for_good(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         earlier = claim(1)
         earlier.append({1: [(b"k", b"before")]}, TIMEOUT_S)
@@ -150,7 +149,7 @@ class LogContract(LogReadContract):
         assert self.all_of(log, reader, 9) == []
 
     def test_the_last_of_many_claims_wins_and_other_shard_groups_are_unaffected(
-        self, claim: Callable[[int], ShardGroupWriter]
+        self, claim: Callable[[int], BlockingWriter]
     ) -> None:
         other = claim(2)
         writers = [claim(1) for _ in range(4)]
@@ -162,9 +161,9 @@ class LogContract(LogReadContract):
         other.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
     def test_a_writer_created_before_but_claiming_later_fences_the_others(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter]
     ) -> None:
-        prepared = log.writer(1)
+        prepared = BlockingWriter(log.writer(1))
         current = claim(1)
 
         prepared.claim(TIMEOUT_S)
@@ -174,36 +173,8 @@ class LogContract(LogReadContract):
         prepared.append({1: [(b"k", b"v")]}, TIMEOUT_S)
         prepared.close()
 
-    def test_an_unfinished_append_moves_no_end_and_is_never_read(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
-    ) -> None:
-        claim(1).append({1: [(b"k", b"whole")]}, TIMEOUT_S)
-        claim(1)
-        before = log.end_offsets([1, 9], TIMEOUT_S)
-        reader.follow({1: 0, 9: 0})
-
-        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
-
-        assert log.end_offsets([1, 9], TIMEOUT_S) == before
-        assert [record.value for record in read(reader, 1)] == [b"whole"]
-        assert list(reader.poll(10, 0.3)) == []
-
-    def test_a_claim_aborts_an_unfinished_append_and_the_end_offset_passes_it(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
-    ) -> None:
-        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
-        reader.follow({1: 0, 9: 0})
-
-        successor = claim(1)
-
-        ends = log.end_offsets([1, 9], TIMEOUT_S)
-        assert all(end > 0 for end in ends.values())
-        assert read_to(reader, ends) == []
-        successor.append({9: [(b"k", b"whole")]}, TIMEOUT_S)
-        assert [record.value for record in read(reader, 1)] == [b"whole"]
-
     def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         for round_ in range(5):
             acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT_S)

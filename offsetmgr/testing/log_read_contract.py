@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -13,10 +13,10 @@ from offsetmgr.manager.log.base import (
     LogReader,
     LogRecord,
     PartitionLog,
-    ShardGroupWriter,
     TooLarge,
 )
 from offsetmgr.records.base import EncodedRecord
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 PARTITIONS = 10
 
@@ -60,12 +60,6 @@ class LogReadContract:
         """A new, empty log of `PARTITIONS` partitions. The overriding fixture closes the log after the test."""
         raise NotImplementedError("override the fixture `log`")
 
-    def leave_unfinished(
-        self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]
-    ) -> None:
-        """Claims the shard group, begins an append and abandons it, as a process that dies during an append does."""
-        raise NotImplementedError("override `leave_unfinished`")
-
     @pytest.fixture
     def reader(self, log: PartitionLog) -> Iterator[LogReader]:
         reader = log.reader()
@@ -73,13 +67,13 @@ class LogReadContract:
         reader.close()
 
     @pytest.fixture
-    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
+    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], BlockingWriter]]:
         """A function that creates a writer and claims a shard group with it. The fixture closes the writers after the
         test."""
-        writers: list[ShardGroupWriter] = []
+        writers: list[BlockingWriter] = []
 
-        def claim(shard_group: int) -> ShardGroupWriter:
-            writer = log.writer(shard_group)
+        def claim(shard_group: int) -> BlockingWriter:
+            writer = BlockingWriter(log.writer(shard_group))
             writers.append(writer)
             writer.claim(TIMEOUT_S)
             return writer
@@ -91,7 +85,7 @@ class LogReadContract:
     # --- loading ------------------------------------------------------------------------------------
 
     def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
         writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT_S)
@@ -108,7 +102,7 @@ class LogReadContract:
         assert sum(passed) == sum(reached.values())
 
     def test_load_begins_at_the_given_offset(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT_S)[1] + 1
@@ -127,7 +121,7 @@ class LogReadContract:
         assert newest == {1: {}}
 
     def test_a_stopped_load_returns_the_position_that_it_reached(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT_S)
 
@@ -144,7 +138,7 @@ class LogReadContract:
         assert reader.position(1) == 0
 
     def test_poll_returns_records_that_are_appended_while_it_waits(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
@@ -158,7 +152,7 @@ class LogReadContract:
         assert [(record.partition, record.key) for record in records] == [(9, b"k")]
 
     def test_poll_returns_at_most_the_requested_number_and_loses_nothing(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT_S)
         reader.follow({0: 0, 8: 0})
@@ -172,8 +166,8 @@ class LogReadContract:
         for partition in (0, 8):
             assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
 
-    def test_the_position_passes_markers_and_aborted_records_up_to_the_end(
-        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    def test_the_position_passes_claims_and_gaps_up_to_the_end(
+        self, log: PartitionLog, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
@@ -181,17 +175,16 @@ class LogReadContract:
             writer.append({1: [(b"k", b"%d" % number)]}, TIMEOUT_S)
         with pytest.raises(TooLarge):
             writer.append({1: [(b"k", b"small")], 9: [(b"k", b"x" * self.too_large)]}, TIMEOUT_S)
-        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
         claim(1)
         ends = log.end_offsets([1, 9], TIMEOUT_S)
 
         records = read_to(reader, ends)
 
-        assert [record.value for record in records] == [b"0", b"1", b"2"]
+        assert [record.value for record in records] == [b"0", b"1", b"2", b"small"]
         assert {partition: reader.position(partition) for partition in ends} == ends
 
     def test_following_other_partitions_keeps_the_positions_of_the_rest(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         one, two = claim(1), claim(2)
         one.append({1: numbered(0, 5)}, TIMEOUT_S)
@@ -213,7 +206,7 @@ class LogReadContract:
         assert [(r.partition, r.key) for r in third] == [(2, key) for key, _ in numbered(5, 10)]
 
     def test_following_from_another_offset_reads_from_there(
-        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+        self, claim: Callable[[int], BlockingWriter], reader: LogReader
     ) -> None:
         last = claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)[1]
         reader.follow({1: 0})

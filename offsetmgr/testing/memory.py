@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.core.errors import GroupActive, OffsetMgrError
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.evaluation import evaluate
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -28,7 +28,14 @@ from offsetmgr.core.offset_store import (
 class MemoryStore(StoreBase):
     """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
     members; edits of these groups are rejected. The keys of ``broken`` are groups, or pairs of a group and a partition.
-    The values are the errors that the store reports when a caller reads the group or the partition."""
+    The values are the errors that the store reports when a caller reads the group or the partition.
+
+    >>> from offsetmgr import OffsetAndMetadata, TopicPartition
+    >>> store = MemoryStore()
+    >>> _ = store.commit("shop", {TopicPartition("orders", 0): OffsetAndMetadata(42)})
+    >>> store.data["shop"][TopicPartition("orders", 0)].offset
+    42
+    """
 
     id: str = "memory"
     cluster: str = "memory"
@@ -84,6 +91,8 @@ class MemoryStore(StoreBase):
             return ChangeOutcome(EditStatus.FAILED, None, error)
         if broken := self.broken.get(group) or self.broken.get((group, tp)):
             return ChangeOutcome(EditStatus.FAILED, None, broken)
+        if invalid := _invalid(group, tp, change):
+            return ChangeOutcome(EditStatus.FAILED, before, invalid)
         if outcome := evaluate(group, tp, change, before, self.capabilities):
             return outcome
         if change.after is None:
@@ -96,3 +105,14 @@ class MemoryStore(StoreBase):
 
     def close(self) -> None:
         """Does nothing, because the store has no open resources."""
+
+
+def _invalid(group: str, tp: TopicPartition, change: Change) -> OffsetMgrError | None:
+    """Returns the error of a name, a partition or an offset that no store can hold. Numbers of Kafka 0.7 are valid."""
+    if not group:
+        return UsageError(f"group {group!r}", "is not a valid group id")
+    if not tp.topic or (tp.partition < 0 and not isinstance(tp.partition, BrokerPartition)):
+        return UnknownTopicOrPartition(str(tp), "no topic or partition can have this name or number")
+    if change.after is not None and not is_valid_offset(change.after.offset):
+        return UsageError(f"group {group}, {tp}", f"{change.after.offset} is not an offset")
+    return None

@@ -1,19 +1,7 @@
 """`StoreContract`: tests of the contract of `OffsetStore`. Users can test their own stores with them.
 
-The tests check only the guarantees that *every* store gives, and do not depend on a particular server. The test module
-of a store contains a subclass of `StoreContract` that overrides the fixture ``store``::
-
-    pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
-    from offsetmgr.testing.store_contract import StoreContract
-
-    class TestMyStore(StoreContract):
-        @pytest.fixture
-        def store(self):
-            with MyStore(...) as store:
-                yield store
-
-Every test uses its own group and topic names, so all tests can use the same store, and the store may contain other
-groups.
+The tests check only the guarantees that *every* store gives, and do not depend on a particular server. Every test uses
+its own group and topic names, so all tests can use the same store, and the store may contain other groups.
 """
 
 from __future__ import annotations
@@ -24,7 +12,7 @@ import uuid
 import pytest
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.model import ABSENT, Absent, OffsetAndMetadata
+from offsetmgr.core.model import ABSENT, MAX_OFFSET, Absent, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
 from offsetmgr.testing.store_edit_contract import (
     StoreEditContract,
@@ -36,14 +24,26 @@ from offsetmgr.testing.store_edit_contract import (
     _statuses,
 )
 
-MAX_OFFSET = 2**63 - 1
 MAX_TOPIC_LENGTH = 249
 """Kafka's limit on the length of a topic name (org.apache.kafka.common.internals.Topic)."""
 
 
 class StoreContract(StoreEditContract):
     """The tests of the contract of `OffsetStore`. Subclasses must override the fixture ``store``. They must also
-    override `ensure_topic` or `tp` if the default implementation does not suit the store."""
+    override `ensure_topic` or `tp` if the default implementation does not suit the store.
+
+    Example, with `MemoryStore` in place of the store under test::
+
+        import pytest
+
+        pytest.register_assert_rewrite("offsetmgr.testing")  # before the import, for readable failures
+        from offsetmgr.testing import MemoryStore, StoreContract
+
+        class TestMyStore(StoreContract):
+            @pytest.fixture
+            def store(self) -> MemoryStore:
+                return MemoryStore()
+    """
 
     many_groups = 150
     """The number of groups that the bulk tests write. It should be larger than the number of groups that the store
@@ -134,6 +134,26 @@ class StoreContract(StoreEditContract):
 
         assert set(caught.value.failures) == {bad}
         assert _offsets(store.fetch(group)) == {good: 5}
+
+    def test_an_empty_topic_and_a_negative_partition_are_rejected(
+        self, store: OffsetStore, group: str, topic: str
+    ) -> None:
+        good, unnamed, negative = self.tp(topic, 0), self.tp("", 0), TopicPartition(topic, -1)
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit(group, {tp: OffsetAndMetadata(5) for tp in (good, unnamed, negative)})
+
+        assert set(caught.value.failures) == {unnamed, negative}
+        assert _offsets(store.fetch(group)) == {good: 5}
+
+    def test_an_empty_group_is_rejected(self, store: OffsetStore, topic: str) -> None:
+        tp = self.tp(topic, 0)
+
+        with pytest.raises(PartialFailure) as caught:
+            store.commit("", {tp: OffsetAndMetadata(5)})
+
+        assert set(caught.value.failures) == {tp}
+        assert "" not in set(store.groups())
 
     # --- metadata and leader epochs ------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 from offsetmgr.cli.app import run
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
@@ -18,10 +19,10 @@ _claim = KafkaShardGroupWriter.claim
 _calls = itertools.count()
 
 
-def claim(self: KafkaShardGroupWriter, timeout_s: float) -> None:
+async def claim(self: KafkaShardGroupWriter, timeout_s: float) -> Mapping[int, int]:
     if next(_calls) == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    _claim(self, timeout_s)
+    return await _claim(self, timeout_s)
 
 
 if __name__ == "__main__":

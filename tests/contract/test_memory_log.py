@@ -10,11 +10,12 @@ import pytest
 
 from offsetmgr.core.errors import TimedOut
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog
-from offsetmgr.manager.log.memory import Failure, MemoryLog, MemoryWriter
+from offsetmgr.manager.log.memory import Append, Failure, MemoryLog
 from offsetmgr.records.base import EncodedRecord
 
 pytest.register_assert_rewrite("offsetmgr.testing")
 
+from offsetmgr.testing.blocking_writer import LOOP, BlockingWriter  # noqa: E402
 from offsetmgr.testing.log_contract import LogContract  # noqa: E402
 from offsetmgr.testing.log_read_contract import PARTITIONS  # noqa: E402
 
@@ -24,41 +25,73 @@ class TestMemoryLog(LogContract):
     def log(self) -> MemoryLog:
         return MemoryLog(PARTITIONS)
 
-    def leave_unfinished(
-        self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]
-    ) -> None:
-        assert isinstance(log, MemoryLog)
-        log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
-        with pytest.raises(OutcomeUnknown):
-            claimed(log, shard_group).append(batches, 1)
-
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, MemoryLog)
         log.recreate()
 
 
-def claimed(log: MemoryLog, shard_group: int) -> MemoryWriter:
-    writer = log.writer(shard_group)
+def claimed(log: MemoryLog, shard_group: int) -> BlockingWriter:
+    writer = BlockingWriter(log.writer(shard_group))
     writer.claim(1)
     return writer
+
+
+def begun(log: MemoryLog, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
+    """An append in flight, of a new owner of shard group 1."""
+    writer = log.writer(1)
+    LOOP.run(writer.claim(1))
+    return writer.begin(batches)
 
 
 def values(log: MemoryLog, partition: int) -> list[bytes | None]:
     return [record.value for record in log.records(partition)]
 
 
+def leave_unfinished(log: MemoryLog, shard_group: int, batches: Mapping[int, Sequence[EncodedRecord]]) -> None:
+    """Claims the shard group, begins an append and abandons it, as a process that dies during an append does."""
+    log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
+    with pytest.raises(OutcomeUnknown):
+        claimed(log, shard_group).append(batches, 1)
+
+
+def test_an_unfinished_append_moves_no_end_and_is_never_read() -> None:
+    log = MemoryLog(PARTITIONS)
+    claimed(log, 1).append({1: [(b"k", b"whole")]}, 1)
+    reader = log.reader()
+    reader.follow({1: 0, 9: 0})
+
+    leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+
+    assert log.end_offsets([1, 9], 1) == {1: 3, 9: 2}  # two claims, and one record
+    assert [record.value for record in reader.poll(10, 0)] == [b"whole"]
+
+
+def test_a_claim_aborts_an_unfinished_append_and_the_end_offset_passes_it() -> None:
+    log = MemoryLog(PARTITIONS)
+    leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+    reader = log.reader()
+    reader.follow({1: 0, 9: 0})
+
+    successor = claimed(log, 1)
+
+    assert log.end_offsets([1, 9], 1) == {1: 3, 9: 3}
+    assert list(reader.poll(10, 0)) == []
+    successor.append({9: [(b"k", b"whole")]}, 1)
+    assert [record.value for record in reader.poll(10, 0)] == [b"whole"]
+
+
 def test_a_pending_append_is_readable_once_the_high_watermark_advances() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
-    append = claimed(log, 1).begin({1: [(b"k", b"v")], 9: [(b"k", b"v")]})
+    append = begun(log, {1: [(b"k", b"v")], 9: [(b"k", b"v")]})
 
     assert append.waiting
-    assert log.end_offsets([1, 9], 1) == {1: 0, 9: 0}
+    assert log.end_offsets([1, 9], 1) == {1: 1, 9: 1}
     with pytest.raises(ValueError, match="still waits"):
-        append.result()
+        append.outcomes()
 
     assert log.advance_high_watermark() == 1
 
-    assert append.result() == {1: 0, 9: 0}
+    assert append.outcomes() == {1: 1, 9: 1}
     assert log.end_offsets([1, 9], 1) == {1: 2, 9: 2}
     assert log.advance_high_watermark() == 0
 
@@ -74,7 +107,7 @@ def test_the_high_watermark_wakes_a_thread_that_waits_for_its_append() -> None:
     log.advance_high_watermark(1)
 
     thread.join()
-    assert ends == [{1: 0}]
+    assert ends == [{1: 1}]
 
 
 def test_a_pending_append_that_times_out_is_aborted_and_the_writer_stays_usable() -> None:
@@ -91,12 +124,11 @@ def test_a_pending_append_that_times_out_is_aborted_and_the_writer_stays_usable(
 
 def test_a_claim_fences_a_pending_append() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
-    append = claimed(log, 1).begin({1: [(b"k", b"v")]})
+    append = begun(log, {1: [(b"k", b"v")]})
 
     claimed(log, 1)
 
-    with pytest.raises(Fenced):
-        append.result()
+    assert isinstance(append.outcomes()[1], Fenced)
     assert values(log, 1) == []
 
 
@@ -144,7 +176,7 @@ def test_an_injected_claim_or_read_failure_occurs_once() -> None:
     log.fail_next_read(TimedOut("read", "made to fail"))
 
     with pytest.raises(TimedOut):
-        log.writer(1).claim(1)
+        BlockingWriter(log.writer(1)).claim(1)
     with pytest.raises(TimedOut):
         log.end_offsets([1], 1)
 
@@ -162,7 +194,7 @@ def test_compaction_keeps_the_newest_record_of_each_key_at_its_offset() -> None:
     log.compact(1)
 
     assert {r.offset: r.value for r in log.records(1)} == {o: v for o, v in offsets.items() if v == b"3"}
-    assert log.end_offsets([1], 1) == {1: 9}
+    assert log.end_offsets([1], 1) == {1: 7}
     assert log.start_offsets([1], 1) == {1: 0}
 
 

@@ -113,7 +113,7 @@ class RunningRelay(EventLoopThread):
     ) -> None:
         super().__init__()
         self._reserved = reserved or ReservedGroups(
-            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-shard-group-"
+            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-partition-"
         )
         self._authorizer = authorizer
         self.kept = MemoryBackend()

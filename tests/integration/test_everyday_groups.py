@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from everyday import Cli, committed, until
-from kazoo.client import KazooClient
+from kazoo_client import connected
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.servers
 
 
 def create_node(zookeeper: ZooKeeperServer, path: str, data: bytes) -> None:
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    client.create(path, data, makepath=True)
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        client.create(path, data, makepath=True)
 
 
 def test_a_group_named_like_a_glob_is_selected_alone(

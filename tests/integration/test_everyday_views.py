@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Consumer
 from everyday import COMMAND, Cli
-from kazoo.client import KazooClient
+from kazoo_client import connected
 from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
@@ -79,13 +79,8 @@ def test_a_topic_without_offsets_in_any_described_group_is_an_error(cli: Cli, fl
 
 
 def test_an_empty_store_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: str) -> None:
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    try:
+    with connected(zookeeper.connect) as client:
         client.create(f"/{unique}")
-    finally:
-        client.stop()
-        client.close()
     address = f"{zookeeper.connect}/{unique}"
     done = cli("groups", "list", "--zookeeper", address)
     nothing = re.compile(rf"no groups in zookeeper://{address}[^ ]*; is the chroot right\?\n")

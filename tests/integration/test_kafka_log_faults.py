@@ -27,7 +27,6 @@ from offsetmgr.manager.log.base import (
     AppendRejected,
     LogRecord,
     OutcomeUnknown,
-    ShardGroupWriter,
     partitions_of,
     shard_group_count,
 )
@@ -35,6 +34,7 @@ from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
 from offsetmgr.manager.log.topic import OffsetsTopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 pytestmark = pytest.mark.servers
 
@@ -113,17 +113,18 @@ class Appender:
     log: KafkaLog
     shard_group: int
     acknowledged: list[bytes] = field(default_factory=list)
-    not_written: list[bytes] = field(default_factory=list)
-    unknown: list[bytes] = field(default_factory=list)
+    """The keys that were acknowledged in all partitions."""
+    written: set[tuple[int, bytes]] = field(default_factory=set)
+    not_written: set[tuple[int, bytes]] = field(default_factory=set)
     longest: float = 0.0
     last: Mapping[int, int] = field(default_factory=dict)
-    writer: ShardGroupWriter | None = None
+    writer: BlockingWriter | None = None
     _next: int = 0
 
     def append(self) -> bool:
         """Appends once, after a new claim if the writer is closed. Returns whether the append was acknowledged."""
         if self.writer is None:
-            self.writer = self.log.writer(self.shard_group)
+            self.writer = BlockingWriter(self.log.writer(self.shard_group))
             try:
                 self.writer.claim(TIMEOUT_S)
             except OffsetMgrError:
@@ -136,18 +137,21 @@ class Appender:
         self.longest = max(self.longest, watch.seconds)
         return acknowledged
 
-    def _append(self, writer: ShardGroupWriter, key: bytes) -> bool:
-        try:
-            batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
-            self.last = writer.append(batches, TIMEOUT_S)
-            self.acknowledged.append(key)
-            return True
-        except AppendRejected:
-            self.not_written.append(key)
-        except OutcomeUnknown:
-            self.unknown.append(key)
+    def _append(self, writer: BlockingWriter, key: bytes) -> bool:
+        batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
+        outcomes = writer.outcomes(batches, TIMEOUT_S)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, int):
+                self.written.add((partition, key))
+                self.last = {**self.last, partition: outcome}
+            elif isinstance(outcome, AppendRejected):
+                self.not_written.add((partition, key))
+        if any(isinstance(outcome, OutcomeUnknown) for outcome in outcomes.values()):
             self._drop_writer()
-        return False
+        acknowledged = all(isinstance(outcome, int) for outcome in outcomes.values())
+        if acknowledged:
+            self.acknowledged.append(key)
+        return acknowledged
 
     def append_until(self, ended: threading.Event) -> None:
         while not ended.wait(0.02):  # leaves processor time to the brokers
@@ -183,12 +187,12 @@ def keys_in_log(log: KafkaLog) -> dict[int, list[bytes]]:
     return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
 
 
-def claim_with_retries(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
+def claim_with_retries(log: KafkaLog, shard_group: int) -> BlockingWriter:
     """Claims the shard group, although the cluster may still be starting. Returns the writer."""
-    claimed: list[ShardGroupWriter] = []
+    claimed: list[BlockingWriter] = []
 
     def claim() -> bool:
-        writer = log.writer(shard_group)
+        writer = BlockingWriter(log.writer(shard_group))
         with contextlib.suppress(OffsetMgrError):
             writer.claim(5)
             claimed.append(writer)
@@ -202,9 +206,8 @@ def assert_outcomes_match_the_log(appender: Appender, found: dict[int, list[byte
     for partition in partitions_of(appender.shard_group, PARTITIONS):
         keys = found[partition]
         assert keys == sorted(set(keys)), "the keys are in order and unique"
-        assert set(appender.acknowledged) <= set(keys), "every acknowledged key is in the log"
-        assert not set(appender.not_written) & set(keys), "no rejected key is in the log"
-        assert keys == found[appender.shard_group], "each append is in all partitions or in none"
+        assert {key for p, key in appender.written if p == partition} <= set(keys), "acknowledged keys are in the log"
+        assert not {key for p, key in appender.not_written if p == partition} & set(keys), "rejected keys are not"
 
 
 def in_threads(calls: list[Callable[[], object]]) -> None:
@@ -300,7 +303,8 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
     code = f"""
         from offsetmgr.manager.log.base import Fenced
         from offsetmgr.manager.log.kafka import KafkaLog
-        writer = KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1)
+        from offsetmgr.testing.blocking_writer import BlockingWriter
+        writer = BlockingWriter(KafkaLog({trio.bootstrap!r}, {log.topic!r}, {PARTITIONS}).writer(1))
         writer.claim(20)
         try:
             for number in range(10**9):
@@ -314,8 +318,7 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
         zombie = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
         assert zombie.stdout is not None
         try:
-            for _ in range(5):
-                zombie.stdout.readline()
+            first = [zombie.stdout.readline() for _ in range(5)]
             zombie.send_signal(signal.SIGSTOP)
             successor = claim_with_retries(log, 1)
             successor.append({1: [(b"successor %d" % round_, b"v")], 9: [(b"successor %d" % round_, b"v")]}, 20)
@@ -326,7 +329,7 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
             zombie.kill()
             zombie.wait()
 
-        *numbers, last = out.split()
+        *numbers, last = [*"".join(first).split(), *out.split()]
         assert last == "fenced"
         successor.append({1: [(b"successor goes on", b"v")]}, 20)
         successor.close()
@@ -336,13 +339,15 @@ def test_a_frozen_writer_that_wakes_after_another_claim_is_fenced(trio: Trio, lo
         acknowledged = {b"zombie %06d" % int(number) for number in numbers}
         assert after == [], "no record of the zombie follows the claim"
         assert acknowledged <= set(keys)
-        assert [key for key in found[1] if not key.startswith(b"successor goes")] == keys
+        # The last append of the zombie may have ended in one of the partitions only.
+        goes_on = [key for key in found[1] if not key.startswith(b"successor goes")]
+        assert set(goes_on) ^ set(keys) <= {b"zombie %06d" % (max(map(int, numbers)) + 1)}
 
 
 def test_with_all_brokers_frozen_every_call_returns_in_time(
     trio: Trio, topic: OffsetsTopicState, log: KafkaLog
 ) -> None:
-    writer, idle, reader = log.writer(0), log.writer(1), log.reader()
+    writer, idle, reader = BlockingWriter(log.writer(0)), BlockingWriter(log.writer(1)), log.reader()
     writer.claim(20)
     writer.append({0: [(b"k", b"1")]}, 20)
     reader.follow({0: 0})

@@ -20,7 +20,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
-from offsetmgr.manager.log.topic import UnsuitableTopic
+from offsetmgr.manager.log.topic import UnsuitableTopic, settings_for
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.server.process.config import ServeOptions
@@ -112,7 +112,7 @@ def test_a_listener_for_a_store_logs_nothing_about_shards_when_it_stops(kafka: K
 
 def test_a_topic_with_foreign_records_is_rejected_and_unchanged(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    created = admin.create_topics([NewTopic(unique, 8, 1, config={"cleanup.policy": "compact"})])
+    created = admin.create_topics([NewTopic(unique, 8, 1, config=settings_for(1))])
     created[unique].result(30)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(unique, b"Ada", b"customer-17", 3)

@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
+from kazoo_client import connected
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -187,14 +188,9 @@ def test_topics_and_log_ranges_are_checked_for_each_partition(world: World, uniq
 
 
 def test_an_unreadable_offset_never_becomes_a_write(world: World, zookeeper: ZooKeeperServer, unique: str) -> None:
-    from kazoo.client import KazooClient
-
     world.commit(world.zk, unique, 10, 20)
-    client = KazooClient(zookeeper.connect)
-    client.start(10)
-    client.set(f"/kafka/consumers/{unique}/offsets/{world.topic}/1", b"junk")
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        client.set(f"/kafka/consumers/{unique}/offsets/{world.topic}/1", b"junk")
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "refuse-unreadable"}
     world.run("migrate", "apply", "plan.json", "--yes", code=1)
     assert world.offsets(world.kafka, unique) == {0: 10}

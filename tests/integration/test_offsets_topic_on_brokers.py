@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
+from conftest import MakeTopic
 from processes import wait_for
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -16,7 +18,7 @@ from offsetmgr.manager.log.topic import (
     TooFewBrokers,
     UnsuitableTopic,
 )
-from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, java_tool
 
 pytestmark = pytest.mark.servers
 
@@ -49,13 +51,34 @@ def test_more_replicas_than_brokers_are_rejected_and_create_nothing(bootstrap: s
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_topic_with_retention_is_rejected_and_left_unchanged(
-    kraft: KraftBroker, make_topic: object, unique: str, policy: str
+    kraft: KraftBroker, make_topic: MakeTopic, unique: str, policy: str
 ) -> None:
-    make_topic(unique, 5, bootstrap=kraft.bootstrap, config={"cleanup.policy": policy})  # type: ignore[operator]
+    make_topic(unique, 5, bootstrap=kraft.bootstrap, config={"cleanup.policy": policy})
 
     for _ in range(2):
         with pytest.raises(UnsuitableTopic, match="retention would delete"):
             ensure_topic(kraft.bootstrap, {}, unique, partitions=5)
+
+
+def test_a_topic_with_the_timestamps_of_managers_is_rejected_until_the_command_in_the_hint_has_run(
+    kraft: KraftBroker, make_topic: MakeTopic, unique: str
+) -> None:
+    make_topic(unique, 5, bootstrap=kraft.bootstrap, config={"cleanup.policy": "compact"})
+
+    with pytest.raises(UnsuitableTopic, match=r"message\.timestamp\.type is CreateTime") as rejected:
+        ensure_topic(kraft.bootstrap, {}, unique, partitions=5)
+
+    command = rejected.value.hint.removeprefix("set it with kafka-configs ").split()
+    where = ["--bootstrap-server", kraft.bootstrap]
+    done = java_tool("kafka-4.1", "kafka.admin.ConfigCommand", [*where, *command])
+    assert done.returncode == 0, done.stderr
+
+    def suitable() -> bool:
+        with contextlib.suppress(UnsuitableTopic):
+            return ensure_topic(kraft.bootstrap, {}, unique, partitions=5).partitions == 5
+        return False
+
+    wait_for(suitable, "the topic is suitable")
 
 
 def test_partitions_added_to_a_running_managers_topic_are_detected(bootstrap: str, unique: str) -> None:

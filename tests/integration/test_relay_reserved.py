@@ -325,16 +325,16 @@ def test_no_client_deletes_or_creates_the_offsets_topic(deployment: Deployment) 
     assert deployment.state() == before
 
 
-def test_no_client_uses_the_shards_transactional_ids(deployment: Deployment) -> None:
+def test_no_client_uses_the_partitions_transactional_ids(deployment: Deployment) -> None:
     before = deployment.state()
-    shard_groups = [f"{deployment.topic}-shard-group-{number}" for number in range(2)]
-    for shard_group in shard_groups:
-        message = {"transactional_id": shard_group, "transaction_timeout": 10_000}
+    partitions = [f"{deployment.topic}-partition-{number}" for number in range(2)]
+    for partition in partitions:
+        message = {"transactional_id": partition, "transaction_timeout": 10_000}
         assert deployment.send(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
-        end = {"transactional_id": shard_group, "producer_id": 1, "producer_epoch": 0, "committed": True}
+        end = {"transactional_id": partition, "producer_id": 1, "producer_epoch": 0, "committed": True}
         assert deployment.send(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
         added: dict[str, Any] = {
-            "v3_and_below_transactional_id": shard_group,
+            "v3_and_below_transactional_id": partition,
             "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": [numbers(deployment.orders)],
         }  # fmt: skip
@@ -346,12 +346,12 @@ def test_no_client_uses_the_shards_transactional_ids(deployment: Deployment) -> 
     answer = deployment.send(ADD_PARTITIONS, 3, added)
     result = parts(answer, "results_by_topic_v3_and_below", "results_by_partition")
     assert result == {deployment.orders: [55], deployment.topic: [TOPIC]}
-    answer = deployment.send(TRANSACTIONS, 0, {"transactional_ids": shard_groups})
+    answer = deployment.send(TRANSACTIONS, 0, {"transactional_ids": partitions})
     assert [state["error_code"] for state in answer["transaction_states"]] == [TRANSACTIONAL_ID] * 2
     listed = deployment.send(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})
     assert not [s for s in listed["transaction_states"] if s["transactional_id"].startswith(deployment.topic)]
     topic = one(deployment.orders, records=stored(deployment))
-    message = {"transactional_id": shard_groups[0], "acks": -1, "timeout": 10_000, "topic_data": [topic]}
+    message = {"transactional_id": partitions[0], "acks": -1, "timeout": 10_000, "topic_data": [topic]}
     answer = deployment.send(PRODUCE, 9, message)
     assert parts(answer, "responses", "partition_responses") == {deployment.orders: [TRANSACTIONAL_ID]}
     assert deployment.state() == before

@@ -10,6 +10,7 @@ import pytest
 from conftest import MakeTopic
 from everyday import Cli
 from kazoo.client import KazooClient
+from kazoo_client import connected
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.migration.group_observer import ZookeeperRegistry
@@ -24,11 +25,8 @@ TOPICS = ["a", "ab", "b", "cab", "x1", "A", "__ours", "__consumer_offsets"]
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """A ZooKeeper client that registers members as consumers do."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        yield client
 
 
 def register(client: KazooClient, path: str, kind: str, subscription: dict[str, int]) -> None:

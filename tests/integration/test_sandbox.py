@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
-from kazoo.client import KazooClient
+from kazoo_client import connected
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
@@ -155,16 +155,11 @@ def test_kafkas_own_tools_run(kafka: KafkaBroker, make_topic: MakeTopic, unique:
 
 
 def zookeeper_offsets(connect: str, group: str, topic: str) -> dict[str, int]:
-    client = KazooClient(hosts=connect)
-    client.start(10)
-    try:
+    with connected(connect) as client:
         path = f"/consumers/{group}/offsets/{topic}"
         if not client.exists(path):
             return {}
         return {name: int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)}
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_an_old_consumer_reads_all_and_commits_to_zookeeper(
@@ -334,11 +329,8 @@ def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
     assert sandbox.start_old_consumers(SampleGroup(1, "g", "t", "kafka", True)) == ["g-2"]
 
     exported = sandbox.env()
-    client = KazooClient(hosts=exported["OFFSETMGR_ZOOKEEPER"])
-    client.start(10)
-    members = client.get_children("/consumers/g/ids")
-    client.stop()
-    client.close()
+    with connected(exported["OFFSETMGR_ZOOKEEPER"] or "") as client:
+        members = client.get_children("/consumers/g/ids")
     assert len(members) == 3
     assert partitions_of(exported["OFFSETMGR_BOOTSTRAP_SERVER"] or "", "t") == 4
     assert sandbox.down() == ["g-2", "g-1", "g-0", "broker-0", "zookeeper"]

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from kazoo_client import connected
 from processes import Commands, create_topic, wait_for_login
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -70,16 +70,10 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         for mechanism in MODULES:
             login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": KAFKA_SECRET}
             wait_for_login(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
-        boss = KazooClient(
-            chroot,
-            auth_data=[("digest", f"boss:{ZOOKEEPER_SECRET}")],
-            default_acl=[make_digest_acl("boss", ZOOKEEPER_SECRET, all=True)],
-        )
-        boss.start(20)
-        for partition in range(2):
-            boss.create(f"/consumers/{topic}/offsets/{topic}/{partition}", b"0", makepath=True)
-        boss.stop()
-        boss.close()
+        acl = [make_digest_acl("boss", ZOOKEEPER_SECRET, all=True)]
+        with connected(chroot, auth_data=[("digest", f"boss:{ZOOKEEPER_SECRET}")], default_acl=acl) as boss:
+            for partition in range(2):
+                boss.create(f"/consumers/{topic}/offsets/{topic}/{partition}", b"0", makepath=True)
         yield Secured(chroot, f"127.0.0.1:{sasl}", topic)
 
 

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from kazoo_client import connected
 from processes import Commands, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -76,13 +77,8 @@ class Cluster:
 @pytest.fixture
 def clients(zookeeper: ZooKeeperServer) -> Iterator[list[KazooClient]]:
     """Two sessions, which act as two processes."""
-    both = [KazooClient(zookeeper.connect) for _ in range(2)]
-    for client in both:
-        client.start()
-    yield both
-    for client in both:
-        client.stop()
-        client.close()
+    with connected(zookeeper.connect) as first, connected(zookeeper.connect) as second:
+        yield [first, second]
 
 
 @pytest.fixture
@@ -504,16 +500,11 @@ def test_a_group_of_kafka_0_7_is_checked_by_broker_and_partition(cluster: Cluste
 
 
 def test_a_server_without_multi_reads_gives_the_same_findings(zookeeper34: ZooKeeperServer, unique: str) -> None:
-    client = KazooClient(zookeeper34.connect)
-    client.start()
-    try:
+    with connected(zookeeper34.connect) as client:
         cluster = Cluster(client, f"/{unique}")
         cluster.group("lazy", owned=1)
         with ZookeeperSession(zookeeper34.connect + cluster.chroot, ConnectionConfig(timeout_ms=20_000)) as session:
             (finding,) = found(session)
-    finally:
-        client.stop()
-        client.close()
 
     assert (finding.code, finding.group, finding.partitions) == ("no-owner", "lazy", (1, 2))
 

@@ -8,13 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from conftest import MakeTopic
 from kazoo.client import KazooClient
+from kazoo_client import connected
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.model import TopicPartition
@@ -36,20 +36,9 @@ def session(kafka: KafkaBroker) -> Iterator[ZookeeperSession]:
         yield session
 
 
-@contextmanager
-def connected(address: str) -> Iterator[KazooClient]:
-    """A ZooKeeper client that registers members as consumers do."""
-    client = KazooClient(address)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 @pytest.fixture
 def client(kafka: KafkaBroker) -> Iterator[KazooClient]:
+    """A ZooKeeper client that registers members as consumers do."""
     with connected(kafka.zookeeper) as client:
         yield client
 

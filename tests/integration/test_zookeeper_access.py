@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, Id, make_digest_acl, make_digest_acl_credential
+from kazoo_client import connected
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
@@ -47,16 +48,9 @@ def committed(store: ZookeeperStore, group: str, tp: TopicPartition) -> int:
     return found.offset
 
 
-@contextmanager
-def plain(connect: str, *auth: tuple[str, str]) -> Iterator[KazooClient]:
+def plain(connect: str, *auth: tuple[str, str]) -> AbstractContextManager[KazooClient]:
     """Another program's ZooKeeper client."""
-    client = KazooClient(connect, auth_data=list(auth))
-    client.start(20)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
+    return connected(connect, auth_data=list(auth))
 
 
 def acl_of(client: KazooClient, path: str) -> list[tuple[int, str, str]]:

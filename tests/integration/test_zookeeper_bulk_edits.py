@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo_client import connected
 from test_zookeeper_store_faults import TRANSACTION, CuttingProxy
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -35,11 +36,8 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """Another client, which writes arbitrary data."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        yield client
 
 
 class Proxy(CuttingProxy):

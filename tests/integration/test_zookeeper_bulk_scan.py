@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo_client import connected
 from test_zookeeper_store_faults import MULTI_READ, CuttingProxy
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -27,13 +28,10 @@ MORE_THAN_ARE_IN_FLIGHT = 5 * GROUPS_AT_ONCE + 7
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer, unique: str) -> Iterator[KazooClient]:
     """A client in the test's own chroot, so that its unusual groups do not affect other tests."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    client.ensure_path(f"/{unique}/consumers")
-    client.chroot = f"/{unique}"
-    yield client
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        client.ensure_path(f"/{unique}/consumers")
+        client.chroot = f"/{unique}"
+        yield client
 
 
 @pytest.fixture

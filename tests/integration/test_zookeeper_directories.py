@@ -14,6 +14,7 @@ import pytest
 from conftest import MakeTopic
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from kazoo_client import connected
 
 from offsetmgr.cli.app import run
 from offsetmgr.config.connection import ConnectionConfig
@@ -36,12 +37,13 @@ CREATOR = "10.0.0.1-1330000000000"
 class Planted:
     """A test's own tree on the shared ZooKeeper, and ``offsetmgr zk`` on it."""
 
-    def __init__(self, server: ZooKeeperServer, chroot: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, server: ZooKeeperServer, client: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.connect = f"{server.connect}/{chroot}"
         self._capsys = capsys
         self._chroot = chroot
-        self.client = KazooClient(server.connect)
-        self.client.start()
+        self.client = client
         self.client.create(f"/{chroot}")
 
     def node(self, path: str, data: str | bytes = b"", *, live: bool = False, **options: Any) -> None:
@@ -64,10 +66,8 @@ class Planted:
         assert isinstance(found, list)
         return found
 
-    def close(self) -> None:
+    def delete(self) -> None:
         self.client.delete(f"/{self._chroot}", recursive=True)
-        self.client.stop()
-        self.client.close()
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +77,10 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def planted(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Planted]:
-    tree = Planted(zookeeper, unique, capsys)
-    yield tree
-    tree.close()
+    with connected(zookeeper.connect) as client:
+        tree = Planted(zookeeper, client, unique, capsys)
+        yield tree
+        tree.delete()
 
 
 def only(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
@@ -336,27 +337,24 @@ def test_a_walk_returns_nodes_before_their_children_and_sorts_numbers_by_value(
             created += [f"/{group}/{topic}/{partition}" for partition in range(topic + 1)]
     created.sort(key=lambda path: [(not n.isdigit(), int(n) if n.isdigit() else 0, n) for n in path.split("/")[1:]])
 
-    client = KazooClient(server.connect)
-    client.start()
-    try:
-        transaction = client.transaction()
-        for path in created:
-            transaction.create(f"/{unique}{path}".rstrip("/"))
-        transaction.commit()
-        with ZookeeperSession(f"{server.connect}/{unique}", ConnectionConfig(timeout_ms=20_000)) as session:
-            assert [one.path for one in walk(session, "/")] == created
-            assert [one.path for one in walk(session, "/", 1)] == ["/", "/g-a", "/g1", "/g10", "/g2"]
-            assert [one.path for one in walk(session, "/g1")] == [p for p in created if f"{p}/".startswith("/g1/")]
-            assert list(walk(session, "/nothing")) == []
-            monkeypatch.setattr("offsetmgr.zookeeper.nodes.tree.NODES_AT_ONCE", 7)
-            assert [one.path for one in walk(session, "/")] == created
-    finally:
-        transaction = client.transaction()
-        for path in reversed(created):
-            transaction.delete(f"/{unique}{path}".rstrip("/"))
-        transaction.commit()
-        client.stop()
-        client.close()
+    with connected(server.connect) as client:
+        try:
+            transaction = client.transaction()
+            for path in created:
+                transaction.create(f"/{unique}{path}".rstrip("/"))
+            transaction.commit()
+            with ZookeeperSession(f"{server.connect}/{unique}", ConnectionConfig(timeout_ms=20_000)) as session:
+                assert [one.path for one in walk(session, "/")] == created
+                assert [one.path for one in walk(session, "/", 1)] == ["/", "/g-a", "/g1", "/g10", "/g2"]
+                assert [one.path for one in walk(session, "/g1")] == [p for p in created if f"{p}/".startswith("/g1/")]
+                assert list(walk(session, "/nothing")) == []
+                monkeypatch.setattr("offsetmgr.zookeeper.nodes.tree.NODES_AT_ONCE", 7)
+                assert [one.path for one in walk(session, "/")] == created
+        finally:
+            transaction = client.transaction()
+            for path in reversed(created):
+                transaction.delete(f"/{unique}{path}".rstrip("/"))
+            transaction.commit()
 
 
 def eventually(check: Callable[[], bool], what: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeTopic
 from kazoo.client import KazooClient
+from kazoo_client import connected
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import CorruptData, UnknownVersion, UsageError
@@ -41,11 +42,8 @@ def session(server: ZooKeeperServer) -> Iterator[ZookeeperSession]:
 @pytest.fixture
 def client(server: ZooKeeperServer) -> Iterator[KazooClient]:
     """A ZooKeeper client that registers members as consumers do."""
-    client = KazooClient(server.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with connected(server.connect) as client:
+        yield client
 
 
 def register(client: KazooClient, group: str, member: str, data: bytes = REGISTRATION) -> None:

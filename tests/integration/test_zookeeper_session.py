@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from kazoo_client import connected
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -108,11 +108,8 @@ def test_a_stat_contains_version_times_and_owner(session: ZookeeperSession, uniq
 
 def test_an_unreadable_node_is_its_own_error(session: ZookeeperSession, server: ZooKeeperServer, unique: str) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/open"])
-    other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
-    other.start()
-    other.create(f"/{unique}/shut", b"", acl=[make_digest_acl("boss", "sesame", all=True)])
-    other.stop()
-    other.close()
+    with connected(server.connect, auth_data=[("digest", "boss:sesame")]) as other:
+        other.create(f"/{unique}/shut", b"", acl=[make_digest_acl("boss", "sesame", all=True)])
 
     opened, shut, missing = session.get_many([f"/{unique}/{name}" for name in ("open", "shut", "missing")])
 
@@ -124,11 +121,8 @@ def test_an_unreadable_node_is_its_own_error(session: ZookeeperSession, server: 
 
 def test_configured_credentials_give_access_to_a_node(server: ZooKeeperServer, unique: str) -> None:
     config = ConnectionConfig(timeout_ms=20_000, zookeeper_auth=(("digest", "boss:sesame"),))
-    other = KazooClient(server.connect, auth_data=[("digest", "boss:sesame")])
-    other.start()
-    other.create(f"/{unique}", b"secret", acl=[make_digest_acl("boss", "sesame", all=True)])
-    other.stop()
-    other.close()
+    with connected(server.connect, auth_data=[("digest", "boss:sesame")]) as other:
+        other.create(f"/{unique}", b"secret", acl=[make_digest_acl("boss", "sesame", all=True)])
 
     with ZookeeperSession(server.connect, config) as session:
         node = session.get(f"/{unique}")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
+from kazoo_client import connected
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import (
@@ -50,11 +51,8 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """Another client, which writes arbitrary data."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with connected(zookeeper.connect) as client:
+        yield client
 
 
 @pytest.fixture

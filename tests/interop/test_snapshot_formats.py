@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from conftest import MakeTopic
+from kazoo_client import connected
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
@@ -178,18 +180,9 @@ def test_our_zk_snapshot_is_accepted_by_import_zk_offsets(
 
 def _with_topics(chroot: str, committed: dict[TopicPartition, int]) -> None:
     """Creates the chroot and ``/brokers/topics``, from which ExportZkOffsets reads the partitions."""
-    import json
-
-    from kazoo.client import KazooClient
-
-    client = KazooClient(chroot)
-    client.start(timeout=20)
-    try:
+    with connected(chroot) as client:
         client.ensure_path("/")
         for topic in {tp.topic for tp in committed}:
             partitions = {str(tp.partition): [0] for tp in committed if tp.topic == topic}
             data = json.dumps({"version": 1, "partitions": partitions}).encode()
             client.create(f"/brokers/topics/{topic}", data, makepath=True)
-    finally:
-        client.stop()
-        client.close()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 from doc_blocks import MATRIX_PAGES, PROJECT, blocks
-from kazoo.client import KazooClient
+from kazoo_client import connected
 from old_consumers import Fleet
 from processes import OFFSETMGR, create_topic, wait_for
 
@@ -68,17 +68,6 @@ class World:
         path.write_text(text)
         path.chmod(mode)
         return path
-
-
-@contextmanager
-def connected(address: str) -> Iterator[KazooClient]:
-    client = KazooClient(address)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +143,6 @@ def alternatives(_: World) -> Preparations:
         "Roll back": COPY_AGAIN,
         "Go back after a consumer has used the target": COPY_AGAIN
         + 'offsetmgr offsets set --group shop --topic orders:0 --to-offset 9 --store "$KAFKA" --execute\n',
-        "Restore a group from a snapshot": "offsetmgr offsets export backup.avro --all-groups",
     }
 
 

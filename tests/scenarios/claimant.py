@@ -6,9 +6,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from scenarios.scenario_log import TIMEOUT, ScenarioLog
+from scenarios.scenario_log import TIMEOUT, OutcomeWriter, ScenarioLog
 
-from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, ShardGroupWriter
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown
 from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
 from offsetmgr.records.base import EncodedRecord, RecordFormat
 
@@ -29,7 +29,7 @@ class Claimant:
         self.pending: list[CoordinatorResult[Any]] = []
         """Prepared results that wait for their append, in this order."""
         self.in_doubt: list[CoordinatorResult[Any]] = []
-        self._writer: ShardGroupWriter | None = None
+        self._writer: OutcomeWriter | None = None
 
     def claim(self) -> None:
         """Claims the shard group, also a second time, and reads the log to its end."""

@@ -10,11 +10,11 @@ from offsetmgr.manager.log.base import (
     Fenced,
     OutcomeUnknown,
     PartitionLog,
-    ShardGroupWriter,
     shard_group_of,
 )
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import EncodedRecord
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 TIMEOUT = 30.0
 
@@ -29,7 +29,7 @@ class AppendOutcome(Enum):
     FENCED_WRITTEN = "written but fenced"
     """Another process claims the shard group before the response arrives, so the writer gets only `Fenced`."""
     OPEN_WRITTEN = "open then written"
-    """The transaction stays open: its outcome is unknown until the next claim ends it."""
+    """The append stays unfinished: its outcome is unknown until the next claim ends it."""
     OPEN_NOT_WRITTEN = "open then not written"
 
 
@@ -56,8 +56,8 @@ class ScenarioLog:
         self.written_to = 0
         """The offset after the last written record."""
 
-    def writer(self) -> ShardGroupWriter:
-        return OutcomeWriter(self, self.log.writer(self.shard_group))
+    def writer(self) -> OutcomeWriter:
+        return OutcomeWriter(self, BlockingWriter(self.log.writer(self.shard_group)))
 
     def compact(self) -> None:
         """Compacts the log, if the log supports it."""
@@ -76,9 +76,9 @@ class MemoryScenarioLog(ScenarioLog):
 
 
 class OutcomeWriter:
-    """A `ShardGroupWriter` whose next append has the outcome that its `ScenarioLog` prescribes."""
+    """A writer whose next append has the outcome that its `ScenarioLog` prescribes."""
 
-    def __init__(self, scenario_log: ScenarioLog, inner: ShardGroupWriter) -> None:
+    def __init__(self, scenario_log: ScenarioLog, inner: BlockingWriter) -> None:
         self._scenario_log = scenario_log
         self._inner = inner
 
@@ -107,10 +107,6 @@ class OutcomeWriter:
             self._inner.close()
             raise Fenced("append", outcome.value)
         return last
-
-    @property
-    def ready_at(self) -> float:
-        return self._inner.ready_at
 
     def close(self) -> None:
         self._inner.close()

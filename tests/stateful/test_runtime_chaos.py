@@ -22,13 +22,14 @@ from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
 SEEDS = range(40) if os.environ.get("OFFSETMGR_SOAK") else range(3)
 CONFIG = ManagerConfig(
     commit_timeout_s=2.0, retry_pause_s=0.002, max_retry_pause_s=0.01, standby_poll_s=0.002, lag_interval_s=0.02,
-    max_transaction_records=40,
+    max_append_records=40,
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ class Cluster:
             await self.expire_lease(self.rng.randrange(2))
         else:
             with contextlib.suppress(Unreachable):
-                self.log.writer(shard_group).claim(
+                BlockingWriter(self.log.writer(shard_group)).claim(
                     1
                 )  # who was frozen before its claim, and then sees that its lease is over
         for number, lease in enumerate(self.leases):

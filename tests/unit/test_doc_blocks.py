@@ -87,6 +87,12 @@ def test_pages_have_at_most_2000_words() -> None:
     assert {name: words for name, words in sizes.items() if words > MAX_WORDS and name not in LONG_PAGES} == {}
 
 
+def test_the_readme_fits_a_screen_and_a_half() -> None:
+    text = (PROJECT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 80
+    assert len(text.split()) <= 450
+
+
 @pytest.mark.parametrize("name", ["how-to/segments.md"])
 def test_the_python_blocks_of_a_page_without_servers_print_what_the_page_shows(name: str, tmp_path: Path) -> None:
     page = PROJECT / "docs" / name

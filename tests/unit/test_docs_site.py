@@ -72,7 +72,15 @@ def test_the_check_for_other_hosts_distinguishes_loading_from_links(text: str, l
 
 
 @pytest.mark.parametrize(
-    "package", ["offsetmgr", "offsetmgr.spark", "offsetmgr.period", "offsetmgr.consumer", "offsetmgr.segments"]
+    "package",
+    [
+        "offsetmgr",
+        "offsetmgr.spark",
+        "offsetmgr.period",
+        "offsetmgr.consumer",
+        "offsetmgr.segments",
+        "offsetmgr.testing",
+    ],
 )
 def test_the_api_reference_describes_every_public_name(site: Path, package: str) -> None:
     page = site / "reference" / "python" / f"{package.rpartition('.')[2]}.html"

@@ -137,6 +137,12 @@ def test_a_file_is_replaced_in_one_place(copy: str) -> None:
     assert line == "offsetmgr/plan.py:1: replacement of a file outside core/atomic_file.py"
 
 
+@pytest.mark.parametrize("copy", ["command = ['-Divy.home=x']", "module = f'<ivy-module version=\"2.0\">{content}'"])
+def test_jars_are_downloaded_in_one_place(copy: str) -> None:
+    (line,) = mechanisms.findings(trees(jars=copy))
+    assert line == "offsetmgr/jars.py:1: download of jars outside spark/ivy.py"
+
+
 @pytest.mark.parametrize("other", ["text.replace('a', 'b')", "replace(spec, topic='t')", "now.replace(hour=0)"])
 def test_a_replacement_in_a_value_is_no_replacement_of_a_file(other: str) -> None:
     assert list(mechanisms.findings(trees(plan=other))) == []

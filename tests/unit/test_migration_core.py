@@ -196,6 +196,16 @@ def test_a_plan_that_was_changed_or_cut_is_refused(migration):
             PlanFile(migration.path)
 
 
+def test_a_plan_file_that_disappears_is_a_plan_error(migration):
+    commit(migration.source, "g1", 1, 2)
+    plan = migration.plan()
+    (position,) = [position for position, _ in plan.positioned_groups()]
+    migration.path.unlink()
+    for read in (lambda: list(plan.groups()), lambda: list(plan.positioned_groups()), lambda: plan.group_at(position)):
+        with pytest.raises(PlanError, match="No such file"):
+            read()
+
+
 def test_a_plan_is_never_overwritten(migration):
     migration.plan()
     with pytest.raises(PlanError, match="never overwritten"):

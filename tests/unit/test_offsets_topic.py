@@ -17,7 +17,12 @@ from offsetmgr.manager.log.topic import (
     settings_for,
 )
 
-SUITABLE = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
+SUITABLE = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "min.insync.replicas": "2",
+    "max.message.bytes": "1048588",
+}
 
 
 def found(
@@ -62,6 +67,7 @@ def test_the_default_of_min_insync_replicas(replicas: int, in_sync: str) -> None
 def test_a_new_topic_is_compacted_in_small_segments_and_keeps_what_was_acknowledged() -> None:
     assert settings_for(3) == {
         "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
         "delete.retention.ms": "86400000",
         "segment.bytes": "104857600",
         "compression.type": "producer",
@@ -92,6 +98,15 @@ def test_a_topic_with_retention_is_rejected(policy: str) -> None:
 def test_a_topic_whose_policy_is_unknown_is_rejected() -> None:
     with pytest.raises(UnsuitableTopic):
         examine("t", ExistingTopic("a", 50, 3, frozenset(), {}), 50)
+
+
+@pytest.mark.parametrize("settings", [{"message.timestamp.type": "CreateTime"}, {}])
+def test_a_topic_with_the_timestamps_of_managers_is_rejected_with_the_command_that_fixes_it(
+    settings: dict[str, str],
+) -> None:
+    with pytest.raises(UnsuitableTopic, match=r"message\.timestamp\.type is CreateTime") as rejected:
+        examine("t", ExistingTopic("a", 50, 3, frozenset(), {"cleanup.policy": "compact", **settings}), 50)
+    assert "--entity-name t --add-config message.timestamp.type=LogAppendTime" in rejected.value.hint
 
 
 @pytest.mark.parametrize("partitions", [49, 51, 100])
@@ -144,6 +159,7 @@ def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_reported(
     warned = durability_warnings(transactions, examine("t", found(), 50))
 
     assert [text.removeprefix("__transaction_state has ").split(":")[0] for text in warned] == warnings
+    assert all(text.endswith(": if it loses records, two managers can get the same producer epoch") for text in warned)
 
 
 @pytest.mark.parametrize(("limit", "batch"), [(1048588, 1_000_000), (20_000, 19_872), (10**9, 1_000_000), (0, 1_000)])

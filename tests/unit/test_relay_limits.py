@@ -37,7 +37,7 @@ from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authoriz
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS = 0, 1, 3, 10, 15, 16, 20
 INVALID_REQUEST, TOPIC_FORBIDDEN, UNKNOWN_ID = 42, 29, 100
 TOPIC = "offsets-of-managers"
-RESERVED = ReservedGroups(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-shard-group-")
+RESERVED = ReservedGroups(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-partition-")
 MANY = 20_000
 IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
 

@@ -23,6 +23,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 
 def test_a_definitely_failed_append_leaves_the_state_unchanged_and_the_next_one_succeeds() -> None:
@@ -143,7 +144,7 @@ def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_lease() ->
             shard_group = shard_group_of(runtime, "g")
             log.fail_next_append(shard_group, Failure.UNKNOWN_WRITTEN)
             lease.good = False
-            successor = log.writer(shard_group)
+            successor = BlockingWriter(log.writer(shard_group))
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             successor.claim(1)
             assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its timeout

@@ -28,6 +28,7 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 
 def dumped(runtime: ManagerRuntime, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]] | None:
@@ -183,7 +184,7 @@ def test_a_shard_group_that_cannot_be_read_does_not_affect_the_other_standbys() 
             await until(lambda: standby.caught_up)
             unreadable = shard_group_of(owner, "g")
             await owner.on_revoked(unreadable)
-            writer = log.writer(unreadable)
+            writer = BlockingWriter(log.writer(unreadable))
             writer.claim(1)
             foreign = KafkaRecordFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
             writer.append({owner.partition_of("g"): foreign}, 1)

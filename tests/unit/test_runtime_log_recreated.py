@@ -23,6 +23,7 @@ from offsetmgr.manager.log.base import partitions_of
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 
 def test_a_log_that_was_recreated_is_reloaded() -> None:
@@ -102,7 +103,7 @@ def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None:
 
 def _fill(log: MemoryLog, shard_group: int) -> None:
     """Extends the partitions of a shard group with tombstones of a key that does not exist."""
-    writer = log.writer(shard_group)
+    writer = BlockingWriter(log.writer(shard_group))
     writer.claim(1)
     key = AvroRecordFormat().encode_group_key("absent")
     for _ in range(10):

@@ -45,7 +45,7 @@ def test_a_commit_is_visible_once_it_is_acknowledged_and_not_before() -> None:
     scenario(work)
 
 
-def test_commits_during_a_transaction_join_the_next_one() -> None:
+def test_commits_during_an_append_join_the_next_one() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -62,15 +62,15 @@ def test_commits_during_a_transaction_join_the_next_one() -> None:
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             assert log.advance_high_watermark() == 1
             await written(others)
-            assert runtime.counters.transactions == 2
+            assert runtime.counters.appends == 2
             assert offset(runtime, "g") == 99
 
     scenario(work)
 
 
-def test_a_transaction_is_bounded_in_records() -> None:
+def test_an_append_is_bounded_in_records() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(max_transaction_records=100, standby=False)
+    config = ManagerConfig(max_append_records=100, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:
@@ -83,7 +83,7 @@ def test_a_transaction_is_bounded_in_records() -> None:
             log.hold = False
             log.advance_high_watermark()
             await written(answers)
-            assert runtime.counters.transactions == 11
+            assert runtime.counters.appends == 11
 
     scenario(work)
 
@@ -183,7 +183,7 @@ def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -
 
 def test_backpressure_lasts_until_half_of_the_records_in_flight_are_written() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(max_pending_records=100, max_transaction_records=10, standby=False)
+    config = ManagerConfig(max_pending_records=100, max_append_records=10, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:

@@ -29,6 +29,7 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 
 def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shard_group() -> None:
@@ -37,7 +38,7 @@ def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shar
     async def work() -> None:
         async with manager(log, lease) as runtime:
             shard_group = shard_group_of(runtime, "g")
-            log.writer(shard_group).claim(1)
+            BlockingWriter(log.writer(shard_group)).claim(1)
             answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
             assert await asyncio.gather(*answers) == [NOT_COORDINATOR] * 2
             await until(lambda: bool(lease.losses))
@@ -79,10 +80,11 @@ def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> None:
         made = plain(shard_group)
         claim = made.claim
 
-        def late(timeout_s: float) -> None:
+        async def late(timeout_s: float) -> Any:
             lease.good = False
-            claim(timeout_s)
+            ends = await claim(timeout_s)
             claimed.set()
+            return ends
 
         made.claim = late  # type: ignore[method-assign]
         return made
@@ -97,7 +99,7 @@ def test_a_claim_that_ends_after_the_lease_loads_and_serves_nothing() -> None:
         assert await runtime.commit(commit(group, 1)) == LOADING
         assert fetch_error(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
-        await asyncio.sleep(0.1)  # long enough for the thread to continue, if it did
+        await asyncio.sleep(0.1)  # long enough for the task to continue, if it did
         assert runtime.status()[0].state == "loading"
         await runtime.on_revoked(0)
         assert log.records(0) == []

@@ -22,6 +22,7 @@ from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.manager.runtime.status_report import totals
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 SHARD = shard_for("loop", PARTITIONS)
 LOAD, FETCH = "a shard has records that this version cannot read", "committed offsets cannot be read"
@@ -40,7 +41,7 @@ def newer(data: bytes | None) -> bytes:
 
 
 def appended(log: MemoryLog, *records: EncodedRecord) -> None:
-    writer = log.writer(SHARD % 8)
+    writer = BlockingWriter(log.writer(SHARD % 8))
     writer.claim(1)
     writer.append({SHARD: list(records)}, 1)
 

@@ -496,7 +496,7 @@ def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
 
 
 def test_no_rule_allows_reserved_names() -> None:
-    reserved = ReservedGroups("offsets", "offsets.managers", "offsets-shard-group-")
+    reserved = ReservedGroups("offsets", "offsets.managers", "offsets-partition-")
     allowed = ReservedGroupsAuthorizer(AllowAllAuthorizer(), reserved)
     assert not any(allowed.topic("a", operation, "offsets") for operation in Operation)
     assert not any(allowed.group("a", operation, "offsets.managers") for operation in Operation)
@@ -504,7 +504,7 @@ def test_no_rule_allows_reserved_names() -> None:
     assert allowed.topic("a", Operation.WRITE, "offsets2")
     assert allowed.group("a", Operation.DELETE, "offsets")
     assert allowed.admin("a", 20, "orders")
-    assert [reserved.has_transactional_id(name) for name in ("offsets-shard-group-7", "offsets-shard group", "x")] == [
+    assert [reserved.has_transactional_id(name) for name in ("offsets-partition-7", "offsets-partitio", "x")] == [
         True,
         False,
         False,

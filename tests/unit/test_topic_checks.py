@@ -15,11 +15,12 @@ from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, Unsui
 from offsetmgr.manager.node.topic_monitor import MAX_FAILED_CHECKS, OffsetsTopicMonitor
 from offsetmgr.records.base import FormatMismatch, RecordFormat
 from offsetmgr.records.registry import record_format
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 
 def log_with(form: RecordFormat) -> MemoryLog:
     log = MemoryLog(8)
-    writer = log.writer(3)
+    writer = BlockingWriter(log.writer(3))
     writer.claim(1)
     writer.append({3: form.encode_commit("g", "t", [(0, 5, -1, "")], 1_700_000_000_000, None)}, 1)
     return log
@@ -37,7 +38,7 @@ def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, conf
 
 
 def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
-    writer = log.writer(partition % 8)
+    writer = BlockingWriter(log.writer(partition % 8))
     writer.claim(2)
     writer.append({partition: [(key, b"x") for key in keys]}, 2)
     return log

@@ -20,7 +20,6 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
-from offsetmgr.kafka.protocol.releases import Capability
 from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, broker_addresses
 from offsetmgr.kafka.protocol.schema_codec import Message
 
@@ -85,14 +84,6 @@ class BackingClusterClient:
             _, answer = await self._metadata([])
             self._cluster_id = answer.get("cluster_id")
         return self._cluster_id
-
-    async def require(self, capability: Capability) -> None:
-        """Raises `UnsupportedOperation` if a broker of the cluster lacks the capability."""
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        _, brokers = await self._client.cluster(deadline)
-        for address, versions in (await self._client.broker_versions(brokers, deadline)).items():
-            if versions is not None and not capability.supported_by(versions):
-                raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
         """Returns the topics with these names and the topics with these ids, each with its error code. If ``names`` is

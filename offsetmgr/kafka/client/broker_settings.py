@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from offsetmgr.core.errors import TimedOut, Unreachable
+from offsetmgr.core.errors import ServerError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, is_before
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 _BROKER: Final = 4
 """The resource type "broker" in Kafka's protocol."""
@@ -51,17 +55,35 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     connection = await client.node(where).connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None
-    resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
+    result = await _describe(connection, broker, [name], deadline)
+    return None if result["error_code"] else _values(result).get(name)
+
+
+async def reported_settings(
+    connection: BrokerConnection, broker: int, names: Sequence[str], deadline: float
+) -> dict[str, str]:
+    """Returns these settings of the broker to which ``connection`` leads. Leaves out the settings that the broker does
+    not report. Raises `NotAuthorized` without the ACL DescribeConfigs on the cluster, `ServerError`, `Unreachable`,
+    `TimedOut`."""
+    result = await _describe(connection, broker, names, deadline)
+    if result["error_code"]:
+        raise kafka_error(result["error_code"], f"broker {connection.address}", detail=result["error_message"] or "")
+    return _values(result)
+
+
+async def _describe(connection: BrokerConnection, broker: int, names: Sequence[str], deadline: float) -> Message:
+    """Requests settings of a broker; returns the broker's part of the response."""
+    resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": names}
     message = {"resources": [resource], "include_synonyms": False}
     try:
         found = await connection.call(Request(ApiKey.DESCRIBE_CONFIGS, _VERSION, message), remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
-    values = [
-        config["value"]
-        for result in found["results"]
-        if not result["error_code"]
-        for config in result["configs"]
-        if config["name"] == name
-    ]
-    return (values[0] or None) if values else None
+    results: list[Message] = found["results"]
+    if not results:
+        raise ServerError(f"broker {broker}", "its response does not contain the settings")
+    return results[0]
+
+
+def _values(result: Message) -> dict[str, str]:
+    return {config["name"]: config["value"] for config in result["configs"] if config["value"]}

@@ -273,16 +273,21 @@ class Client:
         if isinstance(result, OffsetMgrError):
             raise result
 
-    async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
-        """Looks up the coordinators of many groups, without retries.
+    async def find_coordinators(
+        self, groups: Sequence[str], deadline: float, *, of_transactions: bool = False
+    ) -> dict[str, Address | OffsetMgrError]:
+        """Looks up the coordinators of many groups, without retries. If ``of_transactions`` is True, ``groups`` are
+        transactional ids.
 
         If the cluster has no ``__consumer_offsets``, this request makes the broker create that topic. Until the topic
         exists, the broker returns COORDINATOR_NOT_AVAILABLE.
         """
         connection = await self.any_connection(deadline)
-        answer = await connection.call(requests.find_coordinator(groups), remaining(deadline))
+        request = requests.find_coordinator(groups, of_transactions=of_transactions)
+        answer = await connection.call(request, remaining(deadline))
+        kind = "transactional id" if of_transactions else "group"
         return {
-            c["key"]: kafka_error(c["error_code"], f"coordinator of group {c['key']}")
+            c["key"]: kafka_error(c["error_code"], f"coordinator of {kind} {c['key']}")
             if c["error_code"]
             else Address(c["host"], c["port"])
             for c in answer["coordinators"]
@@ -305,9 +310,12 @@ class Client:
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
         deadline: float,
         at: Address | None = None,
+        *,
+        of_transactions: bool = False,
     ) -> dict[str, T | OffsetMgrError]:
         """In each attempt, calls ``ask`` once for each coordinator of the groups. If ``at`` is not None, the first
-        attempt uses ``at`` as the coordinator of all groups.
+        attempt uses ``at`` as the coordinator of all groups. If ``of_transactions`` is True, ``groups`` are
+        transactional ids.
 
         Retries retriable errors and returns one outcome for each group. Raises an error only if no broker has ever
         responded, or if the lookup of the coordinators fails with an error that is not retriable.
@@ -316,7 +324,7 @@ class Client:
         pending = list(groups)
         retries = Retries(deadline)
         while pending:
-            done |= await self._attempt(pending, ask, deadline, at)
+            done |= await self._attempt(pending, ask, deadline, at, of_transactions)
             at = None
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if not pending or not await retries.pause():
@@ -338,13 +346,18 @@ class Client:
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
         deadline: float,
         at: Address | None,
+        of_transactions: bool,
     ) -> dict[str, T | OffsetMgrError]:
         """Makes one attempt; returns an outcome for every group."""
         answers: dict[str, T | OffsetMgrError] = {
-            group: ServerError(f"group {group}", "the broker's response does not contain it") for group in groups
+            group: ServerError(group, "the broker's response does not contain it") for group in groups
         }
         try:
-            coordinators = dict.fromkeys(groups, at) if at else await self.find_coordinators(groups, deadline)
+            coordinators = (
+                dict.fromkeys(groups, at)
+                if at
+                else await self.find_coordinators(groups, deadline, of_transactions=of_transactions)
+            )
         except OffsetMgrError as error:
             if not self.reached or not error.retriable:
                 raise

@@ -195,8 +195,12 @@ class FrameConnection:
         self._writer.close()
         self._receiver.cancel()
 
+    def abort(self) -> None:
+        """Closes the connection and does not wait. Requests in flight fail with `Unreachable`."""
+        self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
+
     async def close(self) -> None:
         """Closes the connection. Requests in flight fail with `Unreachable`."""
-        self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
+        self.abort()
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await self._receiver

@@ -22,6 +22,12 @@ class PinnedCoordinatorClient(Client):
         super().__init__(f"[{address.host}]:{address.port}", security, MANAGER_API_VERSIONS)
         self._address = address
 
-    async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
+    async def find_coordinators(
+        self,
+        groups: Sequence[str],
+        deadline: float,
+        *,
+        of_transactions: bool = False,  # noqa: ARG002 - one server coordinates everything
+    ) -> dict[str, Address | OffsetMgrError]:
         await self.any_connection(deadline)
         return dict.fromkeys(groups, self._address)

@@ -36,6 +36,12 @@ class UnstableOffset(ServerError):
     retriable = True
 
 
+class ProducerFenced(ServerError):
+    """Another process has received a newer epoch of the transactional id, or of a producer id (PRODUCER_FENCED)."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
 class PartitionUnavailable(ServerError):
     """The broker is not the leader of the partition, or the partition has no leader at the moment. The client looks up
     the leader again."""
@@ -56,6 +62,7 @@ _CLASSES: Final[dict[int | None, type[OffsetMgrError]]] = {
             NotCoordinator,
             OffsetMetadataTooLarge,
             OffsetOutOfRange,
+            ProducerFenced,
             AuthenticationFailed,
             Superseded,
             TimedOut,
@@ -71,6 +78,8 @@ _CLASSES: Final[dict[int | None, type[OffsetMgrError]]] = {
     ErrorCode.UNSUPPORTED_VERSION: UnsupportedOperation,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: GroupActive,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.CONCURRENT_TRANSACTIONS: CoordinatorNotAvailable,
 }
 """The exception for each code: the code of the exception's class, and further codes with the same meaning."""
 
@@ -83,6 +92,7 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker leads the partition",
     ErrorCode.REQUEST_TIMED_OUT: "the broker could not finish the request in time",
     ErrorCode.REPLICA_NOT_AVAILABLE: "the broker has no replica of the partition yet",
+    ErrorCode.MESSAGE_TOO_LARGE: "the batch is larger than the topic's max.message.bytes",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "the metadata is longer than the broker's offset.metadata.max.bytes",
     ErrorCode.NETWORK_EXCEPTION: "the broker disconnected",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading its groups",
@@ -114,9 +124,14 @@ _REASONS: Final[dict[int, str]] = {
         " end of the log"
     ),
     ErrorCode.POLICY_VIOLATION: "the topic policy of the brokers (create.topic.policy.class.name) rejects it",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "the broker expected another sequence number",
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "the broker has received this sequence number before",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer has a newer epoch",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "a transaction of this transactional id is ending",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorized for this transactional id",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot access the disk of the partition",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "the broker rejected the credentials",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the broker has no state of this producer id",
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist on its coordinator",
     ErrorCode.FENCED_LEADER_EPOCH: "the partition's leader has changed meanwhile",
@@ -128,6 +143,7 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.FENCED_INSTANCE_ID: "another process with the same instance id has joined the group",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that commits offsets of this group has not ended",
+    ErrorCode.PRODUCER_FENCED: "another process has received a newer epoch of the transactional id",
     ErrorCode.STALE_MEMBER_EPOCH: "the coordinator accepts commits only from members of the group",
 }
 

@@ -98,6 +98,11 @@ def fallback_versions(text: str) -> Versions | None:
     return KAFKA_0_9 if text.startswith("0.9") else None
 
 
+def has_transactions(versions: Versions) -> bool:
+    """Returns whether clients can use transactions (Kafka 0.11 and later)."""
+    return ApiKey.INIT_PRODUCER_ID in versions
+
+
 class Capability(NamedTuple):
     """A function that brokers have from a release on."""
 
@@ -166,7 +171,6 @@ REPORTS_CONFIGURATION: Final = Capability(
     "offsetmgr assumes the default retention of offsets of the release, which server.properties may override",
     weakens=True,
 )
-FENCES_WRITERS: Final = Capability("fences writers", "0.11", ApiKey.INIT_PRODUCER_ID, 0)
 DELETES_GROUPS: Final = Capability(
     "deletes groups", "1.1", ApiKey.DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
 )
@@ -206,6 +210,8 @@ REPORTS_TRANSACTIONS: Final = Capability(
     7,
     "offsets in an open transaction are not visible",
 )
+FENCES_WRITERS: Final = Capability("fences writers", "2.8", ApiKey.DESCRIBE_PRODUCERS, 0)
+"""`offsetmgr.manager.log.fence_settings` lists every request that the offset manager needs to fence its writers."""
 REPORTS_TOPIC_IDS: Final = Capability(
     "reports topic ids",
     "2.8",
@@ -225,13 +231,13 @@ CAPABILITIES: Final = (
     FINDS_BY_TIME,
     REPORTS_CLUSTER_ID,
     REPORTS_CONFIGURATION,
-    FENCES_WRITERS,
     DELETES_GROUPS,
     KEEPS_ACTIVE_OFFSETS,
     KEEPS_EPOCHS,
     STATIC_MEMBERSHIP,
     DELETES_OFFSETS,
     REPORTS_TRANSACTIONS,
+    FENCES_WRITERS,
     REPORTS_TOPIC_IDS,
 )
 """All capabilities, in the order of the releases that introduced them."""
@@ -247,10 +253,7 @@ def weaknesses(broker_versions: Collection[Versions]) -> tuple[Weakness, ...]:
             lacking = [versions for versions in lacking if HOLDS_LOCK.supported_by(versions)]
         if not lacking:
             continue
-        # Before 0.11 there are no transactions.
-        if capability.weakens or (
-            capability is REPORTS_TRANSACTIONS and any(map(FENCES_WRITERS.supported_by, lacking))
-        ):
+        if capability.weakens or (capability is REPORTS_TRANSACTIONS and any(map(has_transactions, lacking))):
             oldest = min((release(versions) for versions in lacking), key=_number)
             lacks = f'Kafka {oldest} lacks "{capability.name}" (from {capability.since} on)'
             found.append(Weakness(capability.name, f"{lacks}: {capability.without}"))

@@ -78,8 +78,9 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-def find_coordinator(groups: Sequence[str]) -> Request:
-    return Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": groups})
+def find_coordinator(names: Sequence[str], *, of_transactions: bool = False) -> Request:
+    """Requests the coordinators of groups, or of transactional ids."""
+    return Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": int(of_transactions), "coordinator_keys": names})
 
 
 def metadata(topics: Sequence[str] | None = ()) -> Request:

@@ -10,11 +10,10 @@ from typing import Final, TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
 from offsetmgr.core.evaluation import rejection
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import Change
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.manager.commit_checks import is_valid_offset
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 

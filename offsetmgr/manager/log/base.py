@@ -4,17 +4,17 @@ The partitions are divided into a fixed number of shard groups: partition p belo
 (`shard_group_of`). A manager owns whole shard groups. A writer claims one shard group and appends to its partitions.
 
 Ordering contract: a new owner first claims the shard group. After the claim no earlier writer can append, not even a
-writer whose process was frozen and has resumed. The owner then requests the end offsets. The claim has ended every
-append of the earlier writers, so the appends of these writers cannot change the end offsets any more. Finally the owner
-reads the partitions up to the end offsets. After this read the owner has seen every record that was ever acknowledged.
+writer whose process was frozen and has resumed. The claim returns an offset of each partition, and every record that
+was ever acknowledged lies below it. The owner then reads the partitions up to these offsets.
 
-All calls block. Implementations call callbacks only in the caller's thread.
+The calls of a writer are coroutines. All other calls block, and implementations call callbacks only in the caller's
+thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
@@ -41,7 +41,7 @@ def partitions_of(shard_group: int, partitions: int) -> range:
 
 
 class AppendRejected(OffsetMgrError):
-    """The append certainly did not happen: there were too few in-sync replicas, or the append timed out and was aborted
+    """The append certainly did not happen, for example because there were too few in-sync replicas
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -56,8 +56,8 @@ class TooLarge(OffsetMgrError):
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """The outcome of the append is unknown. The writer cannot be used any more: a new writer must claim the shard
-    group, and the owner must read the log to its end."""
+    """The outcome of the append is unknown. The writer must claim the shard group again, and the owner must then read
+    the log up to the claim."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     retriable = True
@@ -107,31 +107,49 @@ class LogRecord(NamedTuple):
     """The time of the append, or the time that the producer set, in milliseconds since 1970."""
 
 
+AppendOutcome: TypeAlias = int | OffsetMgrError
+"""The outcome of an append to one partition: the offset of the last record, or `AppendRejected`, `TooLarge`,
+`OutcomeUnknown` or `Fenced`."""
+
+
 class ShardGroupWriter(Protocol):
-    """The writer of one shard group's partitions. One thread at a time uses it."""
+    """The writer of one shard group's partitions. It runs on one event loop, and only one of its calls may be in
+    progress."""
 
-    def claim(self, timeout_s: float) -> None:
+    async def claim(self, timeout_s: float) -> Mapping[int, int]:
         """Claims the shard group within ``timeout_s`` seconds. When the call returns, every earlier writer is fenced,
-        and the unfinished append of every earlier writer has ended. The claim may leave offsets without readable
-        records in the log.
+        and the unfinished append of every earlier writer has ended.
 
-        Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
-        or may not be fenced.
-        """
-        ...
+        Returns an offset of each partition. A reader that has read up to this offset (exclusive) has seen every record
+        that was acknowledged to an earlier writer, and every record that this writer has appended.
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
-        """Appends all batches or none of them within ``timeout_s``. Returns once every in-sync replica has the batches.
-
-        Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
-        Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
+        The first call claims the shard group unconditionally. Further calls succeed only if no other writer has claimed
+        it since; otherwise they raise `Fenced`. The caller repeats the call after an error, after `OutcomeUnknown`, and
+        to keep the claim alive. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may or
+        may not be fenced.
         """
         ...
 
     @property
-    def ready_at(self) -> float:
-        """The time (of `time.monotonic`) from which the broker is likely to accept the next append at once. An append
-        before this time is allowed but may take longer."""
+    def claimed(self) -> bool:
+        """Whether the last claim succeeded, or an earlier claim is still valid after a failed one, so that `append` may
+        be called."""
+        ...
+
+    async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:
+        """Completes the claim with information from the log. The caller calls it after it has read the log up to the
+        claim. Returns the outcomes of the appends that this needed."""
+        ...
+
+    async def append(
+        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
+    ) -> Mapping[int, AppendOutcome]:
+        """Appends one batch to each of these partitions within ``timeout_s`` seconds, and returns one outcome for each
+        partition, once every in-sync replica has the batch. A batch is appended as a whole or not at all; the outcomes
+        of the partitions do not depend on one another.
+
+        The records of a batch have consecutive offsets. Empty batches are not allowed. Raises `LogClosed`.
+        """
         ...
 
     def close(self) -> None:
@@ -194,8 +212,7 @@ class PartitionLog(Protocol):
     def partitions(self) -> int: ...
 
     def writer(self, shard_group: int) -> ShardGroupWriter:
-        """Returns a new writer that has not claimed the shard group yet. A claim is faster if its writer was created
-        some time before."""
+        """Returns a new writer that has not claimed the shard group yet."""
         ...
 
     def reader(self) -> LogReader: ...
@@ -215,10 +232,8 @@ class PartitionLog(Protocol):
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the last stable offset of each partition: every append below this offset has ended.
 
-        If a writer of this object has claimed the shard group, a reader that has read up to this offset has seen every
-        record that was ever acknowledged to an earlier writer. For a shard group that another process owns, the
-        returned offset may briefly be too low, because an append is acknowledged before it becomes readable, and
-        because brokers may return outdated values. Raises `OffsetMgrError`.
+        The returned offset may briefly be too low, because brokers may return outdated values. An owner uses the
+        offsets that its claim has returned. Raises `OffsetMgrError`.
         """
         ...
 

@@ -1,7 +1,7 @@
 """`MemoryLog`: a `PartitionLog` in memory, for tests and simulations. The caller controls its events.
 
-The log behaves like Kafka as far as a reader can observe: a transaction marker takes an offset, an aborted append
-leaves a gap, records after an unfinished append are not readable, and the cleaner leaves gaps. The caller triggers the
+The log behaves like Kafka as far as a reader can observe: a claim takes an offset, a failed append may leave a gap,
+records after an unfinished append are not readable, and the cleaner leaves gaps. The caller triggers the
 events that happen by chance in a real log: with `hold` (appends wait for `advance_high_watermark`), `fail_next_append`,
 `compact`, `delete_before` and `recreate`.
 
@@ -10,9 +10,11 @@ It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. A
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,6 +23,7 @@ from typing import Final
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
+    AppendOutcome,
     AppendRejected,
     Fenced,
     LogClosed,
@@ -34,6 +37,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 from offsetmgr.manager.log.memory_reader import MemoryReader
 from offsetmgr.records.base import EncodedRecord
 
+_NO_CLAIM: Final = -1
+"""The epoch of a writer that has not claimed its shard group."""
 _RECORD_OVERHEAD: Final = 22
 """The approximate size that Kafka's format adds to the key and value of a record, in bytes."""
 
@@ -157,7 +162,9 @@ class MemoryLog:
             for shard_group in self._shard_groups:
                 if shard_group.unfinished is not None:
                     shard_group.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
-                    shard_group.unfinished.ended, shard_group.unfinished = True, None
+                    shard_group.unfinished.ended = True
+                    shard_group.unfinished.wake()
+                    shard_group.unfinished = None
             self._changed.notify_all()
 
     def records(self, partition: int) -> list[LogRecord]:
@@ -179,13 +186,18 @@ class MemoryLog:
                 raise self._read_failures.popleft()
             yield
 
-    def _claim(self, shard_group: int) -> int:
+    def _claim(self, shard_group: int, epoch: int) -> tuple[int, dict[int, int]]:
         with self._changed:
             found = self._shard_groups[shard_group]
             if found.claim_failures:
                 raise found.claim_failures.popleft()
+            if epoch not in (_NO_CLAIM, found.epoch):
+                raise Fenced("claim", "another writer has claimed the shard group")
             self._fence(found)
-            return found.epoch
+            partitions = partitions_of(shard_group, len(self._partitions))
+            ends = {partition: self._partitions[partition].claim() for partition in partitions}
+            self._changed.notify_all()
+            return found.epoch, ends
 
     def _fence(self, shard_group: _MemoryShardGroup) -> None:
         shard_group.epoch += 1
@@ -227,17 +239,27 @@ class MemoryLog:
         for partition, records in batches.items():
             if partition not in allowed or not records:
                 raise ValueError(f"partition {partition}: not of shard group {shard_group}, or nothing to append")
-            size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
-            if size > self.max_batch_bytes:
-                raise TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
         if not batches:
             raise ValueError("nothing to append")
+
+    def _too_large(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> dict[int, AppendOutcome]:
+        """Returns an error for each batch over the size limit."""
+        sizes = {
+            partition: sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
+            for partition, records in batches.items()
+        }
+        return {
+            partition: TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
+            for partition, size in sizes.items()
+            if size > self.max_batch_bytes
+        }
 
     def _end(self, append: Append, *, written: bool) -> None:
         for partition in append.offsets:
             self._partitions[partition].end(written=written)
         self._shard_groups[append.shard_group].unfinished = None
         append.ended = True
+        append.wake()
         self._changed.notify_all()
 
 
@@ -252,28 +274,45 @@ class Append:
         self.ended = False
         self.completed_by_claim = False
         self._log = log
+        self._wakers: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> bool:
         """Whether the append waits for `MemoryLog.advance_high_watermark`."""
         return self.error is None and not self.ended
 
-    def result(self) -> Mapping[int, int]:
-        """Returns or raises the result of `ShardGroupWriter.append`. Raises `ValueError` while the append waits."""
+    def outcomes(self) -> Mapping[int, AppendOutcome]:
+        """Returns the result of `ShardGroupWriter.append`. Raises `ValueError` while the append waits."""
         if self.error is not None:
-            raise self.error
+            return dict.fromkeys(self.offsets, self.error)
         if not self.ended:
             raise ValueError("still waits for the high watermark")
         return self.offsets
 
-    def wait(self, timeout_s: float) -> None:
+    def wake(self) -> None:
+        """Ends the waits of `wait`."""
+        for waker in self._wakers:
+            waker()
+
+    async def wait(self, timeout_s: float) -> None:
         """Waits up to ``timeout_s`` seconds until the append has ended. After the timeout the append is aborted, and
         its error is `AppendRejected`."""
-        log = self._log
+        log, loop, ended = self._log, asyncio.get_running_loop(), asyncio.Event()
         with log._changed:
-            if not log._changed.wait_for(lambda: not self.waiting, timeout_s):
+            if not self.waiting:
+                return
+            self._wakers.append(lambda: _call_soon(loop, ended.set))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), timeout_s)
+        with log._changed:
+            if self.waiting:
                 self.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
                 log._end(self, written=False)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop of the waiting writer has ended
+        loop.call_soon_threadsafe(callback)
 
 
 class MemoryWriter:
@@ -282,37 +321,60 @@ class MemoryWriter:
     def __init__(self, log: MemoryLog, shard_group: int) -> None:
         self._log = log
         self._shard_group = shard_group
-        self._epoch = -1
+        self._epoch = _NO_CLAIM
+        self._needs_claim = True
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout_s: float) -> None:  # noqa: ARG002 - at once
+    async def claim(self, timeout_s: float) -> Mapping[int, int]:  # noqa: ARG002 - at once
         """See `ShardGroupWriter.claim`."""
-        if self._epoch != -1 or self._terminal_error is not None:
-            raise ValueError("a writer claims once")
-        self._epoch = self._log._claim(self._shard_group)
+        if self._terminal_error is not None:
+            raise self._terminal_error
+        try:
+            self._epoch, ends = self._log._claim(self._shard_group, self._epoch)
+        except Fenced as error:
+            self._terminal_error = error
+            raise
+        self._needs_claim = False
+        return ends
+
+    @property
+    def claimed(self) -> bool:
+        """See `ShardGroupWriter.claimed`."""
+        return not self._needs_claim and self._terminal_error is None
+
+    async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:  # noqa: ARG002 - at once
+        """See `ShardGroupWriter.complete_claim`."""
+        return {}
 
     def begin(self, batches: Mapping[int, Sequence[EncodedRecord]]) -> Append:
-        """Begins an append and does not wait for its end. Raises `TooLarge` or `Fenced`. If an earlier error has made
+        """Begins an append and does not wait for its end. Raises `Fenced`. If an earlier error has made
         the writer unusable, raises that error."""
         if self._terminal_error is not None:
             raise self._terminal_error
-        if self._epoch == -1:
+        if self._epoch == _NO_CLAIM:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+    async def append(
+        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
+    ) -> Mapping[int, AppendOutcome]:
         """See `ShardGroupWriter.append`."""
+        if self._needs_claim and self._terminal_error is None and self._epoch != _NO_CLAIM:
+            return dict.fromkeys(batches, OutcomeUnknown("append", "the outcome of an earlier append is unknown"))
+        too_large = self._log._too_large(batches)
+        if len(too_large) == len(batches):
+            return too_large
         try:
-            append = self.begin(batches)
-            append.wait(timeout_s)
-            return append.result()
-        except (Fenced, OutcomeUnknown) as error:
+            append = self.begin({p: records for p, records in batches.items() if p not in too_large})
+        except Fenced as error:
             self._terminal_error = error
-            raise
-
-    @property
-    def ready_at(self) -> float:
-        return 0.0
+            return dict.fromkeys(batches, error)
+        await append.wait(timeout_s)
+        if isinstance(append.error, Fenced):
+            self._terminal_error = append.error
+        elif isinstance(append.error, OutcomeUnknown):
+            self._needs_claim = True
+        return {**too_large, **append.outcomes()}
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""

@@ -38,7 +38,11 @@ class StoredPartition:
         if written:
             self.records += self.open
         self.open = []
-        self.next += 1  # the transaction marker
+
+    def claim(self) -> int:
+        """Appends a claim, which readers skip. Returns the offset after the claim."""
+        self.next += 1
+        return self.next
 
     def read(self, position: int, max_records: int) -> list[LogRecord]:
         """Returns at most ``max_records`` records from ``position`` on."""

@@ -30,6 +30,11 @@ DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the time for which a standby may lag before it reads the whole log again
 (``ManagerConfig.max_standby_age_s``)."""
+CLEANUP_POLICY: Final = "compact"
+TIMESTAMP_TYPE: Final = "LogAppendTime"
+"""The leader of a partition drops the state of a producer when the largest timestamp of the producer's last batch is
+older than ``producer.id.expiration.ms``. Without the state the leader does not reject batches of earlier managers. So
+the leader's clock has to set the timestamp, not the clock of a manager."""
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
 """Internal topics of the brokers. Records of offsetmgr in one of these topics would harm the cluster."""
@@ -117,11 +122,13 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
     """Returns the settings of a new topic with this number of replicas.
 
     With three or more replicas, two replicas have to confirm an append: no acknowledged commit is lost if one replica
-    is lost, and commits succeed while one replica is down.
+    is lost, and commits succeed while one replica is down. The brokers set the time of every record, see
+    `TIMESTAMP_TYPE`.
     """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {
-        "cleanup.policy": "compact",
+        "cleanup.policy": CLEANUP_POLICY,
+        "message.timestamp.type": TIMESTAMP_TYPE,
         "delete.retention.ms": str(DELETE_RETENTION_MS),
         "segment.bytes": str(SEGMENT_BYTES),
         "compression.type": "producer",
@@ -140,12 +147,21 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
     if topic_id is not None and found.topic_id != topic_id:
         raise TopicRecreated(what, found.topic_id, topic_id)
     policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
-    if policies != {"compact"}:
+    if policies != {CLEANUP_POLICY}:
         raise UnsuitableTopic(
             what,
             f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
             "choose another topic; or, if this topic contains only committed offsets, set it with kafka-configs "
-            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
+            f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy={CLEANUP_POLICY}",
+        )
+    timestamps = found.settings.get("message.timestamp.type", "CreateTime")
+    if timestamps != TIMESTAMP_TYPE:
+        raise UnsuitableTopic(
+            what,
+            f"its message.timestamp.type is {timestamps}: if a manager's clock is slow, brokers forget too early which "
+            "managers they have to reject",
+            "set it with kafka-configs --alter --entity-type topics "
+            f"--entity-name {name} --add-config message.timestamp.type={TIMESTAMP_TYPE}",
         )
     if found.partitions != partitions:
         raise PartitionCountChanged(
@@ -185,7 +201,10 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
             "and deleted offsets would reappear"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":
-        warnings.append("unclean.leader.election.enable is true: acknowledged commits can be lost")
+        warnings.append(
+            "unclean.leader.election.enable is true: acknowledged commits can be lost, and also the claims that make "
+            "brokers reject earlier managers"
+        )
     if found.replication_factor == 1:
         warnings.append("it has one replica: if its broker is lost, acknowledged commits are lost")
     elif in_sync == 1:
@@ -194,8 +213,9 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
 
 
 def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -> tuple[str, ...]:
-    """Returns warnings if the brokers' transaction topic is less durable than the offsets topic, because the
-    acknowledgement of every commit also depends on the transaction topic."""
+    """Returns warnings if the brokers' transaction topic is less durable than the offsets topic. The transaction topic
+    contains the producer epochs of the managers. If an epoch is lost, brokers assign the epoch to a second manager, and
+    no broker can distinguish the two managers by it."""
     in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
     found = []
     if transactions.replication_factor < state.replication_factor:
@@ -205,6 +225,6 @@ def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -
     if in_sync < state.min_insync_replicas:
         found.append(f"min.insync.replicas {in_sync}, but the offsets topic has {state.min_insync_replicas}")
     return tuple(
-        f"{TRANSACTIONS_TOPIC} has {difference}: commits are only as durable as the weaker of the two"
+        f"{TRANSACTIONS_TOPIC} has {difference}: if it loses records, two managers can get the same producer epoch"
         for difference in found
     )

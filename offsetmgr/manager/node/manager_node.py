@@ -1,10 +1,10 @@
 """`ManagerNode`: the lifecycle of one manager. `open` starts to follow the log, `join` lets the node own its part of
 the shard groups, and `close` revokes these shard groups.
 
-At the start the node creates or checks the topic, checks the record format, and lets standbys follow the log. The node
-joins the managers' group after these steps, so that the node has to read only the end of the log when shard groups are
-assigned to it. At the end the node completes the commits in flight, leaves the group and closes the connections.
-Because it leaves the group, other managers own the shard groups at once.
+At the start the node checks the brokers, creates or checks the topic, checks the record format, and lets standbys
+follow the log. The node joins the managers' group after these steps, so that the node has to read only the end of the
+log when shard groups are assigned to it. At the end the node completes the commits in flight, leaves the group and
+closes the connections. Because it leaves the group, other managers own the shard groups at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from offsetmgr.core.model import GroupDescription
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
+from offsetmgr.manager.log.topic import CLEANUP_POLICY, TIMESTAMP_TYPE
 from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
 from offsetmgr.manager.ownership import (
@@ -34,6 +36,7 @@ from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
+    from offsetmgr.manager.log.fence_settings import FenceSettings
     from offsetmgr.manager.log.topic import OffsetsTopicState
 
 _log = logging.getLogger(__name__)
@@ -48,13 +51,14 @@ class ManagerNode:
     """The manager of one process, with the address ``host`` and ``port`` for clients. If ``port`` is 0, the node has no
     listener and ``host`` is only a name.
 
-    Use it within one event loop. `open` sets `topic`, `runtime` and `ownership`.
+    Use it within one event loop. `open` sets `fence`, `topic`, `runtime` and `ownership`.
     """
 
     def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
         self.settings = settings
         self.group: Final = managers_group(settings.topic)
         """The group through which the managers of this topic divide the topic's shard groups among themselves."""
+        self.fence: FenceSettings
         self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
@@ -64,31 +68,24 @@ class ManagerNode:
         self._client: Client
 
     async def open(self) -> None:
-        """Creates or checks the topic and starts to follow its log. The node owns nothing yet. Raises `OffsetMgrError`
-        (`UnsuitableTopic`, `FormatMismatch`, ...); the caller must call `close` even after an error."""
+        """Checks the brokers, creates or checks the topic, and starts to follow its log. The node owns nothing yet.
+        Raises `OffsetMgrError` (`UnsuitableBroker`, `UnsuitableTopic`, `FormatMismatch`, ...); the caller must call
+        `close` even after an error."""
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
         from offsetmgr.manager.log.format_check import check_format
         from offsetmgr.manager.log.kafka import KafkaLog
-        from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
+        from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+        from offsetmgr.manager.log.kafka.topic_admin import check_topic
         from offsetmgr.records.registry import record_format
 
         settings, kafka = self.settings, self.settings.connection.kafka
         format_ = record_format(settings.record_format)
-        topic = self.topic = await asyncio.to_thread(
-            ensure_topic,
-            settings.bootstrap,
-            kafka,
-            settings.topic,
-            partitions=settings.partitions,
-            replication_factor=settings.replication_factor,
-            min_insync_replicas=settings.min_insync_replicas,
-            timeout_s=settings.timeout_s,
-        )
-        for warning in topic.warnings:
-            _log.warning(
-                "the offsets topic has a setting that may do harm", extra={"topic": topic.name, "why": warning}
-            )
+        self._client = Client(settings.bootstrap, Security.of(kafka))
+        self._resources.push_async_callback(self._client.close)
+        deadline = asyncio.get_running_loop().time() + settings.timeout_s
+        self.fence = await check_brokers(self._client, deadline, min_expiration_s=settings.min_expiration_s)
+        topic = self.topic = await self._ensure_topic()
         log = KafkaLog(
             settings.bootstrap,
             topic.name,
@@ -96,13 +93,16 @@ class ManagerNode:
             properties=kafka,
             max_message_bytes=topic.max_message_bytes,
             group=self.group,
+            client=self._client,
+            manager="{}:{}".format(*self._address),
         )
         self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
-        self._client = Client(settings.bootstrap, Security.of(kafka))
-        self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
-        self.runtime = ManagerRuntime(log, format_, self.ownership, settings.manager)
+        refresh_s = min(settings.manager.claim_refresh_s, self.fence.refresh_interval_s)
+        self.runtime = ManagerRuntime(
+            log, format_, self.ownership, replace(settings.manager, claim_refresh_s=refresh_s)
+        )
         await self.runtime.start()
         self._resources.push_async_callback(self.runtime.close)
         self._resources.push_async_callback(self.ownership.stop)
@@ -155,6 +155,28 @@ class ManagerNode:
             and f"the other managers exclude this one: {self.ownership.exclusion_reason}"
         )
         return [alarm for alarm in (excluded, self._topic_monitor.recreated, self._topic_monitor.alarm) if alarm]
+
+    async def _ensure_topic(self) -> OffsetsTopicState:
+        """Creates or checks the topic, and logs the result of the checks of the topic and the brokers."""
+        from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
+
+        settings = self.settings
+        topic = await asyncio.to_thread(
+            ensure_topic,
+            settings.bootstrap,
+            settings.connection.kafka,
+            settings.topic,
+            partitions=settings.partitions,
+            replication_factor=settings.replication_factor,
+            min_insync_replicas=settings.min_insync_replicas,
+            timeout_s=settings.timeout_s,
+        )
+        for warning in topic.warnings:
+            _log.warning(
+                "the offsets topic has a setting that may do harm", extra={"topic": topic.name, "why": warning}
+            )
+        _log.info("checked the offsets topic and the brokers", extra=_checked_properties(topic, self.fence))
+        return topic
 
     def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
         from offsetmgr.kafka.groups.group_member import KafkaGroupMember
@@ -210,3 +232,18 @@ class ManagerNode:
             _log.info("reading the log before joining the managers' group", extra={"managers": len(found.members)})
         while not self.runtime.caught_up and loop.time() < deadline:
             await asyncio.sleep(_CATCH_UP_CHECK_S)
+
+
+def _checked_properties(topic: OffsetsTopicState, fence: FenceSettings) -> dict[str, object]:
+    """Returns the checked properties of the topic and of the brokers, for the log."""
+    return {
+        "topic": topic.name,
+        "cleanup_policy": CLEANUP_POLICY,
+        "timestamps": TIMESTAMP_TYPE,
+        "replicas": topic.replication_factor,
+        "min_insync_replicas": topic.min_insync_replicas,
+        "brokers": ", ".join(fence.brokers),
+        "expiration_s": fence.expiration_s,
+        "max_idle_s": fence.max_idle_s,
+        "refresh_interval_s": fence.refresh_interval_s,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.manager.log.fence_settings import MIN_EXPIRATION_S
 from offsetmgr.manager.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from offsetmgr.manager.ownership import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
 from offsetmgr.manager.runtime.config import ManagerConfig
@@ -32,6 +33,10 @@ class NodeConfig:
     topic_check_interval_s: float = 5.0
     """The interval between two checks of the topic. If the topic is recreated, the manager may serve the old offsets
     for this interval and the duration of one check."""
+
+    min_expiration_s: float = MIN_EXPIRATION_S
+    """The shortest time after which brokers may drop a producer id or a transactional id. Brokers with a shorter time
+    are rejected. Only tests set a shorter time."""
 
     @property
     def rebalance_timeout_s(self) -> float:

@@ -25,10 +25,13 @@ class ManagerConfig:
     retry_pause_s: float = 0.5
     """The pause after a failed claim or load. The pause doubles with each failure, up to `max_retry_pause_s`."""
     max_retry_pause_s: float = 2.0
-    max_transaction_records: int = 10_000
-    """When a transaction has at least this number of records, no further commit joins it, because replaying the records
-    of one transaction must not block the loop for long."""
-    max_transaction_bytes: int = 4 << 20
+    max_append_records: int = 10_000
+    """When an append has at least this number of records, no further commit joins it, because replaying the records of
+    one append must not block the loop for long."""
+    max_append_bytes: int = 4 << 20
+    claim_refresh_s: float = 3600.0
+    """The interval at which an owner claims its shard groups again, so that the brokers do not forget its producers.
+    The value must be far below ``producer.id.expiration.ms`` and ``transactional.id.expiration.ms`` of the brokers."""
     max_pending_records: int = 200_000
     """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. Backpressure ends at half of
     this number."""
@@ -58,9 +61,10 @@ class ManagerConfig:
     `process_settings`)."""
 
     def __post_init__(self) -> None:
-        for name in ("load_threads", "max_transaction_records", "max_transaction_bytes", "max_pending_records"):
+        for name in ("load_threads", "max_append_records", "max_append_bytes", "max_pending_records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("commit_timeout_s", "claim_timeout_s", "expiry_interval_s", "lag_interval_s", "retry_pause_s"):
+        durations = ("commit_timeout_s", "claim_timeout_s", "expiry_interval_s", "lag_interval_s", "retry_pause_s")
+        for name in (*durations, "claim_refresh_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0")

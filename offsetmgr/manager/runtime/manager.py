@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offsetmgr.core.clock import Clock, SystemClock
@@ -73,6 +74,7 @@ class ManagerRuntime:
             self._append_expiration,
             self.counters,
         )
+        self._readers: ThreadPoolExecutor | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -94,15 +96,16 @@ class ManagerRuntime:
         if self.config.own_process:
             tune_process()
         loop = LoopProxy(asyncio.get_running_loop())
+        self._readers = ThreadPoolExecutor(self.shard_groups, thread_name_prefix="offsetmgr-reader")
         services = RuntimeServices(
             self._log,
             self._ownership,
             self.config,
-            loop,
             self.counters,
             self._backpressure,
             self._new_shard,
             threading.BoundedSemaphore(self.config.load_threads),
+            self._readers,
         )
         self._shard_groups = [
             ShardGroup(
@@ -140,6 +143,8 @@ class ManagerRuntime:
                 await self._housekeeping
         following = [] if self._standby is None else [self._standby.stop()]
         await asyncio.gather(*following, *[self.on_revoked(shard_group.number) for shard_group in self._shard_groups])
+        if self._readers is not None:
+            self._readers.shutdown(wait=False)
 
     def on_assigned(self, shard_group: int) -> None:
         """See `OwnershipListener.on_assigned`."""
@@ -147,7 +152,7 @@ class ManagerRuntime:
         if found.assigned or self._closing:
             return
         found.assigned = True
-        if not found.has_thread:
+        if not found.has_writer:
             self._start(found)
 
     async def on_revoked(self, shard_group: int) -> None:

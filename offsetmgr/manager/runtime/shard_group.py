@@ -16,7 +16,7 @@ from offsetmgr.manager.lifecycle import Lifecycle, ShardState
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.services import RuntimeServices
-from offsetmgr.manager.runtime.shard_writer import ShardWriterThread
+from offsetmgr.manager.runtime.shard_writer import ShardWriter
 from offsetmgr.manager.runtime.write_batch import AppendResult, PendingRequest, WriteBatch
 from offsetmgr.manager.shard import Shard
 
@@ -67,7 +67,7 @@ class ShardGroup:
         self._backpressure = services.backpressure
         self._on_changed = on_changed
         self._on_released = on_released
-        self._thread: ShardWriterThread | None = None
+        self._writer: ShardWriter | None = None
         self._diverged = False
         self._ended: asyncio.Event = asyncio.Event()
         self._open_batch: WriteBatch | None = None
@@ -79,32 +79,32 @@ class ShardGroup:
     # --- ownership -----------------------------------------------------------------------------------
 
     @property
-    def has_thread(self) -> bool:
+    def has_writer(self) -> bool:
         """Whether a thread claims, loads or serves the shard group."""
-        return self._thread is not None
+        return self._writer is not None
 
     @property
     def error_code(self) -> int:
         """The error code for requests; 0 while the shard group serves."""
-        if self._thread is None and self.assigned:
+        if self._writer is None and self.assigned:
             return Lifecycle().error_code
         return self.lifecycle.error_code
 
     @property
     def loading(self) -> bool:
         """Whether the shards belong to a loading thread."""
-        return self._thread is not None and self._thread.loading
+        return self._writer is not None and self._writer.loading
 
     @property
     def load_progress(self) -> tuple[int, int]:
         """The numbers of offsets that the current or last load has read and has to read."""
-        load = None if self._thread is None else self._thread.load
+        load = None if self._writer is None else self._writer.load
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
         """Starts a thread that claims and serves the shard group. Call it only after the thread of the previous
         lifecycle has ended."""
-        assert self._thread is None
+        assert self._writer is None
         if self.is_outdated(boottime()):
             self.reset()
         self._resolve_in_doubt()
@@ -112,19 +112,19 @@ class ShardGroup:
         self._enter(ShardState.LOADING)
         self._ended.clear()
         self.ownership_epoch += 1
-        self._thread = ShardWriterThread(self.number, self._services, self, self.shards, self.log_id)
-        self._thread.start()
+        self._writer = ShardWriter(self.number, self._services, self, self.shards, self.log_id)
+        self._writer.start()
 
     def stop(self) -> None:
         """Stops serving. Requests in flight are completed."""
-        if self._thread is not None and not self._thread.stopping:
+        if self._writer is not None and not self._writer.stopping:
             self._submit_batch()
             self._enter(ShardState.CLOSED, "revoked")
-            self._thread.stop()
+            self._writer.stop()
 
     async def stopped(self) -> None:
         """Waits until the thread has ended, so that this process appends nothing any more."""
-        if self._thread is not None:
+        if self._writer is not None:
             await self._ended.wait()
 
     def is_outdated(self, now: float) -> bool:
@@ -163,7 +163,7 @@ class ShardGroup:
         before = batch.count
         batch.add(shard, result, future, error_response)
         self._backpressure.add(batch.count - before)
-        if batch.count >= self._config.max_transaction_records or batch.bytes >= self._config.max_transaction_bytes:
+        if batch.count >= self._config.max_append_records or batch.bytes >= self._config.max_append_bytes:
             self._submit_batch()
         return future
 
@@ -184,12 +184,12 @@ class ShardGroup:
     def _submit_batch(self) -> None:
         """Passes the open batch, which contains the requests of this iteration of the loop, to the thread."""
         batch, self._open_batch = self._open_batch, None
-        if batch is None or self._thread is None:
+        if batch is None or self._writer is None:
             return
         self._in_flight.append(batch)
         if self._timeout_timer is None:
             self._timeout_timer = self._loop.call_later(self._config.commit_timeout_s, self._answer_timed_out)
-        self._thread.put(batch)
+        self._writer.put(batch)
 
     def _answer_timed_out(self) -> None:
         """Answers requests whose deadline has passed. If the records of such a request are acknowledged later, the
@@ -200,7 +200,7 @@ class ShardGroup:
             if batch.deadline > now:
                 self._timeout_timer = self._loop.call_later(batch.deadline - now, self._answer_timed_out)
                 break
-            self._counters.timeouts += _answer_with_error(batch.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._counters.timeouts += _answer_with_error(batch.requests(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _complete_waiters(self) -> None:
         """Completes the futures of the waiters whose writes have all ended."""
@@ -280,26 +280,26 @@ class ShardGroup:
         self._complete_waiters()
         self.last_error = ""
 
-    def on_transaction_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """See `WriterCallbacks.on_transaction_ended`."""
+    def on_append_ended(self, results: Sequence[AppendResult], batches: int, seconds: float) -> None:
+        """See `WriterCallbacks.on_append_ended`."""
         counters = self._counters
-        counters.transactions += 1
-        counters.transaction_seconds += seconds
-        if any(outcome.error is None for outcome in outcomes):
+        counters.appends += 1
+        counters.append_seconds += seconds
+        if any(result.error is None for result in results):
             self.last_error = ""
         try:
-            for outcome in outcomes:
-                if outcome.error is None:
-                    _acknowledge(outcome)
+            for result in results:
+                if result.error is None:
+                    _acknowledge(result)
                 else:
-                    self._on_append_failed(outcome)
+                    self._on_append_failed(result)
         except Exception:
             _logger.exception(
                 "shard state diverged from the log; reloading the shard group", extra={"shard_group": self.number}
             )
             self._diverged = True
-            for outcome in outcomes:
-                _answer_with_error(outcome.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            for result in results:
+                _answer_with_error(result.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.stop()
         for _ in range(batches):
             self._on_batch_ended(self._in_flight.popleft())
@@ -307,12 +307,12 @@ class ShardGroup:
     def on_finished(self, fenced: str) -> None:
         """See `WriterCallbacks.on_finished`."""
         self._submit_batch()
-        self._thread = None
+        self._writer = None
         self.recovering = False
         for batch in self._in_flight:
-            for entry in batch.entries:
+            for entry in batch.requests():
                 entry.shard.on_discarded(entry.result)
-            _answer_with_error(batch.entries, ErrorCode.NOT_COORDINATOR)
+            _answer_with_error(batch.requests(), ErrorCode.NOT_COORDINATOR)
             self._on_batch_ended(batch)
         self._in_flight.clear()
         self._complete_waiters()
@@ -331,18 +331,18 @@ class ShardGroup:
             self._services.ownership.on_fenced(self.number, fenced)
         self._on_released(self)
 
-    def _on_append_failed(self, outcome: AppendResult) -> None:
-        assert outcome.error is not None
-        code = outcome.error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._counters.errors[code] += _answer_with_error(outcome.entries, code)
-        self.last_error = str(outcome.error)
-        if outcome.certain:
-            for entry in outcome.entries:
+    def _on_append_failed(self, result: AppendResult) -> None:
+        assert result.error is not None
+        code = result.error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._counters.errors[code] += _answer_with_error(result.entries, code)
+        self.last_error = str(result.error)
+        if result.certain:
+            for entry in result.entries:
                 entry.shard.on_discarded(entry.result)
         else:
             self.recovering = True
             self._counters.unknown_outcomes += 1
-            self._in_doubt += outcome.entries
+            self._in_doubt += result.entries
             _logger.warning(
                 "the outcome of commits is unknown", extra={"shard_group": self.number, "why": self.last_error}
             )
@@ -354,19 +354,18 @@ class ShardGroup:
             self._complete_waiters()
 
 
-def _acknowledge(outcome: AppendResult) -> None:
-    first_offsets = outcome.first_offsets
-    for shard, result, future, _, record_index in outcome.entries:
-        first = first_offsets[shard.partition] + record_index
+def _acknowledge(result: AppendResult) -> None:
+    for shard, coordinator_result, future, _, record_index in result.entries:
+        first = result.first_offset + record_index
         if first < shard.position:  # replay would skip the record, and no fetch would return it
             raise ServerError(
                 f"partition {shard.partition}",
                 f"appended at {first}, but already read up to {shard.position}",
                 _DIVERGENCE_HINT,
             )
-        shard.acknowledged(result, first)
+        shard.acknowledged(coordinator_result, first)
         if not future.done():
-            future.set_result(result.response)
+            future.set_result(coordinator_result.response)
 
 
 def _log_unreadable(shard: Shard) -> None:

@@ -20,15 +20,10 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.shard_group import ShardGroup
-from offsetmgr.manager.runtime.shard_writer import (
-    NON_RETRIABLE_BACKOFF_S,
-    check_same_log,
-    is_retriable,
-    with_load_permit,
-)
+from offsetmgr.manager.runtime.shard_writer import NON_RETRIABLE_BACKOFF_S, is_retriable
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
+from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
 from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)

@@ -59,8 +59,8 @@ class Counters:
         self.errors: Counter[int] = Counter()
         """The number of failed commits and deletes, by error code."""
         self.timeouts = 0
-        self.transactions = 0
-        self.transaction_seconds = 0.0
+        self.appends = 0
+        self.append_seconds = 0.0
         self.fenced = 0
         self.unknown_outcomes = 0
         self.loads = 0
@@ -79,8 +79,8 @@ class Counters:
             "fetches_total": self.fetches,
             "deletes_total": self.deletes,
             "commit_timeouts_total": self.timeouts,
-            "transactions_total": self.transactions,
-            "transaction_seconds_total": self.transaction_seconds,
+            "appends_total": self.appends,
+            "append_seconds_total": self.append_seconds,
             "fenced_total": self.fenced,
             "unknown_outcomes_total": self.unknown_outcomes,
             "loads_total": self.loads,

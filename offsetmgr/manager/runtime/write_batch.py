@@ -1,20 +1,21 @@
-"""`WriteBatch`: requests that are appended in the same transaction. `AppendResult`: the outcome of the append for some
-of these requests.
+"""`WriteBatch`: requests that are appended together. `AppendResult`: the outcome of the append for some of these
+requests.
 
 The batches implement a group commit. All requests for a shard group in one iteration of the event loop form one batch.
-While the thread of the shard group writes one transaction, further batches arrive, and the thread appends all of them
-in its next transaction. Therefore a single commit does not wait for others, and under load a transaction with thousands
-of records costs no more than a transaction with a single record.
+While the writer of the shard group waits for an append, further batches arrive, and the writer sends all of them in its
+next append. Therefore a single commit does not wait for others, and under load an append with thousands of records
+costs little more than an append with a single record.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.log.base import AppendRejected
+from offsetmgr.manager.log.base import AppendOutcome, AppendRejected, OutcomeUnknown
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import EncodedRecord
@@ -36,15 +37,16 @@ class PendingRequest(NamedTuple):
 
 
 class WriteBatch:
-    """A batch of requests. The loop fills the batch and then passes it to the thread of the shard group. After this the
-    batch does not change."""
+    """A batch of requests. The shard group fills the batch and then passes it to its writer. After this the batch does
+    not change."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         """The time (seconds of `time.monotonic`) until which the oldest request of the batch must be answered."""
-        self.entries: list[PendingRequest] = []
+        self.entries: dict[int, list[PendingRequest]] = {}
+        """The requests by partition of the log."""
         self.records: Records = {}
         self.count = 0
         self.bytes = 0
@@ -60,30 +62,29 @@ class WriteBatch:
         records = self.records.get(shard.partition)
         if records is None:
             records = self.records[shard.partition] = []
-        self.entries.append(PendingRequest(shard, result, future, error_response, len(records)))
+            self.entries[shard.partition] = []
+        self.entries[shard.partition].append(PendingRequest(shard, result, future, error_response, len(records)))
         records += result.records
         self.count += len(result.records)
         self.bytes += sum([len(key) + len(value or b"") for key, value in result.records])
 
-    def split(self) -> tuple[WriteBatch, WriteBatch]:
-        """Returns two batches: the first half of the requests, and the rest."""
-        middle = len(self.entries) // 2
-        parts = WriteBatch(self.deadline), WriteBatch(self.deadline)
-        for part, entries in zip(parts, (self.entries[:middle], self.entries[middle:]), strict=True):
-            for entry in entries:
-                part.add(entry.shard, entry.result, entry.future, entry.error_response)
-        return parts
+    def requests(self) -> list[PendingRequest]:
+        """Returns all requests. Those of one partition are in order."""
+        return list(chain.from_iterable(self.entries.values()))
 
 
 class AppendResult(NamedTuple):
-    """The outcome of an append of ``entries``."""
+    """The outcome of an append for ``entries``, which belong to one partition."""
 
     entries: Sequence[PendingRequest]
-    first_offsets: Mapping[int, int]
-    """The offset of the first record of the batch in each partition; empty after an error."""
+    first_offset: int = -1
+    """The offset of the first record of the batch in the partition; -1 after an error."""
     error: OffsetMgrError | None = None
-    certain: bool = True
-    """Only used after an error: True if certainly nothing was written, False if the outcome is unknown."""
+
+    @property
+    def certain(self) -> bool:
+        """Only used after an error: True if certainly nothing was written, False if the outcome is unknown."""
+        return not isinstance(self.error, OutcomeUnknown)
 
 
 def merge_records(batches: Sequence[WriteBatch]) -> Records:
@@ -97,21 +98,41 @@ def merge_records(batches: Sequence[WriteBatch]) -> Records:
     return records
 
 
-def written_results(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
-    """Returns the results of a successful append of ``records``, which are the merged records of the batches. ``last``
-    is the offset of the last record of each partition."""
-    next_first = {partition: offset - len(records[partition]) + 1 for partition, offset in last.items()}
-    outcomes = []
-    for batch in batches:
-        outcomes.append(AppendResult(batch.entries, {partition: next_first[partition] for partition in batch.records}))
-        for partition, part in batch.records.items():
-            next_first[partition] += len(part)
-    return outcomes
+def append_results(
+    batches: Sequence[WriteBatch], records: Records, outcomes: Mapping[int, AppendOutcome]
+) -> list[AppendResult]:
+    """Returns the results of an append of ``records``, which are the merged records of the batches."""
+    results = []
+    for partition, outcome in outcomes.items():
+        parts = [batch for batch in batches if partition in batch.records]
+        if isinstance(outcome, OffsetMgrError):
+            results += [AppendResult(batch.entries[partition], error=outcome) for batch in parts]
+            continue
+        first = outcome - len(records[partition]) + 1
+        for batch in parts:
+            results.append(AppendResult(batch.entries[partition], first))
+            first += len(batch.records[partition])
+    return results
 
 
-def failed_results(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
-    """Returns one result for each batch, all with the same error."""
-    return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
+def failed_results(batches: Sequence[WriteBatch], error: OffsetMgrError) -> list[AppendResult]:
+    """Returns results for all requests of the batches, with the same error."""
+    return [AppendResult(entries, error=error) for batch in batches for entries in batch.entries.values()]
+
+
+def halves(batches: Sequence[WriteBatch], partition: int) -> list[WriteBatch]:
+    """Returns two batches with the requests of one partition: the first half of them, and the rest. Returns an empty
+    list if there is only one request."""
+    entries = [entry for batch in batches for entry in batch.entries.get(partition, ())]
+    middle = len(entries) // 2
+    if not middle:
+        return []
+    parts = []
+    for part in (entries[:middle], entries[middle:]):
+        parts.append(WriteBatch(batches[0].deadline))
+        for entry in part:
+            parts[-1].add(entry.shard, entry.result, entry.future, entry.error_response)
+    return parts
 
 
 def deadline_passed() -> AppendRejected:

@@ -25,7 +25,6 @@ from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
-from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
@@ -143,8 +142,6 @@ class ManagerProcess:
         security = Security.of(options.connection.kafka)
         upstream = BackingClusterClient(options.bootstrap, security, timeout_s=options.connection.timeout_ms / 1000)
         self._resources.push_async_callback(upstream.close)
-        if options.store is None:
-            await upstream.require(FENCES_WRITERS)
         self._cluster_id = await upstream.cluster_id()
         relay = self._relay = create_proxy(options, security, authorizer)
         if relay is not None:

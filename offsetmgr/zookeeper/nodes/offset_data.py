@@ -6,10 +6,9 @@ import re
 from typing import Final
 
 from offsetmgr.core.errors import CorruptData, UsageError
-from offsetmgr.core.model import Committed
+from offsetmgr.core.model import MAX_OFFSET, Committed, is_valid_offset
 from offsetmgr.zookeeper.client.jute import NodeData
 
-MAX_OFFSET: Final = 2**63 - 1
 SAFE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
 """Any number with at most this many digits is a valid offset."""
 
@@ -18,8 +17,8 @@ _MAX_DIGITS: Final = 40
 
 def check_offset(offset: int) -> int:
     """Returns the offset if it is valid. Raises `UsageError` otherwise."""
-    if not 0 <= offset <= MAX_OFFSET:
-        raise UsageError(f"offset {offset}", "is not a valid offset (0 to 9223372036854775807)")
+    if not is_valid_offset(offset):
+        raise UsageError(f"offset {offset}", f"is not a valid offset (0 to {MAX_OFFSET})")
     return offset
 
 

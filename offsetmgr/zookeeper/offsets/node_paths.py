@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Absent, TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, Absent, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
 ChangeRow: TypeAlias = tuple[int, TopicPartition, Any, bytes]

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.field_reader import parse_json
-from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.model import TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
+from offsetmgr.zookeeper.nodes.offset_data import check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 _OFFSETMGR_TOPOLOGY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
@@ -77,7 +77,7 @@ class StormLayout:
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
         node = _object(path, data)
         offset, topic, number = node.get("offset"), node.get("topic"), node.get("partition")
-        if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+        if type(offset) is not int or not is_valid_offset(offset):
             raise _unreadable(path, f"its 'offset' is {_shown(offset)}, which is not a committed offset")
         if not isinstance(topic, str) or not topic:
             raise _unreadable(path, f"its 'topic' is {_shown(topic)}, so the partition of its offset is unknown")

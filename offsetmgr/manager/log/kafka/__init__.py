@@ -1,23 +1,28 @@
-"""`KafkaLog`: the log on the offsets topic of a Kafka cluster, through confluent-kafka.
+"""`KafkaLog`: the log on the offsets topic of a Kafka cluster.
 
-One transactional producer writes each shard group. Consumers with the isolation level ``read_committed`` read the
-partitions.
+The writer of a shard group sends idempotent batches over offsetmgr's own client, and claims fence earlier writers (see
+`offsetmgr.manager.log.kafka.writer`). Consumers read the partitions.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
+from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
+from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.manager.log.kafka.reader import KafkaReader
-from offsetmgr.manager.log.kafka.settings import follower_settings, loader_settings, producer_settings
+from offsetmgr.manager.log.kafka.settings import follower_settings, loader_settings
 from offsetmgr.manager.log.kafka.topic_admin import check_successor
-from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
+from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
 
-DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 
 
@@ -25,12 +30,12 @@ class KafkaLog:
     """Implements `offsetmgr.manager.log.base.PartitionLog`.
 
     ``partitions`` is the number of partitions that `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` returned.
-    ``properties`` are settings of librdkafka (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long
-    the open transaction of a dead writer delays readers if no other writer claims the shard group.
-    ``max_message_bytes`` is the limit in `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of
-    the readers, because librdkafka requires a group id. The readers commit nothing.
+    ``properties`` are settings of librdkafka (``security.protocol``, ...). ``max_message_bytes`` is the limit in
+    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers, because librdkafka
+    requires a group id. The readers commit nothing. ``client`` is the client of the writers; by default the log creates
+    one. ``manager`` names this process in its claims.
 
-    Any thread may call its methods.
+    Any thread may call its methods. The writers run on one event loop.
     """
 
     def __init__(
@@ -40,18 +45,21 @@ class KafkaLog:
         partitions: int,
         *,
         properties: Mapping[str, str] | None = None,
-        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         group: str = "offsetmgr",
+        client: Client | None = None,
+        manager: str = "",
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self._partitions = partitions
         self._properties = dict(properties or {})
-        self._transaction_timeout_ms = transaction_timeout_ms
         self._max_message_bytes = max_message_bytes
         self._group = group
+        self._client = client
+        self._manager = manager or f"{socket.gethostname()}:{os.getpid()}"
         self._known_ends = KnownLogEnds()
+        self._history = ProducerHistory()
         self._generation = ""
         self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
 
@@ -63,15 +71,15 @@ class KafkaLog:
         """See `PartitionLog.writer`."""
         if shard_group not in range(shard_group_count(self._partitions)):
             raise ValueError(f"no shard group {shard_group}")
-        settings = producer_settings(
-            self.bootstrap,
-            self._properties,
-            transactional_id=transactional_id(self.topic, shard_group),
-            transaction_timeout_ms=self._transaction_timeout_ms,
-            max_message_bytes=self._max_message_bytes,
-        )
+        if self._client is None:
+            self._client = Client(self.bootstrap, Security.of(self._properties))
         return KafkaShardGroupWriter(
-            self.topic, shard_group, partitions_of(shard_group, self._partitions), settings, self._known_ends
+            shard_group,
+            partitions_of(shard_group, self._partitions),
+            LeaderConnections(self._client, self.topic, transactional_id_prefix(self.topic)),
+            WriterOptions(self.topic, self._manager, self._max_message_bytes),
+            self._known_ends,
+            self._history,
         )
 
     def reader(self) -> KafkaReader:
@@ -96,6 +104,7 @@ class KafkaLog:
                 )
                 self._max_message_bytes = state.max_message_bytes
                 self._known_ends.forget()
+                self._history.forget()
             self._generation = found
         return found
 
@@ -113,12 +122,8 @@ class KafkaLog:
         self._offsets.close()
 
 
-def transactional_id(topic: str, shard_group: int) -> str:
-    """Returns the transactional id that every writer of a shard group uses. The manager's principal needs ACLs for the
-    prefix ``{topic}-shard-group-``."""
-    return f"{transactional_id_prefix(topic)}{shard_group}"
-
-
 def transactional_id_prefix(topic: str) -> str:
-    """Returns the prefix of the transactional ids of all shard groups."""
-    return f"{topic}-shard-group-"
+    """Returns the prefix of the transactional ids of all partitions. The number of the partition follows it, and the
+    ids never change, because the epoch of an id fences earlier owners. The manager's principal needs ACLs for the
+    prefix."""
+    return f"{topic}-partition-"

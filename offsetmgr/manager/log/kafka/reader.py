@@ -17,10 +17,12 @@ from offsetmgr.core.errors import TimedOut
 from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, ConfluentMessage
+from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
 
 _RECORDS_PER_TAKE: Final = 500
 """The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (with 10,000
 records at a time, a load takes 50 % longer), and larger batches make other threads wait longer."""
+SKIPPED_KEYS: Final = frozenset({CLAIM_KEY, FENCE_KEY})
 _POLL_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
 """Replaces a missing key. No format has this key, so the record counts as unreadable."""
@@ -83,6 +85,8 @@ class KafkaReader:
             untyped_keys: Any = keys
             if None in untyped_keys:
                 untyped_keys[_NO_KEY] = untyped_keys.pop(None)
+            for key in SKIPPED_KEYS:
+                keys.pop(key, None)
         return reached
 
     def follow(self, starts: Mapping[int, int]) -> None:
@@ -111,6 +115,7 @@ class KafkaReader:
                         LogRecord(partition, m.offset(), m.key() or _NO_KEY, m.value(), m.timestamp()[1])
                         for partition, run in runs
                         for m in run
+                        if m.key() not in SKIPPED_KEYS
                     ]
 
     def position(self, partition: int) -> int:

@@ -18,44 +18,6 @@ _QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.
 _NO_LOG: Final = {"log_level": 0}
 
 
-def producer_settings(
-    bootstrap: str,
-    properties: Mapping[str, str],
-    *,
-    transactional_id: str,
-    transaction_timeout_ms: int,
-    max_message_bytes: int,
-) -> dict[str, Any]:
-    """Returns the settings of the producer of a shard group."""
-    return {
-        **_QUICK_RECONNECT,
-        "socket.nagle.disable": "true",
-        # If a broker does not respond, the client must have time to ask another broker within the timeout of an append.
-        "socket.timeout.ms": "3000",
-        "compression.type": "none",
-        **properties,
-        **_NO_LOG,
-        "bootstrap.servers": bootstrap,
-        "transactional.id": transactional_id,
-        # The broker aborts the transaction of a dead writer after this time, if no other writer claims the shard group.
-        "transaction.timeout.ms": transaction_timeout_ms,
-        # Records do not expire before their transaction. `append` has its own, shorter timeout.
-        "message.timeout.ms": transaction_timeout_ms,
-        # A deleted topic must not be recreated with the broker's default settings.
-        "allow.auto.create.topics": "false",
-        "acks": "all",
-        "linger.ms": 0,
-        # The limit of the topic applies to a batch, so a batch of the producer has the same limit.
-        "message.max.bytes": max_message_bytes,
-        "batch.size": max_message_bytes,
-        "batch.num.messages": 100_000,
-        "queue.buffering.max.messages": 0,  # 0 means no limit; the caller limits the size of an append
-        "queue.buffering.max.kbytes": 2_097_151,
-        "retry.backoff.ms": 20,
-        "retry.backoff.max.ms": 250,
-    }
-
-
 def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
     """Returns the settings of a reader that waits at the end of the log."""
     return {

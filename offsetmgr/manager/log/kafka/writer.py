@@ -1,279 +1,305 @@
-"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, in one transaction for each append.
+"""`KafkaShardGroupWriter`: appends to the partitions of a shard group with plain idempotent batches. No append is a
+transaction.
 
-The transactional id identifies the shard group and not the process. A claim calls ``init_transactions`` with this id,
-which makes Kafka fence all earlier writers.
+Each partition has a transactional id, only to receive producer ids and epochs. A take-over requests a new epoch and
+appends a *claim* (`offsetmgr.records.claim`) as the first batch of the epoch. From then on the leader of the partition
+rejects every batch of an earlier epoch, so the claim fences the former owner in this partition. `PartitionProducer`
+decides about responses, `LeaderConnections` about connections.
 
-Failures map to errors as follows:
+A claim takes these steps, in this order:
 
-- The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
-- The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
-  never be committed, but this producer cannot continue, and `OutcomeUnknown` makes the caller claim with a new writer.
-- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. There is one exception: if librdkafka
-  requires an abort and the abort succeeds, the writer raises `AppendRejected`. In this case the coordinator had not
-  begun to commit the transaction, because otherwise it would have rejected the abort.
-- The producer is fenced at any point: `Fenced`.
+1. The coordinator of the transactional id increments the epoch. A first claim does so unconditionally. A later claim of
+   the same writer presents its producer id and epoch, so it succeeds only if no other manager has made a claim since.
+2. The leader lists the producers of the partition (DescribeProducers). An epoch above the new one means that another
+   manager has claimed the partition meanwhile.
+3. If the leader lists other producer ids, the coordinator has forgotten an earlier producer id, and the new epoch does
+   not fence it. The writer increments the epoch again, conditionally. If the producer id is still the same, every
+   listed id is older than this claim, and the writer appends a batch with the largest epoch for each of them.
+4. The writer appends the claim, and reads it back to compare its token.
 
-``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
-and never on an event loop. Any thread may call the methods, but only one thread at a time.
+Source: KIP-98, KIP-360, KIP-664.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn
 
-import confluent_kafka as ck
-
-from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
-from offsetmgr.kafka.cluster.librdkafka import error_of
-from offsetmgr.manager.log.base import AppendRejected, Fenced, LogClosed, OutcomeUnknown, TooLarge
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
+from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.kafka.protocol.errors import ProducerFenced
+from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
+from offsetmgr.manager.log.kafka.batch_sender import BatchSender, attempt_deadline
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
-from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
-from offsetmgr.manager.log.kafka.settings import SILENT
+from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
+from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer
+from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.records.base import EncodedRecord
+from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, Claim, decode_claim, encode_claim
+from offsetmgr.segments.batch_reader import batches as read_batches
 
-_FIRST_CLAIM_ATTEMPT_S: Final = 0.05
-_CLIENT_RETRY_PAUSE_S: Final = 0.5
-"""While the broker ends the transaction of an earlier writer, it rejects the claim. After this rejection, the client
-waits for this time before it retries the claim, and no setting can change the time. A new client claims at once."""
-_ABORT_SHARE: Final = 0.3
-"""The fraction of an append's timeout that is reserved for its abort."""
-_MAX_ABORT_S: Final = 2.0
+LARGEST_EPOCH: Final = 32_767
+"""No producer can have a larger epoch. A batch with this epoch fences its producer id for good."""
 
-_FENCED_CODES: Final = frozenset(
-    {ck.KafkaError._FENCED, ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
-)
-_TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE})
-_PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
-CLAIM_KEY: Final = b"\x7f\xffclaim"
-"""The key of the record that a claim writes in an aborted transaction. No record format uses this key's version, so
-tools that read aborted records skip the record."""
+class WriterOptions(NamedTuple):
+    """The settings of a writer that do not depend on its shard group. ``manager`` names this process in claims."""
 
-_CLIENT_EXCEPTIONS: Final = (ck.KafkaException, BufferError, SystemError)
+    topic: str
+    manager: str
+    max_message_bytes: int
 
 
 class KafkaShardGroupWriter:
-    """Implements `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
+    """Implements `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor performs no I/O. Use the writer on the
+    event loop of ``connections``."""
 
     def __init__(
-        self, topic: str, shard_group: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
+        self,
+        shard_group: int,
+        partitions: Sequence[int],
+        connections: LeaderConnections,
+        options: WriterOptions,
+        ends: KnownLogEnds,
+        history: ProducerHistory,
+        clock: Clock | None = None,
     ) -> None:
-        self._topic = topic
-        self._partitions = partitions
+        self._what = f"shard group {shard_group} of {options.topic}"
+        self._partitions = list(partitions)
+        self._options = options
+        self._topic = options.topic
         self._known_ends = ends
-        self._what = f"shard group {shard_group} of {topic}"
-        self._settings = settings
-        self._connection_error: ck.KafkaError | None = None
-        self._producer: ck.Producer | None = self._connect()
-        self._claimed = False
-        self._linger = AdaptiveLinger()
-        self._last_append_ended_at = 0.0
+        self._history = history
+        self._clock = clock or SystemClock()
+        self._connections = connections
+        self._sender = BatchSender(connections)
+        self._producers: dict[int, PartitionProducer] = {}
+        self._epochs: dict[int, ProducerEpoch] = {}
+        """The producer ids and epochs that the coordinator returned to this writer. No other process may present
+        them."""
         self._terminal_error: OffsetMgrError | None = None
 
-    def claim(self, timeout_s: float) -> None:
-        """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
-        errors of the broker. After an error the writer cannot be used any more."""
-        self._check_usable()
-        deadline = time.monotonic() + timeout_s
-        try:
-            self._fence_others(deadline)
-            self._confirm_ends(deadline)
-        except OffsetMgrError as error:
-            self._fail(error)
-        self._claimed = True
+    # --- claims --------------------------------------------------------------------------------------
 
-    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+    async def claim(self, timeout_s: float) -> Mapping[int, int]:
+        """See `ShardGroupWriter.claim`."""
+        self._check_usable()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            await self._new_epochs(self._partitions, deadline)
+            await self._fence_other_ids(deadline)
+            return await self._append_claims(deadline)
+        except Fenced as error:
+            self._end(error)
+
+    @property
+    def claimed(self) -> bool:
+        """See `ShardGroupWriter.claimed`."""
+        return bool(self._producers) and self._terminal_error is None
+
+    async def complete_claim(self, timeout_s: float) -> Mapping[int, AppendOutcome]:
+        """See `ShardGroupWriter.complete_claim`."""
+        incomplete = [number for number in self._partitions if self._history.is_incomplete(number)]
+        if not incomplete:
+            return {}
+        claims = {number: [self._claim_record(number)[1]] for number in incomplete}
+        outcomes = await self.append(claims, timeout_s)
+        for number, outcome in outcomes.items():
+            if isinstance(outcome, int):
+                self._history.on_claimed(number)
+        return outcomes
+
+    def _expected_offset(self, partition: int) -> int | None:
+        """Returns the offset at which a claim by the current owner must be written; None if it is unknown."""
+        producer = self._producers.get(partition)
+        return producer.next_offset if producer is not None and producer.usable else None
+
+    async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
+        current = {number: self._epochs.get(number) for number in partitions}
+        failure: OffsetMgrError | None = None
+        for number, found in (await self._connections.new_epochs(current, deadline)).items():
+            before = current[number]
+            if isinstance(found, ProducerFenced) or (
+                isinstance(found, ProducerEpoch) and before is not None and found.id != before.id
+            ):
+                raise Fenced(self._what, "another manager has claimed it")
+            if isinstance(found, OffsetMgrError):
+                failure = found
+            else:
+                self._epochs[number] = found
+        if failure is not None:
+            raise failure
+
+    async def _fence_other_ids(self, deadline: float) -> None:
+        others = await self._other_ids(deadline)
+        if not others:
+            return
+        await self._new_epochs(others, deadline)
+        for number, ids in others.items():
+            for producer_id in sorted(ids):
+                producer = PartitionProducer(f"{self._topic}-{number}", ProducerEpoch(producer_id, LARGEST_EPOCH))
+                producer.begin([(FENCE_KEY, None)])
+                await self._sender.send({number: producer}, deadline, check=False)
+                if producer.failure is not None:
+                    raise producer.failure
+
+    async def _other_ids(self, deadline: float) -> dict[int, set[int]]:
+        """Returns the other producer ids of each partition that can still append. Marks the partitions as checked on
+        their connections. Raises `Fenced` if another manager has a newer epoch."""
+        found: dict[int, set[int]] = {}
+        retries, failure = Retries(deadline), None
+        missing = set(self._partitions)
+        while missing:
+            failure = await self._describe(missing, found, deadline)
+            if missing and not await retries.pause():
+                raise failure or CoordinatorNotAvailable(self._what, "its partitions have no leader")
+        return {number: ids for number, ids in found.items() if ids}
+
+    async def _describe(self, missing: set[int], found: dict[int, set[int]], deadline: float) -> OffsetMgrError | None:
+        leaders, errors = await self._connections.by_leader(sorted(missing), deadline)
+        failure = next(iter(errors.values()), None)
+        for leader, numbers in leaders.items():
+            try:
+                attempt = attempt_deadline(deadline)
+                connection = await self._connections.connection(leader, attempt)
+                described = await connection.describe_producers(numbers, attempt)
+            except OffsetMgrError as error:
+                failure = error
+                for number in numbers:
+                    self._connections.forget_leader(number)
+                continue
+            for number, epochs in described.items():
+                if isinstance(epochs, OffsetMgrError):
+                    failure = epochs
+                    self._connections.forget_leader(number)
+                    continue
+                own = self._epochs[number]
+                if epochs.get(own.id, -1) > own.epoch:
+                    raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
+                self._history.add(number, epochs)
+                found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
+                connection.checked.add(number)
+                missing.discard(number)
+        return failure
+
+    async def _append_claims(self, deadline: float) -> Mapping[int, int]:
+        """Appends and confirms one claim in each partition. Returns the offsets after the claims."""
+        before = {number: self._expected_offset(number) for number in self._partitions}
+        self._producers = {}  # from now on the brokers may reject the earlier epochs
+        tokens: dict[int, str] = {}
+        producers: dict[int, PartitionProducer] = {}
+        for number in self._partitions:
+            epoch, older_ids = self._epochs[number], frozenset(self._history.ids(number))
+            self._history.add(number, (epoch.id,))
+            producer = PartitionProducer(f"{self._topic}-{number}", epoch, before[number], older_ids)
+            tokens[number], record = self._claim_record(number)
+            producer.begin([record])
+            producers[number] = producer
+        await self._sender.send(producers, deadline)
+        for number, producer in producers.items():
+            if producer.failure is not None:
+                raise producer.failure
+            self._history.on_claimed(number)
+        ends = {number: producer.next_offset or 0 for number, producer in producers.items()}
+        await self._compare_tokens(tokens, ends, deadline)
+        self._known_ends.raise_to({number: end - 1 for number, end in ends.items()})
+        self._producers = producers
+        return ends
+
+    def _claim_record(self, partition: int) -> tuple[str, EncodedRecord]:
+        token = uuid.uuid4().hex
+        claim = Claim(token, self._options.manager, self._clock.now_ms(), self._history.ids(partition))
+        return token, encode_claim(claim)
+
+    async def _compare_tokens(self, tokens: Mapping[int, str], ends: Mapping[int, int], deadline: float) -> None:
+        """Reads the claims back. Raises `OutcomeUnknown` if a partition has another record at its claim's offset."""
+        retries = Retries(deadline)
+        left = dict(tokens)
+        while left:
+            leaders, _ = await self._connections.by_leader(left, deadline)
+            failure: OffsetMgrError | None = None
+            for leader, numbers in leaders.items():
+                offsets = {number: ends[number] - 1 for number in numbers}
+                attempt = attempt_deadline(deadline)
+                try:
+                    connection = await self._connections.connection(leader, attempt)
+                    answers = await connection.read(offsets, attempt)
+                except OffsetMgrError as error:
+                    failure = error
+                    continue
+                for number, found in answers.items():
+                    if isinstance(found, OffsetMgrError):
+                        failure = found
+                        self._connections.forget_leader(number)
+                    elif _token_at(found, offsets[number]) == left[number]:
+                        del left[number]
+                    elif found:
+                        why = "the record at the offset of the claim is not the claim"
+                        raise OutcomeUnknown(f"{self._topic}-{number}", why)
+            if left and not await retries.pause():
+                raise failure or OutcomeUnknown(self._what, "its claims cannot be read back")
+
+    # --- appends -------------------------------------------------------------------------------------
+
+    async def append(
+        self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float
+    ) -> Mapping[int, AppendOutcome]:
         """See `ShardGroupWriter.append`."""
         self._check_usable()
-        if not self._claimed:
+        if not self._producers:
             raise ValueError("append before claim")
-        deadline = time.monotonic() + timeout_s
-        started_at = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout_s * _ABORT_SHARE, _MAX_ABORT_S))
-        self._linger.on_confirmed(time.monotonic() - started_at)
-        self._commit(deadline)
-        self._last_append_ended_at = time.monotonic()
-        if len(offsets) != len(batches):
-            # The records were written, but the broker treated a retry as a duplicate and did not report their offsets.
-            self._fail(
-                OutcomeUnknown(self._what, "the records were written, but the broker did not report their offsets")
-            )
-        self._known_ends.raise_to(offsets)
-        return offsets
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        outcomes: dict[int, AppendOutcome] = {}
+        producers: dict[int, PartitionProducer] = {}
+        for number, records in batches.items():
+            producer = self._producers[number]
+            if not producer.usable and producer.failure is not None:
+                outcomes[number] = producer.failure
+                continue
+            producer.begin(records)
+            if len(producer.batch) > self._options.max_message_bytes:
+                size, producer.batch = len(producer.batch), b""
+                limit = self._options.max_message_bytes
+                outcomes[number] = TooLarge(f"{self._topic}-{number}", f"a batch of {size} bytes, allowed are {limit}")
+                continue
+            producers[number] = producer
+        await self._sender.send(producers, deadline)
+        written: dict[int, int] = {}
+        for number, producer in producers.items():
+            if producer.failure is None:
+                assert producer.next_offset is not None
+                written[number] = producer.next_offset - 1
+            else:
+                outcomes[number] = producer.failure
+        self._known_ends.raise_to(written)
+        return {**outcomes, **written}
 
-    @property
-    def ready_at(self) -> float:
-        """Works as `ShardGroupWriter.ready_at`, with `AdaptiveLinger`."""
-        return self._last_append_ended_at + self._linger.wait_s
+    # --- end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Works as `ShardGroupWriter.close`. An unfinished transaction stays open until the next claim ends it."""
+        """See `ShardGroupWriter.close`."""
         if self._terminal_error is None:
             self._terminal_error = LogClosed(self._what, "the writer was closed")
-        self._producer = None
-
-    @property
-    def _open_producer(self) -> ck.Producer:
-        """The producer. ``self._producer`` must be the only reference to the producer, so that the producer is
-        destroyed when ``self._producer`` is set to None. A failed producer keeps sending its requests until the
-        producer is destroyed, and its late claim could fence a newer writer. A local variable would keep the producer
-        alive for as long as an exception refers to the stack frame. (`Producer.close` is no alternative, because it
-        would wait for all records.)"""
-        if self._producer is None:
-            raise self._terminal_error or LogClosed(self._what, "the writer was closed")
-        return self._producer
-
-    def _connect(self) -> ck.Producer:
-        return ck.Producer({**self._settings, "error_cb": self._on_client_error}, logger=SILENT)
-
-    def _on_client_error(self, error: ck.KafkaError) -> None:
-        if not error.fatal():
-            self._connection_error = error
+        self._connections.close()
 
     def _check_usable(self) -> None:
         if self._terminal_error is not None:
             raise self._terminal_error
 
-    def _fence_others(self, deadline: float) -> None:
-        attempt_s = _FIRST_CLAIM_ATTEMPT_S
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                self._open_producer.init_transactions(min(max(left, 0.001), attempt_s))
-            except _CLIENT_EXCEPTIONS as raised:
-                error = _error_in(raised)
-                with contextlib.suppress(*_CLIENT_EXCEPTIONS):
-                    self._open_producer.poll(0)  # calls the error callback with the reason
-                if not error.retriable() or time.monotonic() >= deadline:
-                    raise self._claim_failure(error) from None
-                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and attempt_s < _CLIENT_RETRY_PAUSE_S:
-                    self._producer = self._connect()
-                    attempt_s *= 2
-            else:
-                return
-
-    def _confirm_ends(self, deadline: float) -> None:
-        """Determines an offset in each partition that is above every acknowledged record: writes a record, waits until
-        the in-sync replicas confirm it, and aborts the transaction. A request for the end offset is not enough: if a
-        broker was frozen and has not noticed that it is no longer the leader, it returns an outdated end offset.
-        """
-        batches = {partition: [(CLAIM_KEY, None)] for partition in self._partitions}
-        offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
-        try:
-            self._open_producer.abort_transaction(max(deadline - time.monotonic(), 0.001))
-        except _CLIENT_EXCEPTIONS as raised:
-            raise self._claim_failure(_error_in(raised)) from None
-        self._known_ends.raise_to(offsets)
-
-    def _send(self, batches: Mapping[int, Sequence[EncodedRecord]], deadline: float, reserve: float) -> dict[int, int]:
-        """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
-        partition for which the broker reported an offset. ``reserve`` is the time (seconds) before the deadline that is
-        reserved for an abort."""
-        reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
-        try:
-            self._open_producer.begin_transaction()
-            self._produce(batches, reports)
-            unconfirmed = self._open_producer.flush(max(deadline - reserve - time.monotonic(), 0.001))
-        except _CLIENT_EXCEPTIONS as raised:
-            self._abort_and_raise(_error_in(raised), deadline)
-        if failed := [error for error, _ in reports.values() if error is not None]:
-            self._abort_and_raise(_first_cause(failed), deadline)
-        if unconfirmed:
-            self._abort_and_raise(ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
-        return {partition: offset for partition, (_, offset) in reports.items() if offset >= 0}
-
-    def _produce(
-        self,
-        batches: Mapping[int, Sequence[EncodedRecord]],
-        reports: dict[int, tuple[ck.KafkaError | None, int]],
-    ) -> None:
-        def delivered(error: ck.KafkaError | None, message: Any) -> None:
-            offset = message.offset()
-            reports[message.partition()] = error, -1 if offset is None else offset
-
-        topic, produce = (
-            self._topic,
-            self._open_producer.produce,
-        )  # a loop is faster than `produce_batch`, which needs a dict for each record
-        try:
-            for partition, records in batches.items():
-                for key, value in records[:-1]:
-                    produce(topic, value, key, partition)
-                key, value = records[-1]
-                produce(topic, value, key, partition, delivered)
-        finally:
-            del produce
-
-    def _commit(self, deadline: float) -> None:
-        try:
-            self._open_producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
-        except _CLIENT_EXCEPTIONS as raised:
-            error = _error_in(raised)
-            if error.txn_requires_abort():
-                self._abort_and_raise(error, deadline)
-            self._fail(self._commit_error(error))
-
-    def _abort_and_raise(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
-        """Aborts the transaction and raises the error of the append."""
-        if cause.fatal():
-            self._fail(self._commit_error(cause))
-        try:
-            self._open_producer.abort_transaction(max(deadline - time.monotonic(), 0.001))
-        except _CLIENT_EXCEPTIONS as raised:
-            error = _error_in(raised)
-            self._fail(self._commit_error(error if _is_fenced(error) else cause))
-        if cause.code() in _TOO_LARGE_CODES:
-            raise TooLarge(self._what, cause.str()) from None
-        raise AppendRejected(self._what, _reason(cause)) from None
-
-    def _commit_error(self, error: ck.KafkaError) -> OffsetMgrError:
-        """Returns the error of an append that may have been committed."""
-        if _is_fenced(error):
-            return Fenced(self._what, "another writer has claimed it")
-        return OutcomeUnknown(self._what, _reason(error))
-
-    def _claim_failure(self, error: ck.KafkaError) -> OffsetMgrError:
-        if _is_fenced(error):
-            return Fenced(self._what, "another writer has claimed it")
-        if error.code() == ck.KafkaError._TIMED_OUT:
-            if self._connection_error is not None:
-                return error_of(self._connection_error, self._what)
-            return TimedOut(self._what, "the brokers did not answer the claim within the timeout")
-        if error.retriable():
-            hint = "check that the topic __transaction_state has enough replicas, and that they are up"
-            return CoordinatorNotAvailable(self._what, _reason(error), hint)
-        return error_of(error, self._what)
-
-    def _fail(self, error: OffsetMgrError) -> NoReturn:
+    def _end(self, error: OffsetMgrError) -> NoReturn:
         self._terminal_error = error
-        self._producer = None
-        raise error from None
+        self._connections.close()
+        raise error
 
 
-def _error_in(raised: Exception) -> ck.KafkaError:
-    """Returns librdkafka's error of an exception. confluent-kafka raises a fatal error inside the next callback, so
-    that it arrives as the cause of a SystemError."""
-    source = raised.__cause__ if isinstance(raised, SystemError) else raised
-    if isinstance(source, ck.KafkaException):
-        found: ck.KafkaError = source.args[0]
-        return found
-    if isinstance(raised, BufferError):
-        return ck.KafkaError(ck.KafkaError._QUEUE_FULL)
-    return ck.KafkaError(ck.KafkaError._FATAL, str(raised), fatal=True)
-
-
-def _is_fenced(error: ck.KafkaError) -> bool:
-    return error.code() in _FENCED_CODES
-
-
-def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
-    """Returns the root error, which is the first one that is not a purge error: the client purges records after other
-    records have failed."""
-    return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
-
-
-def _reason(error: ck.KafkaError) -> str:
-    return f"{error.str()} ({error.name()})"
+def _token_at(data: bytes, offset: int) -> str | None:
+    """Returns the token of the claim at ``offset``; None if there is no claim."""
+    for batch in read_batches(data, offset):
+        for record in batch.records:
+            if record.offset == offset and record.key == CLAIM_KEY and record.value is not None:
+                return decode_claim(record.value).token
+    return None

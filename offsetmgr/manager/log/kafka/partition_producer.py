@@ -1,0 +1,174 @@
+"""`PartitionProducer`: the producer state of one partition, and the meaning of every response to its batches. Pure.
+
+At most one batch of a partition is in flight. Its bytes never change until its outcome is certain, because a broker
+answers a resent batch without comparing the content. The rules:
+
+- The broker reports success with the offset that the producer expects: the batch is *written*. With another offset,
+  another producer has appended, and only a new claim can determine the state of the log.
+- The first send is rejected before the append (too few replicas, another leader, too large): nothing is written, and
+  the next batch may use the same sequence numbers. After a rejection that is temporary, the same batch is sent again.
+- No response, or an error after the append: the batch may be written. From then on it is *uncertain*: the same bytes
+  are sent again. A rejection of a resend decides nothing about the first send.
+- The broker knows a newer epoch: the producer is *fenced* for good.
+- The outcome is still unknown at the deadline: a new epoch, a claim and a read of the log up to the claim settle it.
+
+Source: org.apache.kafka.storage.internals.log (ProducerAppendInfo, ProducerStateManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.produce import ProduceResult
+from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.kafka.protocol.errors import reason
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, TooLarge
+from offsetmgr.records.base import EncodedRecord
+from offsetmgr.segments.append_batch import append_batch
+from offsetmgr.segments.batch_builder import Producer
+
+_SEQUENCES: Final = 1 << 31
+"""Sequence numbers are positive 32-bit numbers; 0 follows the largest one."""
+
+_FENCED_CODES: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+_TOO_LARGE_CODES: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_LEADER_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""The broker does not lead the partition, so it has appended nothing."""
+_NOT_APPENDED_CODES: Final = _LEADER_CODES | {ErrorCode.NOT_ENOUGH_REPLICAS}
+"""Temporary rejections before the append."""
+_AFTER_APPEND_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors after which the batch may be in the log."""
+_STATE_CODES: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""The broker's state of the producer is not the expected one."""
+
+
+class Step(Enum):
+    """The next step after a response."""
+
+    DONE = auto()
+    """The batch is written, or `PartitionProducer.failure` is its error."""
+    RESEND = auto()
+    """Send the same batch again."""
+    RESEND_TO_LEADER = auto()
+    """Look up the leader and send the same batch again."""
+
+
+class PartitionProducer:
+    """The producer of one partition. ``what`` names the partition in errors."""
+
+    def __init__(
+        self,
+        what: str,
+        epoch: ProducerEpoch,
+        next_offset: int | None = None,
+        older_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """``next_offset`` is the expected offset of the first batch; None if any offset is possible, as for the first
+        claim. ``older_ids`` are the other producer ids that the partition had before."""
+        self.epoch: Final = epoch
+        self.older_ids: Final = older_ids
+        self.next_offset = next_offset
+        self.batch = b""
+        """The batch in flight; empty if there is none."""
+        self.failure: OffsetMgrError | None = None
+        """The error of the last batch; None if it was written."""
+        self.usable = True
+        """False after `Fenced` and `OutcomeUnknown`: the producer can send no other batch."""
+        self._what = what
+        self._sequence = 0
+        self._written = False
+        """Whether the partition has a batch of this epoch."""
+        self._records = 0
+        self._uncertain = False
+        self._last_refusal = "no broker answered"
+
+    def begin(self, records: Sequence[EncodedRecord]) -> None:
+        """Encodes the next batch. Only one batch may be in flight."""
+        assert self.usable and not self.batch
+        self._records = len(records)
+        self.batch = append_batch(records, Producer(self.epoch.id, self.epoch.epoch, self._sequence))
+        self.failure, self._uncertain = None, False
+
+    def on_result(self, result: ProduceResult) -> Step:
+        """Handles the broker's response to a send or a resend."""
+        code = result.error_code
+        if code == ErrorCode.NONE:
+            return self._on_success(result.first_offset)
+        if code in _FENCED_CODES:
+            return self._fail(Fenced(self._what, "another manager has claimed it"))
+        self._last_refusal = reason(code)
+        if code in _NOT_APPENDED_CODES:
+            return Step.RESEND_TO_LEADER if code in _LEADER_CODES else Step.RESEND
+        if code in _AFTER_APPEND_CODES:
+            self._uncertain = True
+            return Step.RESEND
+        if self._uncertain or code in _STATE_CODES:
+            return self._fail(OutcomeUnknown(self._what, self._last_refusal))
+        kind = TooLarge if code in _TOO_LARGE_CODES else AppendRejected
+        return self._fail(kind(self._what, self._last_refusal))
+
+    def on_no_response(self, error: OffsetMgrError) -> None:
+        """Handles a send whose response did not arrive. The same batch is sent again."""
+        self._uncertain = True
+        self._last_refusal = str(error)
+
+    def on_not_sent(self, error: OffsetMgrError) -> None:
+        """Handles an attempt that ended before the batch was sent."""
+        self._last_refusal = str(error)
+
+    def on_deadline(self) -> None:
+        """Ends the batch in flight without a response."""
+        kind = OutcomeUnknown if self._uncertain else AppendRejected
+        self._fail(kind(self._what, self._last_refusal))
+
+    def on_owners(self, epochs: dict[int, int]) -> None:
+        """Compares the producers of which the leader has a state (producer id to epoch) with this one, before the first
+        batch on a connection. Sets `failure` if this producer is not the newest one."""
+        own = epochs.get(self.epoch.id)
+        newer = epochs.keys() - self.older_ids - {self.epoch.id}
+        if newer or (own is not None and own > self.epoch.epoch):
+            self._fail(Fenced(self._what, "another manager has claimed it"))
+        elif self._written and own != self.epoch.epoch:
+            self._fail(OutcomeUnknown(self._what, "the leader has no state of this manager's producer"))
+
+    def _on_success(self, first_offset: int) -> Step:
+        if self.next_offset is not None and first_offset != self.next_offset:
+            why = f"its batch was written at offset {first_offset}, but {self.next_offset} was the end of the log"
+            return self._fail(OutcomeUnknown(self._what, why))
+        self.next_offset = first_offset + self._records
+        self._written = True
+        self._sequence = (self._sequence + self._records) % _SEQUENCES
+        self.batch = b""
+        return Step.DONE
+
+    def _fail(self, error: OffsetMgrError) -> Step:
+        self.failure, self.batch = error, b""
+        if isinstance(error, Fenced | OutcomeUnknown):
+            self.usable = False
+        return Step.DONE

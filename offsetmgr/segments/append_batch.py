@@ -1,0 +1,59 @@
+"""Encodes batches of new records for a broker to append: without headers, timestamps and compression.
+
+`offsetmgr.segments.batch_builder` encodes every kind of batch. This module takes about a sixth of its time, and the
+manager encodes all records of all commits with it. The broker sets the offsets and, in a topic with LogAppendTime, the
+timestamps.
+
+Source: org.apache.kafka.common.record (DefaultRecordBatch, DefaultRecord).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from offsetmgr.core.varint import encode_varint
+from offsetmgr.segments.batch_builder import Producer
+from offsetmgr.segments.batch_reader import BATCH_HEADER, BATCH_MIN_BYTES, CRC_FROM, LOG_HEADER
+
+_CRC: Final = struct.Struct(">I")
+_UNKNOWN: Final = -1
+_LENGTHS: Final = [encode_varint(number << 1) for number in range(1 << 12)]
+"""The zigzag varints of small numbers. Most lengths and offsets are small."""
+_NULL: Final = b"\1"
+"""The length of a value that is null."""
+
+
+def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Producer) -> bytes:
+    """Encodes one batch. A record is a key and a value; the value None is a tombstone. ``producer`` is the idempotent
+    producer and the sequence number of the first record.
+
+    >>> from offsetmgr.segments.batch_reader import batches
+    >>> (found,) = batches(append_batch([(b"key", b"value"), (b"gone", None)], Producer(7, 0, 0)))
+    >>> [(record.key, record.value) for record in found.records]
+    [(b'key', b'value'), (b'gone', None)]
+    """
+    parts = []
+    for delta, (key, value) in enumerate(records):
+        at, key_length = _length(delta), _length(len(key))
+        content = value or b""
+        value_length = _NULL if value is None else _length(len(content))
+        size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(content)
+        # The attributes and the timestamp delta precede the offset delta; the number of headers is the last byte.
+        parts.append(b"%b\0\0%b%b%b%b%b\0" % (_length(size), at, key_length, key, value_length, content))
+    body = b"".join(parts)
+    number = len(records)
+    data = bytearray(LOG_HEADER.pack(0, BATCH_MIN_BYTES + len(body)))
+    data += BATCH_HEADER.pack(
+        _UNKNOWN, 2, 0, 0, number - 1, _UNKNOWN, _UNKNOWN, producer.id, producer.epoch, producer.sequence, number
+    )
+    data += body
+    _CRC.pack_into(data, CRC_FROM - _CRC.size, crc32c(memoryview(data)[CRC_FROM:]))
+    return bytes(data)
+
+
+def _length(number: int) -> bytes:
+    return _LENGTHS[number] if number < len(_LENGTHS) else encode_varint(number << 1)

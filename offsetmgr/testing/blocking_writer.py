@@ -1,0 +1,47 @@
+"""`BlockingWriter`: calls the coroutines of a `ShardGroupWriter` from a test without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
+from offsetmgr.records.base import EncodedRecord
+
+LOOP: Final = EventLoopThread()
+"""The loop on which the writers of tests run."""
+
+
+class BlockingWriter:
+    """Each method runs the coroutine of the same name on `LOOP` and waits for its end."""
+
+    def __init__(self, writer: ShardGroupWriter) -> None:
+        self._writer = writer
+
+    def claim(self, timeout_s: float) -> Mapping[int, int]:
+        """See `ShardGroupWriter.claim`."""
+        return LOOP.run(self._writer.claim(timeout_s))
+
+    def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
+        """Returns the offset of the last record of each partition. Raises the error of the first partition that has
+        one."""
+        offsets: dict[int, int] = {}
+        for partition, outcome in self.outcomes(batches, timeout_s).items():
+            if isinstance(outcome, OffsetMgrError):
+                raise outcome
+            offsets[partition] = outcome
+        return offsets
+
+    def outcomes(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, AppendOutcome]:
+        """Works as `ShardGroupWriter.append`."""
+        return LOOP.run(self._writer.append(batches, timeout_s))
+
+    def close(self) -> None:
+        """See `ShardGroupWriter.close`."""
+
+        async def close() -> None:
+            self._writer.close()
+
+        LOOP.run(close())

@@ -1,0 +1,333 @@
+"""The checks of real brokers at the start of a manager: their settings, and the rights of the manager's principal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import socket
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from processes import Commands, wait_for
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.errors import NotAuthorized
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.manager.embedded.offset_manager import OffsetManager
+from offsetmgr.manager.log.fence_settings import FenceSettings, UnsuitableBroker
+from offsetmgr.manager.log.kafka import transactional_id_prefix
+from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+from offsetmgr.manager.log.topic import DEFAULT_TOPIC, settings_for
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox.ports import free_port
+from offsetmgr.segments.batch_builder import Producer, batch
+from offsetmgr.segments.batch_reader import Record
+
+pytestmark = pytest.mark.servers
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
+OWNER: Final = f"{transactional_id_prefix(DEFAULT_TOPIC)}0"
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 53, 29
+
+
+def check(bootstrap: str, properties: dict[str, str] | None = None, **options: float) -> FenceSettings:
+    async def run() -> FenceSettings:
+        client = Client(bootstrap, Security.of(properties or {}))
+        try:
+            return await check_brokers(client, asyncio.get_running_loop().time() + 20, **options)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("broker", "number"), [("kafka", 0), ("kraft", 1)])
+def test_brokers_with_default_settings_are_accepted(request: pytest.FixtureRequest, broker: str, number: int) -> None:
+    found: KafkaBroker | KraftBroker = request.getfixturevalue(broker)
+
+    assert check(found.bootstrap) == FenceSettings(3_600, 86_400, 600, (f"{number} ({found.bootstrap})",))
+
+
+# --- other settings -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def forgetful(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that drops producer ids after 2 s and closes idle connections after 1 s. The setting with the prefix of
+    the listener has no effect."""
+    config = {
+        "producer.id.expiration.ms": 2_000,
+        "connections.max.idle.ms": 1_000,
+        "listener.name.plaintext.connections.max.idle.ms": -1,
+        "failed.authentication.delay.ms": 10,
+    }
+    directory = tmp_path_factory.mktemp("forgetful")
+    with KafkaBroker(directory, zookeeper=f"{zookeeper.connect}/{directory.name}", config=config) as broker:
+        yield broker
+
+
+def test_a_manager_does_not_start_if_a_broker_drops_producer_ids_too_early(
+    forgetful: KafkaBroker, tmp_path: Path, unique: str
+) -> None:
+    serve = ("manager", "serve", "--bootstrap-server", forgetful.bootstrap, "--listen", "127.0.0.1:0")
+    done = Commands(tmp_path).run(*serve, "--offsets-topic", unique, code=1)
+
+    assert f"error: broker 0 ({forgetful.bootstrap}): its producer.id.expiration.ms is 2000, but" in done.stderr
+    assert "--entity-default --add-config producer.id.expiration.ms=86400000" in done.stderr
+    assert unique not in AdminClient({"bootstrap.servers": forgetful.bootstrap}).list_topics(timeout=20).topics
+
+
+def test_a_changed_expiration_is_checked_without_a_restart_of_the_broker(forgetful: KafkaBroker) -> None:
+    assert check(forgetful.bootstrap, min_expiration_s=2) == FenceSettings(0.5, 2, 1, (f"0 ({forgetful.bootstrap})",))
+    with pytest.raises(UnsuitableBroker, match=r"producer\.id\.expiration\.ms is 2000"):
+        check(forgetful.bootstrap)
+
+    change_expiration(forgetful.bootstrap, AlterConfigOpType.SET, "600000")
+    try:
+        wait_for(lambda: check(forgetful.bootstrap, min_expiration_s=2).expiration_s == 600, "the setting has changed")
+        assert check(forgetful.bootstrap).refresh_interval_s == 150
+    finally:
+        change_expiration(forgetful.bootstrap, AlterConfigOpType.DELETE, None)
+    wait_for(lambda: check(forgetful.bootstrap, min_expiration_s=2).expiration_s == 2, "the setting has changed")
+
+
+def change_expiration(bootstrap: str, operation: AlterConfigOpType, value: str | None) -> None:
+    """Changes the setting while the broker runs."""
+    entry = ConfigEntry("producer.id.expiration.ms", value, incremental_operation=operation)
+    resource: Any = ConfigResource(ResourceType.BROKER, "0", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_brokers_close_idle_connections_after_the_time_that_the_check_reads(forgetful: KafkaBroker) -> None:
+    address = Address.parse(forgetful.bootstrap)
+    with socket.create_connection((address.host, address.port), timeout=20) as idle:
+        started = time.monotonic()
+        assert idle.recv(1) == b""
+        assert 0.9 < time.monotonic() - started < 10
+
+
+def test_the_time_for_idle_connections_must_be_shorter_than_the_expiration(forgetful: KafkaBroker) -> None:
+    change_expiration(forgetful.bootstrap, AlterConfigOpType.SET, "1999")
+    try:
+        with pytest.raises(UnsuitableBroker) as rejected:
+            for _ in range(100):  # until the broker has applied the change
+                check(forgetful.bootstrap, min_expiration_s=1)
+                time.sleep(0.1)
+    finally:
+        change_expiration(forgetful.bootstrap, AlterConfigOpType.DELETE, None)
+
+    assert "its connections.max.idle.ms is 1000, but managers need at most 1000, half of" in str(rejected.value)
+
+
+def test_the_start_is_logged_with_everything_that_was_checked(
+    kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "offsetmgr")
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=1):
+        pass
+
+    (logged,) = (one for one in caplog.records if one.getMessage() == "checked the offsets topic and the brokers")
+    found = {name: value for name, value in vars(logged).items() if name in CHECKED}
+    assert found == CHECKED | {"topic": unique, "brokers": f"0 ({kafka.bootstrap})"}
+
+
+CHECKED: Final = {
+    "topic": "",
+    "cleanup_policy": "compact",
+    "timestamps": "LogAppendTime",
+    "replicas": 1,
+    "min_insync_replicas": 1,
+    "brokers": "",
+    "expiration_s": 86_400,
+    "max_idle_s": 600,
+    "refresh_interval_s": 3_600,
+}
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Secured:
+    """A broker with an authorizer. `admin` has all rights, and the principal of `properties` only the granted ones."""
+
+    bootstrap: str
+    admin: AdminClient
+    properties: dict[str, str]
+
+    def grant(self, acls: list[AclBinding]) -> None:
+        for created in self.admin.create_acls(acls).values():
+            created.result(20)
+
+    def revoke(self, acls: list[AclBinding]) -> None:
+        for deleted in self.admin.delete_acls([acl_filter(acl) for acl in acls]).values():
+            deleted.result(20)
+
+
+def acl_filter(acl: AclBinding) -> Any:
+    return AclBindingFilter(
+        acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
+    )
+
+
+@pytest.fixture(scope="module")
+def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    plain, login = free_port(), f"127.0.0.1:{free_port()}"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    config = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://{login}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_offsetmgr="secret";',
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    where = f"{zookeeper.connect}/{directory.name}"
+    with KafkaBroker(directory, zookeeper=where, port=plain, config=config) as broker:
+        properties = {
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "offsetmgr",
+            "sasl.password": "secret",
+        }
+        yield Secured(login, AdminClient({"bootstrap.servers": broker.bootstrap}), properties)
+
+
+def documented_acls() -> list[AclBinding]:
+    """The ACLs of the commands ``acls ...`` on the page about security."""
+    parser = ArgumentParser()
+    parser.add_argument("--operation", action="append", type=lambda name: AclOperation[upper_snake(name)])
+    parser.add_argument("--resource-pattern-type", default="literal")
+    for kind in ("topic", "group", "transactional-id"):
+        parser.add_argument(f"--{kind}")
+    parser.add_argument("--cluster", action="store_const", const="kafka-cluster")
+    found = []
+    for line in re.findall(r"^acls (--.*)$", PAGE.read_text("utf-8"), re.MULTILINE):
+        options = vars(parser.parse_args(shlex.split(line, comments=True)))
+        kinds = {"topic": "TOPIC", "group": "GROUP", "transactional_id": "TRANSACTIONAL_ID", "cluster": "BROKER"}
+        (kind,) = (kind for kind in kinds if options[kind])
+        found += [
+            AclBinding(
+                ResourceType[kinds[kind]], options[kind], ResourcePatternType[options["resource_pattern_type"].upper()],
+                "User:offsetmgr", "*", operation, AclPermissionType.ALLOW,
+            )
+            for operation in options["operation"]
+        ]  # fmt: skip
+    return found
+
+
+def upper_snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+
+
+def test_the_documented_rights_are_enough_and_the_cluster_right_is_needed(secured: Secured) -> None:
+    acls = documented_acls()
+    cluster = [acl for acl in acls if acl.restype == ResourceType.BROKER]
+    config = ConnectionConfig(kafka=secured.properties, timeout_ms=20_000)
+    orders = {TopicPartition("orders", 0): OffsetAndMetadata(3)}
+    manager = OffsetManager(secured.bootstrap, config, partitions=1)
+    secured.grant(acls)
+    try:
+        with manager:
+            manager.commit("shop", orders)
+
+        secured.revoke(cluster)
+        started = time.monotonic()
+        with pytest.raises(NotAuthorized) as rejected, manager:
+            pass
+        assert str(rejected.value).startswith(f"settings of broker {secured.bootstrap}: not authorized to read them")
+        assert rejected.value.hint.endswith("--operation DescribeConfigs --cluster")
+        assert time.monotonic() - started < 10
+    finally:
+        secured.revoke(acls)
+
+
+async def fence_requests(secured: Secured) -> tuple[int, int, int]:
+    """Sends InitProducerId, DescribeProducers and Produce for partition 0 of the offsets topic, and returns the error
+    codes."""
+    deadline = asyncio.get_running_loop().time() + 20
+    client = Client(secured.bootstrap, Security.of(secured.properties))
+    try:
+        connection = await client.any_connection(deadline)
+        # The request for the coordinator also makes the broker create the topic of the coordinator.
+        find = {"key_type": 1, "coordinator_keys": [OWNER]}
+        await connection.call(Request(ApiKey.FIND_COORDINATOR, 4, find), 20)
+        owner = {"transactional_id": OWNER, "transaction_timeout": 60_000, "producer_id": -1}
+        init = await retried(connection, Request(ApiKey.INIT_PRODUCER_ID, 3, owner))
+        topic = {"name": DEFAULT_TOPIC, "partition_indexes": [0]}
+        described = await connection.call(Request(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [topic]}), 20)
+        producer = Producer(max(init["producer_id"], 0), max(init["producer_epoch"], 0), 0)
+        records = batch([Record(0, 1, b"key", b"value", (), False)], producer=producer)
+        data = [{"name": DEFAULT_TOPIC, "partition_data": [{"index": 0, "records": records}]}]
+        message = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": data}
+        produced = await connection.call(Request(ApiKey.PRODUCE, 8, message), 20)
+        return (
+            init["error_code"],
+            described["topics"][0]["partitions"][0]["error_code"],
+            produced["responses"][0]["partition_responses"][0]["error_code"],
+        )
+    finally:
+        await client.close()
+
+
+async def retried(connection: Any, request: Request) -> dict[str, Any]:
+    """Repeats a request while the transaction coordinator starts (errors 14, 15 and 51)."""
+    async with asyncio.timeout(30):
+        while (answer := await connection.call(request, 20))["error_code"] in (14, 15, 16, 51):
+            await asyncio.sleep(0.1)
+    found: dict[str, Any] = answer
+    return found
+
+
+def test_each_request_of_the_fence_needs_one_right(secured: Secured) -> None:
+    """Brokers from 2.8 on do not need ``IdempotentWrite`` on the cluster."""
+    create_offsets_topic(secured)
+
+    def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
+        pattern = ResourcePatternType.LITERAL if kind == ResourceType.TOPIC else ResourcePatternType.PREFIXED
+        return AclBinding(kind, name, pattern, "User:offsetmgr", "*", operation, AclPermissionType.ALLOW)
+
+    init = binding(ResourceType.TRANSACTIONAL_ID, transactional_id_prefix(DEFAULT_TOPIC), AclOperation.WRITE)
+    read = binding(ResourceType.TOPIC, DEFAULT_TOPIC, AclOperation.READ)
+    write = binding(ResourceType.TOPIC, DEFAULT_TOPIC, AclOperation.WRITE)
+    denied = (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED)
+    assert asyncio.run(fence_requests(secured)) == denied
+    for granted, expected in (
+        ([init], (0, *denied[1:])),
+        ([init, read], (0, 0, denied[2])),
+        ([init, write], (0, denied[1], 0)),
+        ([init, read, write], (0, 0, 0)),
+    ):
+        secured.grant(granted)
+        assert asyncio.run(fence_requests(secured)) == expected
+        secured.revoke(granted)
+
+
+def create_offsets_topic(secured: Secured) -> None:
+    if DEFAULT_TOPIC in secured.admin.list_topics(timeout=20).topics:
+        return
+    secured.admin.create_topics([NewTopic(DEFAULT_TOPIC, 1, 1, config=settings_for(1))])[DEFAULT_TOPIC].result(20)
