@@ -16,11 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
-from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.node.node_config import NodeConfig
+from offsetmgr.manager.node.peer_monitor import PeerMonitor
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
 from offsetmgr.manager.ownership import (
     ASSIGNMENT_RULES,
@@ -61,6 +62,7 @@ class ManagerNode:
         self._address = (host, port)
         self._resources = AsyncExitStack()
         self._topic_monitor: OffsetsTopicMonitor | None = None
+        self._peers = PeerMonitor(self._remove)
         self._client: Client
 
     async def open(self) -> None:
@@ -102,6 +104,7 @@ class ManagerNode:
         self._client = Client(settings.bootstrap, Security.of(kafka))
         self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
+        self._resources.push_async_callback(self._peers.close)
         self.runtime = ManagerRuntime(log, format_, self.ownership, settings.manager)
         await self.runtime.start()
         self._resources.push_async_callback(self.runtime.close)
@@ -156,22 +159,24 @@ class ManagerNode:
         )
         return [alarm for alarm in (excluded, self._topic_monitor.recreated, self._topic_monitor.alarm) if alarm]
 
+    async def _remove(self, member_id: str) -> None:
+        await self.ownership.remove(member_id)
+
     def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
-        from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+        from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 
         settings = self.settings
+        config = GroupMemberConfig(
+            self.group,
+            PROTOCOL_TYPE,
+            PROTOCOL,
+            settings.session_timeout_s,
+            settings.rebalance_timeout_s,
+            proof=TopicPartition(topic.name, 0),
+        )
 
         def member(events: OwnershipManager) -> ManagerMember:
-            return KafkaGroupMember(
-                self._client,
-                self.group,
-                events,
-                protocol_type=PROTOCOL_TYPE,
-                protocol=PROTOCOL,
-                session_timeout_s=settings.session_timeout_s,
-                rebalance_timeout_s=settings.rebalance_timeout_s,
-                clock=boottime,
-            )
+            return KafkaGroupMember(self._client, config, events, clock=boottime)
 
         parameters = SharedConfig(
             topic.name,
@@ -186,7 +191,7 @@ class ManagerNode:
             *self._address,
             parameters,
             member,
-            session_timeout_s=settings.session_timeout_s,
+            on_peers=self._peers.update,
             rebalance_timeout_s=settings.rebalance_timeout_s,
         )
 
