@@ -54,6 +54,10 @@ def claim(id: int, epoch: int, *listed: int) -> Written:
     return Written(id, epoch, claimed=tuple(sorted({*listed, id})))
 
 
+def encoded_claim(*listed: int) -> Pairs:
+    return (encode_claim(Claim("token", "m", NOW, listed)),)
+
+
 @dataclass
 class Log:
     """An encoded log, with the offset of each batch."""
@@ -196,12 +200,15 @@ def test_a_range_within_a_log_whose_claims_are_unknown_is_accepted(caplog: pytes
         claim(4, 7),
         Written(6, 0, ((CLAIM_KEY, b"{}"),)),
         Written(6, 0, ((CLAIM_KEY, None),)),
+        Written(-1, -1, encoded_claim(5)),
     ],
 )
 def test_an_invalid_claim_changes_nothing_and_has_to_be_written_again(
     late: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest, loading = load(Log.of([claim(5, 2, 4), late, data(5, 2, b"a"), data(late.id, late.epoch, b"b")]))
+    written = [claim(5, 2, 4), late, data(5, 2, b"a"), data(late.id, late.epoch, b"b")]
+
+    newest, loading = load(Log.of(written))
 
     assert newest == {b"a": b"v"}
     assert loading.audit.state.owner == (5, 2)

@@ -94,7 +94,6 @@ class ManagerNode:
             topic.partitions,
             properties=kafka,
             max_message_bytes=topic.max_message_bytes,
-            group=self.group,
             client=self._client,
             manager="{}:{}".format(*self._address),
         )

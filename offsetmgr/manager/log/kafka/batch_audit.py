@@ -133,7 +133,7 @@ class PartitionAudit:
         return f"the owner's producer id is {owner.id} with epoch {owner.epoch}"
 
     def _check_claim(self, offset: int, producer: BatchProducer, value: bytes | None) -> Outcome:
-        if value is None:
+        if value is None or producer.id < 0:
             return Outcome.INVALID
         try:
             claim = decode_claim(value)

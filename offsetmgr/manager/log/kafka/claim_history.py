@@ -11,6 +11,7 @@ import threading
 from typing import Final
 
 from offsetmgr.manager.log.kafka.batch_audit import AuditState, BatchProducer, PartitionAudit
+from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_ALARMS: Final = 100_000
@@ -18,10 +19,12 @@ _MAX_ALARMS: Final = 100_000
 
 
 class ClaimHistory:
-    """The claims of one topic. Any number of threads may use it."""
+    """The claims of one topic. Adds the producer ids of the claims to ``producers``, so that the next claim of this
+    process lists them. Any number of threads may use it."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, producers: ProducerHistory | None = None) -> None:
         self._topic = topic
+        self._producers = producers or ProducerHistory()
         self._known: dict[int, tuple[int, AuditState]] = {}
         self._alarms: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
@@ -39,15 +42,11 @@ class ClaimHistory:
             return PartitionAudit(state)
         return PartitionAudit(AuditState(invalid_keys=state.invalid_keys), later_ids=state.producer_ids)
 
-    def is_known(self, partition: int) -> bool:
-        """Returns whether a reader of this process has found a claim of the partition."""
-        with self._lock:
-            return partition in self._known
-
     def record(self, partition: int, position: int, state: AuditState) -> None:
         """Records the knowledge at an offset, unless a reader has already read further."""
         if not state.producer_ids:
             return
+        self._producers.add(partition, state.producer_ids)
         with self._lock:
             known = self._known.get(partition)
             if known is None or known[0] <= position:
