@@ -219,7 +219,7 @@ def test_a_name_with_several_addresses_is_refused_only_if_all_addresses_refuse(m
 
             monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
             refused, _ = await connect("name", port)
-            found[1] = (*found[1][:4], ("127.0.0.1", port))  # type: ignore[assignment]
+            found[1] = (*found[1][:4], ("127.0.0.1", port))
             accepted, connection = await connect("name", port)
             assert connection is not None
             connection.close()
