@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from docstring_examples import PACKAGES, example_blocks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
 
