@@ -1,9 +1,9 @@
 """Finds blocks of at least 12 equal lines that occur twice in the package, the scripts or the tests.
 
-Usage: ``scripts/duplicates.py [PATH...]``; without paths every Python file of the project. The comparison ignores
-imports, docstrings, comments, and lines without a letter or digit. `ALLOWED` lists each block that may occur twice,
-with its reason; an entry that matches no block is an error. Prints one line for each duplicate, and exits with 1 if
-there is any.
+Usage: ``scripts/duplicates.py [PATH...]``; without paths every Python file of the project. pylint's symilar compares
+the lines of each pair of files, and this script compares the lines of each file with each other. Both ignore imports,
+docstrings, comments and blank lines. `ALLOWED` lists each block that may occur twice, with its reason; an entry that
+matches no block is an error. Prints one line for each duplicate; exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,24 +29,18 @@ class Duplicate(NamedTuple):
     first_line: str
 
 
-class Place(NamedTuple):
-    """A line of code of a file, counted without the ignored lines."""
-
-    file: str
-    position: int
-
-
 ALLOWED: Final[dict[Duplicate, str]] = {}
 """Duplicate -> the reason why both blocks stay."""
 
 
-def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Returns the statements below a node, without the expressions, which are most of a syntax tree."""
-    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for child in getattr(node, name, ()):
-            if isinstance(child, ast.stmt):
-                yield child
-            yield from statements(child)
+def duplicates(files: list[str]) -> list[list[str]]:
+    """Returns the places of each duplicate, each as ``FILE:[FIRST:LAST]``, where symilar counts lines from 0."""
+    # symilar reports blocks that are longer than the number of lines that it is given.
+    options = ["--ignore-imports", "--ignore-docstrings", "--ignore-comments", f"--duplicates={MIN_LINES - 1}"]
+    symilar = [sys.executable, "-c", "from pylint import run_symilar; run_symilar()", *options, *files]
+    printed = subprocess.run(symilar, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    blocks = re.split(r"^\d+ similar lines in \d+ files$", printed, flags=re.MULTILINE)[1:]
+    return [re.findall(r"^==(\S+:\[\d+:\d+\])$", block, re.MULTILINE) for block in blocks]
 
 
 def code_lines(text: str) -> list[tuple[int, str]]:
@@ -54,7 +48,7 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     brackets only."""
     lines = text.splitlines()
     ignored = set[int]()
-    for node in statements(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom) or (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         ):
@@ -67,24 +61,31 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in numbered if re.search(r"\w", line)]
 
 
-def all_duplicates(texts: Mapping[str, str]) -> dict[Duplicate, str]:
-    """Returns the duplicates between texts and inside of texts, which are keyed by file, each with a description of the
-    two places. A block that is longer than `MIN_LINES` counts once."""
+def repeated_blocks(text: str) -> Iterator[tuple[int, int, str]]:
+    """The first lines of each two equal blocks of one file, and the text of the first line. Longer blocks count
+    once."""
+    lines = code_lines(text)
+    seen: dict[tuple[str, ...], int] = {}
+    covered = 0
+    for at in range(len(lines) - MIN_LINES + 1):
+        block = tuple(line for _, line in lines[at : at + MIN_LINES])
+        earlier = seen.setdefault(block, at)
+        if at - earlier >= MIN_LINES and at >= covered:
+            yield lines[earlier][0], lines[at][0], block[0]
+            covered = at + MIN_LINES
+
+
+def all_duplicates(files: list[str]) -> dict[Duplicate, str]:
+    """Returns the duplicates between files and inside of files, each with a text that names the places."""
     found: dict[Duplicate, str] = {}
-    code = {file: code_lines(text) for file, text in texts.items()}
-    first: dict[tuple[str, ...], Place] = {}
-    for file, lines in code.items():
-        previous: Place | None = None
-        for at in range(len(lines) - MIN_LINES + 1):
-            block = tuple(line for _, line in lines[at : at + MIN_LINES])
-            earlier = first.setdefault(block, Place(file, at))
-            overlaps = earlier.file == file and at - earlier.position < MIN_LINES
-            continues = previous == Place(earlier.file, earlier.position - 1)
-            previous = None if overlaps else earlier
-            if not overlaps and not continues:
-                number = code[earlier.file][earlier.position][0]
-                places = f"{earlier.file}:{number} and {file}:{lines[at][0]}"
-                found[Duplicate(frozenset({earlier.file, file}), block[0])] = places
+    for places in duplicates(files):
+        name, _, lines = places[0].partition(":")
+        first = int(re.findall(r"\d+", lines)[0])
+        text = next(line for number, line in code_lines((ROOT / name).read_text(encoding="utf-8")) if number > first)
+        found[Duplicate(frozenset(place.partition(":")[0] for place in places), text)] = ", ".join(places)
+    for name in files:
+        for earlier, later, text in repeated_blocks((ROOT / name).read_text(encoding="utf-8")):
+            found[Duplicate(frozenset({name}), text)] = f"{name}: {earlier} and {later}"
     return found
 
 
@@ -92,12 +93,11 @@ def main(arguments: list[str]) -> int:
     """Checks the given files, or all. Returns the exit code."""
     command = ["git", "ls-files", "offsetmgr/*.py", "scripts/*.py", "tests/*.py"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    files = arguments or listed
-    found = all_duplicates({file: (ROOT / file).read_text(encoding="utf-8") for file in files})
+    found = all_duplicates(arguments or listed)
     lines = [f"duplicate: {places}" for duplicate, places in found.items() if duplicate not in ALLOWED]
     if not arguments:
         lines += [f"scripts/duplicates.py: allowed, but not found: {one}" for one in ALLOWED if one not in found]
-    print("\n".join(lines) if lines else f"duplicates: {len(files)} files, {len(ALLOWED)} allowed")
+    print("\n".join(lines) if lines else f"duplicates: {len(arguments or listed)} files, {len(ALLOWED)} allowed")
     return 1 if lines else 0
 
 
