@@ -34,6 +34,7 @@ def fewer_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MAX_HEARTBEAT_INTERVAL_S", 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_shard_group_ever_has_two_owners(seed: int) -> None:
     with World(seed) as world:
