@@ -285,7 +285,6 @@ MECHANISMS: Final = (
         "core/retry.py",
         loops(sleeps, after_errors=True),
         {
-            "kafka/groups/group_member.py": "periodic heartbeats",
             "kafka/groups/static_membership.py": "periodic heartbeats",
             "manager/node/topic_monitor.py": "a periodic check of the topic",
             "manager/runtime/manager.py": "periodic background work",
@@ -312,6 +311,7 @@ MECHANISMS: Final = (
             "consumer/offsets.py": "polls a lease in memory",
             "groups/leftover_locks.py": "waits for locks to expire and reports the rest of the wait",
             "manager/node/manager_node.py": "polls a state in memory",
+            "manager/node/peer_monitor.py": "periodic connections to other managers",
             "migration/bounce.py": "polls a process of an earlier run",
             "migration/group_observer.py": "observes a group at an interval",
             "migration/journaled_writer.py": "waits for locks to expire and reports the rest of the wait",

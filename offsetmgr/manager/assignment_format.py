@@ -9,11 +9,19 @@ name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.field_reader import FieldReader
-from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, PendingRevocation, SharedConfig
+from offsetmgr.manager.assignment import (
+    Assignment,
+    ManagerMetadata,
+    NodeAddress,
+    PendingRevocation,
+    SharedConfig,
+    assign,
+)
 
 T = TypeVar("T")
 
@@ -96,6 +104,19 @@ def decode_assignment(data: bytes) -> Assignment:
         found.texts("rejected"),
         _shard_groups(found, "unreleased"),
     )
+
+
+def assign_members(generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Returns the encoded assignment of ``generation`` for each member. ``members`` are member ids with encoded
+    metadata. The leader of the group calls this function."""
+    readable, unreadable = [], {}
+    for member, metadata in members:
+        try:
+            readable.append((member, decode_metadata(metadata)))
+        except OffsetMgrError as error:
+            unreadable[member] = str(error)
+    assignment = encode_assignment(assign(generation, readable, unreadable))
+    return {member: assignment for member, _ in members}
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:

@@ -33,8 +33,8 @@ from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig, assign
-from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig
+from offsetmgr.manager.assignment_format import assign_members, decode_assignment, encode_metadata
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
 from offsetmgr.manager.loss_backoff import LossBackoff
 from offsetmgr.manager.ownership_protocol import OwnershipListener
@@ -226,7 +226,7 @@ class OwnershipManager:
             self._leaving = True
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_S):
-                    await self._member.join(self._metadata, self._lead)
+                    await self._member.join(self._metadata, assign_members)
         await self._member.leave(_LEAVE_TIMEOUT_S)
 
     async def remove(self, member_id: str) -> None:
@@ -264,7 +264,7 @@ class OwnershipManager:
         retries = Retries(backoff=_JOIN_BACKOFF)
         while True:
             try:
-                joined = await self._member.join(self._metadata, self._lead)
+                joined = await self._member.join(self._metadata, assign_members)
             except OffsetMgrError as error:
                 if self._first_assignment is not None and not self._first_assignment.done():
                     self._first_assignment.set_exception(error)
@@ -305,16 +305,6 @@ class OwnershipManager:
             self._leaving,
         )
         return encode_metadata(metadata, self._attempts)
-
-    def _lead(self, generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-        readable, unreadable = [], {}
-        for member, metadata in members:
-            try:
-                readable.append((member, decode_metadata(metadata)))
-            except OffsetMgrError as error:
-                unreadable[member] = str(error)
-        assignment = encode_assignment(assign(generation, readable, unreadable))
-        return {member: assignment for member, _ in members}
 
     async def _apply_assignment(self, joined: ManagerGeneration) -> None:
         """Applies a new assignment, in the order that the module's docstring describes."""

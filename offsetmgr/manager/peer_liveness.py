@@ -28,7 +28,7 @@ _MIN_REFUSED_S: Final = (REFUSALS - 1) * REFUSAL_INTERVAL_S * 0.9
 """The minimum time from the first to the last of the refused connections."""
 
 
-class Attempt(Enum):
+class ConnectionAttempt(Enum):
     """The result of an attempt to connect to a peer."""
 
     ACCEPTED = "accepted"
@@ -51,15 +51,15 @@ class PeerLiveness:
         """Whether the peer has closed its connection, so that the next attempts to connect decide."""
         return self._lost
 
-    def on_attempt(self, result: Attempt, now: float) -> None:
+    def on_attempt(self, result: ConnectionAttempt, now: float) -> None:
         """Records the result of an attempt to connect that ended at ``now``."""
-        if result is Attempt.REFUSED:
+        if result is ConnectionAttempt.REFUSED:
             if self._refusals == 0:
                 self._refused_since = now
             self._refusals += 1
             return
         self._refusals = 0
-        if result is Attempt.ACCEPTED:
+        if result is ConnectionAttempt.ACCEPTED:
             self._lost = False
 
     def on_closed(self, *, by_peer: bool) -> None:

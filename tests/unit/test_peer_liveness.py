@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, REFUSALS, Attempt, PeerLiveness
+from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, REFUSALS, ConnectionAttempt, PeerLiveness
 
-ACCEPTED, REFUSED, UNDECIDED = Attempt.ACCEPTED, Attempt.REFUSED, Attempt.UNDECIDED
+ACCEPTED, REFUSED, UNDECIDED = ConnectionAttempt.ACCEPTED, ConnectionAttempt.REFUSED, ConnectionAttempt.UNDECIDED
 CLOSED, BROKEN = "closed by the peer", "ended for another reason"
 
 
-def dead_after(events: list[Attempt | str], interval_s: float = REFUSAL_INTERVAL_S) -> bool:
+def dead_after(events: list[ConnectionAttempt | str], interval_s: float = REFUSAL_INTERVAL_S) -> bool:
     liveness = PeerLiveness()
     now = 1_000.0
     for event in events:
-        if isinstance(event, Attempt):
+        if isinstance(event, ConnectionAttempt):
             liveness.on_attempt(event, now)
             now += interval_s
         else:
@@ -51,7 +51,7 @@ def dead_after(events: list[Attempt | str], interval_s: float = REFUSAL_INTERVAL
     ],
 )
 def test_a_peer_is_dead_after_it_closed_its_connection_and_refused_several(
-    events: list[Attempt | str], dead: bool
+    events: list[ConnectionAttempt | str], dead: bool
 ) -> None:
     assert dead_after(events) is dead
 
@@ -61,7 +61,7 @@ def test_refusals_in_one_instant_prove_nothing() -> None:
 
 
 @given(st.lists(st.sampled_from([ACCEPTED, REFUSED, UNDECIDED, CLOSED, BROKEN])))
-def test_a_peer_is_dead_only_if_the_newest_events_prove_it(events: list[Attempt | str]) -> None:
+def test_a_peer_is_dead_only_if_the_newest_events_prove_it(events: list[ConnectionAttempt | str]) -> None:
     """The oracle reads the events backwards: refusals, before them undecided attempts, before those the closure."""
     backwards = events[::-1]
     refusals = next((n for n, event in enumerate(backwards) if event is not REFUSED), len(backwards))

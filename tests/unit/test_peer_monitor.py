@@ -18,7 +18,7 @@ from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.node import peer_monitor
 from offsetmgr.manager.node.peer_monitor import PeerMonitor, connect
-from offsetmgr.manager.peer_liveness import Attempt
+from offsetmgr.manager.peer_liveness import ConnectionAttempt
 
 LISTENER = """
 import socket, sys
@@ -208,7 +208,7 @@ def test_only_the_peers_of_the_newest_assignment_are_watched() -> None:
 
 
 def test_a_name_with_several_addresses_is_refused_only_if_all_addresses_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> list[Attempt]:
+    async def main() -> list[ConnectionAttempt]:
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
@@ -227,4 +227,4 @@ def test_a_name_with_several_addresses_is_refused_only_if_all_addresses_refuse(m
             unknown, _ = await connect("name", port)
             return [refused, accepted, unknown]
 
-    assert asyncio.run(main()) == [Attempt.REFUSED, Attempt.ACCEPTED, Attempt.UNDECIDED]
+    assert asyncio.run(main()) == [ConnectionAttempt.REFUSED, ConnectionAttempt.ACCEPTED, ConnectionAttempt.UNDECIDED]

@@ -20,7 +20,7 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.manager.assignment import NodeAddress
-from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, Attempt, PeerLiveness
+from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, ConnectionAttempt, PeerLiveness
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class PeerMonitor:
         return True
 
 
-async def connect(host: str, port: int) -> tuple[Attempt, socket.socket | None]:
+async def connect(host: str, port: int) -> tuple[ConnectionAttempt, socket.socket | None]:
     """Attempts to connect. Returns the result, and the socket if a connection was accepted. A name with several
     addresses refuses a connection only if all its addresses refuse it."""
     loop = asyncio.get_running_loop()
@@ -128,19 +128,19 @@ async def connect(host: str, port: int) -> tuple[Attempt, socket.socket | None]:
                     await loop.sock_connect(connection, address)
                 except ConnectionRefusedError:
                     connection.close()
-                    results.append(Attempt.REFUSED)
+                    results.append(ConnectionAttempt.REFUSED)
                 except OSError:
                     connection.close()
-                    results.append(Attempt.UNDECIDED)
+                    results.append(ConnectionAttempt.UNDECIDED)
                 except BaseException:
                     connection.close()
                     raise
                 else:
-                    return Attempt.ACCEPTED, connection
+                    return ConnectionAttempt.ACCEPTED, connection
     except (OSError, TimeoutError):
-        return Attempt.UNDECIDED, None
-    refused = bool(results) and all(result is Attempt.REFUSED for result in results)
-    return (Attempt.REFUSED if refused else Attempt.UNDECIDED), None
+        return ConnectionAttempt.UNDECIDED, None
+    refused = bool(results) and all(result is ConnectionAttempt.REFUSED for result in results)
+    return (ConnectionAttempt.REFUSED if refused else ConnectionAttempt.UNDECIDED), None
 
 
 async def _wait_until_closed(connection: socket.socket, timeout_s: float) -> bool | None:
