@@ -38,6 +38,7 @@ _FENCED_CODES: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PR
 _TOO_LARGE_CODES: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _LEADER_CODES: Final = frozenset(
     {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -45,9 +46,9 @@ _LEADER_CODES: Final = frozenset(
     }
 )
 """The broker does not lead the partition. It may have led the partition before: if another broker becomes the leader
-while this one waits for its followers, it responds with NOT_LEADER_OR_FOLLOWER, and the new leader may have the
-batch."""
-_NOT_APPENDED_CODES: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+while this one waits for its followers, it responds with NOT_LEADER_OR_FOLLOWER or, if it no longer has the partition,
+with UNKNOWN_TOPIC_OR_PARTITION. The new leader may have the batch."""
+_NOT_APPENDED_CODES: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS})
 """Temporary rejections before the append."""
 _AFTER_APPEND_CODES: Final = _LEADER_CODES | frozenset(
     {
@@ -59,8 +60,6 @@ _AFTER_APPEND_CODES: Final = _LEADER_CODES | frozenset(
     }
 )
 """Errors after which the batch may be in the log."""
-_LOOKUP_CODES: Final = _LEADER_CODES | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""Errors after which the leader is looked up again."""
 _STATE_CODES: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -128,7 +127,7 @@ class PartitionProducer:
         self._last_refusal = reason(code)
         if code in _NOT_APPENDED_CODES or code in _AFTER_APPEND_CODES:
             self._uncertain |= code in _AFTER_APPEND_CODES
-            return Step.RESEND_TO_LEADER if code in _LOOKUP_CODES else Step.RESEND
+            return Step.RESEND_TO_LEADER if code in _LEADER_CODES else Step.RESEND
         if self._uncertain or code in _STATE_CODES:
             return self._fail(OutcomeUnknown(self._what, self._last_refusal))
         kind = TooLarge if code in _TOO_LARGE_CODES else AppendRejected
