@@ -25,6 +25,10 @@ GroupCoordinatorService.heartbeat in 4.x), and a replaced broker answers Heartbe
 group, from its old state. Before members could be removed within a second, these responses did no harm, because the new
 coordinator gave a member's shard groups away only after a session timeout. Now they could, so they prove nothing here.
 
+While the offsets topic does not exist, brokers reject the OffsetCommit, and a Heartbeat takes its place. It suffices,
+because no manager can claim a shard group of a topic that does not exist. So the managers continue to answer fetches,
+and an operator can save the offsets.
+
 A proof is a proof at any time: if the lease has expired because the coordinator was slow, the next proof begins it
 again. The member belonged to the group at that moment, so its shard groups still belonged to it.
 """

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from manager_cluster import (
     wait_for,
 )
 
-from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -137,9 +137,12 @@ async def remove_member(bootstrap: str, group: str, dice: random.Random) -> None
     client = Client(bootstrap, Security())
     deadline = asyncio.get_running_loop().time() + 30
     try:
-        found = (await client.describe([group], deadline))[group]
-        assert isinstance(found, GroupDescription)
-        member = dice.choice(found.members)
+        members: Sequence[GroupMember] = ()
+        while len(members) < 2:  # a removed manager rejoins
+            await asyncio.sleep(0.05)
+            found = (await client.describe([group], deadline))[group]
+            members = found.members if isinstance(found, GroupDescription) else ()
+        member = dice.choice(members)
         connection = await client.node(await client.coordinator(group, deadline)).connection(deadline)
         answer = await connection.call(member_requests.leave_group(group, member.member_id, None), 30)
         assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 0)

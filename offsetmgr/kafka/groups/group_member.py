@@ -9,6 +9,8 @@ id can take over the assignment.
 Heartbeats extend the session, and their responses report rebalances. They do not prove the membership, because a
 coordinator that loads its groups, and a broker that is no longer the coordinator, answer them without a check. A
 *proof* is an OffsetCommit with the member id and the generation: only the real coordinator can replicate its record.
+Brokers reject commits for topics that do not exist. While the topic of the proof does not exist, the member uses a
+heartbeat instead of the proof, and the caller has to know what a heartbeat is worth then.
 
 A member has three connections to the coordinator: one for JoinGroup and SyncGroup, one for heartbeats and one for
 proofs. A broker processes the requests of a connection one at a time. On a shared connection, a JoinGroup that waits
@@ -36,7 +38,7 @@ from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _JOIN_MARGIN_S: Final = 10.0
@@ -322,6 +324,9 @@ class KafkaGroupMember:
             return
         sent = self._clock()
         code = await lock_membership.prove(connection, membership, self._proof, _PROOF_TIMEOUT_S)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            answer = await lock_membership.heartbeat(connection, membership, _PROOF_TIMEOUT_S)
+            code = ErrorCode.NONE if answer in VALID_MEMBER_CODES else answer
         if self._membership != membership:
             return
         if code == ErrorCode.NONE:
