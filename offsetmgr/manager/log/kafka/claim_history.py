@@ -10,7 +10,8 @@ import logging
 import threading
 from typing import Final
 
-from offsetmgr.manager.log.kafka.batch_audit import AuditState, BatchProducer, PartitionAudit
+from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.manager.log.kafka.batch_audit import AuditState, PartitionAudit
 from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 
 _logger: Final = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class ClaimHistory:
         with self._lock:
             known = self._known.get(partition)
         if known is None:
-            return PartitionAudit()
+            return PartitionAudit(whole=start == 0)
         position, state = known
         if start > position:
             return PartitionAudit(state._replace(exact=False))
@@ -52,7 +53,7 @@ class ClaimHistory:
             if known is None or known[0] <= position:
                 self._known[partition] = position, state
 
-    def report(self, partition: int, offset: int, producer: BatchProducer, why: str) -> None:
+    def report(self, partition: int, offset: int, producer: ProducerEpoch, why: str) -> None:
         """Logs an invalid batch, once for all readers."""
         with self._lock:
             if (partition, offset) in self._alarms:

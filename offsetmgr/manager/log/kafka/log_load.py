@@ -100,8 +100,7 @@ class LogLoad:
         for tp, outcome in found.items():
             load = self._loads[int(tp.partition)]
             if isinstance(outcome, FetchedPartition):
-                if outcome.log_start_offset is not None:
-                    load.log_start = outcome.log_start_offset
+                load.note_log_start(outcome.log_start_offset)
                 load.add(outcome.data)
                 if empty:
                     load.skip_to(self._gaps.end_of_gap(load.partition, load.position, outcome.high_watermark))
