@@ -86,8 +86,8 @@ class ThreeBrokers:
         return content in segment.read_bytes()
 
     def restart_one(self, broker_id: int) -> bool:
-        """Kills a broker and starts it again in another thread. At most one broker may be down, so the call does nothing
-        and returns False until the broker killed before is in sync again."""
+        """Kills a broker and starts it again in another thread. At most one broker may be down, so the call does
+        nothing and returns False until the broker killed before is in sync again."""
         if self.restarting or not in_sync(self.bootstrap, len(IDS)):
             return False
         broker = self._brokers[broker_id - 1]

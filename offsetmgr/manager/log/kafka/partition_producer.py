@@ -90,9 +90,12 @@ class PartitionProducer:
         epoch: ProducerEpoch,
         next_offset: int | None = None,
         older_ids: frozenset[int] = frozenset(),
+        *,
+        listed: bool = False,
     ) -> None:
         """``next_offset`` is the expected offset of the first batch; None if any offset is possible, as for the first
-        claim. ``older_ids`` are the other producer ids that the partition had before."""
+        claim. ``older_ids`` are the other producer ids that the partition had before. ``listed`` is True if the leader
+        has a state of the producer id from earlier epochs."""
         self.epoch: Final = epoch
         self.older_ids: Final = older_ids
         self.next_offset = next_offset
@@ -103,6 +106,7 @@ class PartitionProducer:
         self.usable = True
         """False after `Fenced` and `OutcomeUnknown`: the producer can send no other batch."""
         self._what = what
+        self._listed = listed
         self._sequence = 0
         self._written = False
         """Whether the partition has a batch of this epoch."""
@@ -154,7 +158,7 @@ class PartitionProducer:
         newer = epochs.keys() - self.older_ids - {self.epoch.id}
         if newer or (own is not None and own > self.epoch.epoch):
             self._fail(Fenced(self._what, "another manager has claimed it"))
-        elif self._written and own != self.epoch.epoch:
+        elif (self._written and own != self.epoch.epoch) or (self._listed and own is None):
             self._fail(OutcomeUnknown(self._what, "the leader has no state of this manager's producer"))
 
     def _on_success(self, first_offset: int) -> Step:
