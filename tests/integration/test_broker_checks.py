@@ -49,6 +49,7 @@ from offsetmgr.segments.batch_reader import Record
 pytestmark = pytest.mark.servers
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
+OWNER: Final = f"{transactional_id_prefix(DEFAULT_TOPIC)}0"
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 53, 29
 
 
@@ -273,10 +274,10 @@ async def fence_requests(secured: Secured) -> tuple[int, int, int]:
     try:
         connection = await client.any_connection(deadline)
         # The request for the coordinator also makes the broker create the topic of the coordinator.
-        find = {"key_type": 1, "coordinator_keys": [f"{transactional_id_prefix(DEFAULT_TOPIC)}0"]}
+        find = {"key_type": 1, "coordinator_keys": [OWNER]}
         await connection.call(Request(ApiKey.FIND_COORDINATOR, 4, find), 20)
-        owner = {"transactional_id": f"{transactional_id_prefix(DEFAULT_TOPIC)}0", "transaction_timeout": 60_000}
-        init = await retried(connection, Request(ApiKey.INIT_PRODUCER_ID, 4, {**owner, "producer_id": -1}))
+        owner = {"transactional_id": OWNER, "transaction_timeout": 60_000, "producer_id": -1}
+        init = await retried(connection, Request(ApiKey.INIT_PRODUCER_ID, 3, owner))
         topic = {"name": DEFAULT_TOPIC, "partition_indexes": [0]}
         described = await connection.call(Request(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [topic]}), 20)
         producer = Producer(max(init["producer_id"], 0), max(init["producer_epoch"], 0), 0)
@@ -310,7 +311,7 @@ def test_each_request_of_the_fence_needs_one_right(secured: Secured) -> None:
         pattern = ResourcePatternType.LITERAL if kind == ResourceType.TOPIC else ResourcePatternType.PREFIXED
         return AclBinding(kind, name, pattern, "User:offsetmgr", "*", operation, AclPermissionType.ALLOW)
 
-    init = binding(ResourceType.TRANSACTIONAL_ID, f"{DEFAULT_TOPIC}-shard-group-", AclOperation.WRITE)
+    init = binding(ResourceType.TRANSACTIONAL_ID, transactional_id_prefix(DEFAULT_TOPIC), AclOperation.WRITE)
     read = binding(ResourceType.TOPIC, DEFAULT_TOPIC, AclOperation.READ)
     write = binding(ResourceType.TOPIC, DEFAULT_TOPIC, AclOperation.WRITE)
     denied = (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED)

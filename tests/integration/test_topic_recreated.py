@@ -114,10 +114,16 @@ def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBro
             await until(lambda: fetched(node, "g")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE)
             await until(lambda: "cleanup.policy is delete" in str(node.topic_fault))
             assert await node.runtime.commit(commit("g", 6)) == CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.TOPIC, unique, incremental_configs=[entry])
-            admin.incremental_alter_configs([resource])[resource].result(30)
+            set_topic(admin, unique, "cleanup.policy", "compact")
+            await until(lambda: "message.timestamp.type is CreateTime" in str(node.topic_fault))
+            set_topic(admin, unique, "message.timestamp.type", "LogAppendTime")
             await until(lambda: fetched(node, "g") == (ErrorCode.NONE, -1))
             await until(lambda: node.topic_fault is None)
 
     asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import Commands
 
+from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
@@ -17,6 +18,7 @@ from offsetmgr.manager.log.fence_settings import FenceSettings
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox import broker as sandbox_broker
+from offsetmgr.spark.ivy import Module
 
 if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
@@ -28,8 +30,8 @@ def test_2_7_is_rejected_by_the_name_of_the_missing_request(
     zookeeper: ZooKeeperServer, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = (
-        jars.Module("org.apache.kafka", "kafka_2.12", "2.7.2"),
-        jars.Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
+        Module("org.apache.kafka", "kafka_2.12", "2.7.2"),
+        Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     )
     monkeypatch.setitem(jars.SETS, "kafka-2.7", modules)
     monkeypatch.setitem(sandbox_broker.BROKER_JARS, "2.7.2", ("kafka-2.7",))
@@ -56,3 +58,16 @@ def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: C
 
     week_s = 7 * 24 * 60 * 60
     assert asyncio.run(check()) == FenceSettings(3_600, week_s, 600, (f"0 ({bootstrap})",))
+
+
+def test_a_manager_on_2_8_claims_commits_and_takes_over(
+    start_release: Callable[[str], ReleaseCluster], unique: str
+) -> None:
+    bootstrap = start_release("2.8.2").bootstrap
+    partition = TopicPartition("orders", 0)
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        manager.commit("group", {partition: OffsetAndMetadata(5)})
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        assert manager.fetch("group") == {partition: Committed(5)}
+        manager.commit("group", {partition: OffsetAndMetadata(6)})
+        assert manager.fetch("group") == {partition: Committed(6)}

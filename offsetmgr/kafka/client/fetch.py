@@ -40,6 +40,9 @@ class FetchLimits(NamedTuple):
     (KIP-74)."""
     min_bytes: int = 0
     max_wait_ms: int = 0
+    response_bytes: int = _NO_BYTE_LIMIT
+    """The limit for the whole response. The broker adds partitions in the order of the request until it reaches the
+    limit, and returns the other partitions without records."""
 
 
 class FetchedPartition(NamedTuple):
@@ -63,7 +66,7 @@ async def fetch_log(
         "replica_id": _CONSUMER_REPLICA_ID,
         "max_wait": limits.max_wait_ms,
         "min_bytes": limits.min_bytes,
-        "max_bytes": _NO_BYTE_LIMIT,
+        "max_bytes": limits.response_bytes,
         "topics": [
             {
                 "topic": topic,

@@ -1,0 +1,172 @@
+"""`PartitionAudit`: decides which batches of a partition the partition's owners wrote. Pure.
+
+A *claim* (see `offsetmgr.records.claim`) makes the producer id and epoch of its batch the owner of the partition. The
+leader of the partition rejects batches of an older epoch, but it accepts every batch of another producer id. A batch
+that does not belong to the owner is *invalid*: its records are not applied. The rules are:
+
+1. A data batch after a claim must have exactly the producer id and epoch of that claim.
+2. The log cleaner removes all claims but the newest one. A data batch before the first claim is therefore valid if a
+   later claim lists its producer id.
+3. A claim must be newer than the claim before it. A claim with the same producer id and a lower epoch is invalid. A
+   claim with another producer id is invalid if an earlier claim lists this producer id, because brokers never assign a
+   producer id twice.
+4. A fence (`FENCE_KEY` with `FENCE_EPOCH`) is valid and changes nothing.
+5. A batch without records is ignored. (The log cleaner has removed its records.)
+
+The caller passes the batches in log order to `check`. If `check` returns `Outcome.UNDECIDED`, the decision depends on
+claims that follow. A caller that reads a whole range applies the batch and calls `conclude` after the last batch. If
+`conclude` returns True, the caller has to read the range again, and `check` then decides all batches. A caller that
+follows the log reads ahead to the next claim, calls `decide_with`, and passes the batch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY, Claim, decode_claim
+
+
+class Outcome(Enum):
+    """The result of `PartitionAudit.check`."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNDECIDED = "undecided"
+    """Valid if a later claim lists the producer id, otherwise invalid."""
+
+
+class BatchProducer(NamedTuple):
+    """The producer id and the epoch in the header of a batch."""
+
+    id: int
+    epoch: int
+
+
+class AuditState(NamedTuple):
+    """The knowledge about a partition at one of its offsets."""
+
+    owner: BatchProducer | None = None
+    """The producer of the newest claim before the offset; None if no claim was read."""
+    exact: bool = False
+    """Whether every batch between the claim of ``owner`` and the offset was read. If not, there may be later claims,
+    with a higher epoch or a new producer id."""
+    claim: Claim | None = None
+    """The newest claim before the offset."""
+    claimed_at: int = -1
+    """The offset of the batch of ``claim``."""
+    producer_ids: frozenset[int] = frozenset()
+    """The producer ids of all claims that were read, and all producer ids that these claims list."""
+    invalid_keys: frozenset[bytes] = frozenset()
+    """The keys whose newest record is in an invalid batch."""
+
+
+class PartitionAudit:
+    """Checks the batches of one partition from one offset on. ``state`` is the knowledge at that offset.
+
+    ``later_ids`` are producer ids that claims after that offset list, as far as the caller knows such claims.
+    """
+
+    def __init__(self, state: AuditState | None = None, later_ids: Iterable[int] = ()) -> None:
+        self._start = state or AuditState()
+        self._later_ids = frozenset(later_ids)
+        self._decided = False
+        self.state = self._start
+        self._undecided: set[int] = set()
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether any claim of the partition is known."""
+        return bool(self.state.producer_ids or self._later_ids)
+
+    def is_owner(self, producer_id: int, epoch: int) -> bool:
+        """Returns whether a data batch of this producer is certainly valid at this point."""
+        return self.state.exact and self.state.owner == (producer_id, epoch)
+
+    def check(
+        self, offset: int, producer: BatchProducer, special: Sequence[tuple[bytes, bytes | None]] = ()
+    ) -> Outcome:
+        """Checks the batch at ``offset``. ``special`` contains the records of the batch if a key among them is
+        `CLAIM_KEY` or `FENCE_KEY`; otherwise it is empty.
+
+        Raises `UnknownVersion` for a claim of an unknown version.
+        """
+        claims = [value for key, value in special if key == CLAIM_KEY]
+        if claims:
+            return self._check_claim(offset, producer, claims[-1])
+        if producer.epoch == FENCE_EPOCH and special and all(key == FENCE_KEY for key, _ in special):
+            return Outcome.VALID
+        return self._check_data(producer)
+
+    def note_valid(self, keys: Iterable[bytes]) -> None:
+        """Notes the keys of the records of a valid batch, which are newer than earlier records of invalid batches."""
+        if self.state.invalid_keys:
+            self.state = self.state._replace(invalid_keys=self.state.invalid_keys.difference(keys))
+
+    def note_invalid(self, keys: Iterable[bytes]) -> None:
+        """Notes the keys of the records of an invalid batch."""
+        self.state = self.state._replace(invalid_keys=self.state.invalid_keys.union(keys) - {FENCE_KEY})
+
+    def conclude(self) -> bool:
+        """Ends a pass over the batches. Returns whether the caller has to pass them again, because it applied an
+        undecided batch that turned out to be invalid."""
+        if self._undecided <= self.state.producer_ids:
+            return False
+        self._undecided.clear()
+        self.decide_with(self.state.producer_ids)
+        self.state = self._start
+        return True
+
+    def decide_with(self, later_ids: Iterable[int]) -> None:
+        """Decides undecided batches from now on: a batch is valid if ``later_ids``, which are the producer ids of
+        claims that follow, contain its producer id."""
+        self._later_ids |= frozenset(later_ids)
+        self._decided = True
+
+    def describe(self) -> str:
+        """Returns the reason why a batch is invalid at this point."""
+        owner = self.state.owner
+        if owner is None:
+            return "no claim lists its producer id"
+        return f"the owner's producer id is {owner.id} with epoch {owner.epoch}"
+
+    def _check_claim(self, offset: int, producer: BatchProducer, value: bytes | None) -> Outcome:
+        if value is None:
+            return Outcome.INVALID
+        try:
+            claim = decode_claim(value)
+        except CorruptData:
+            return Outcome.INVALID
+        owner, known = self.state.owner, self.state.producer_ids
+        if owner is not None:
+            if producer.id == owner.id and producer.epoch < owner.epoch:
+                return Outcome.INVALID
+            if producer.id != owner.id and producer.id in known:
+                return Outcome.INVALID
+        self.state = AuditState(
+            owner=producer,
+            exact=True,
+            claim=claim,
+            claimed_at=offset,
+            producer_ids=known.union(claim.producer_ids, (producer.id,)),
+            invalid_keys=self.state.invalid_keys,
+        )
+        return Outcome.VALID
+
+    def _check_data(self, producer: BatchProducer) -> Outcome:
+        owner = self.state.owner
+        if owner is not None:
+            if self.state.exact:
+                return Outcome.VALID if producer == owner else Outcome.INVALID
+            if producer.id == owner.id:
+                return Outcome.VALID if producer.epoch >= owner.epoch else Outcome.INVALID
+            if producer.id in self.state.producer_ids:
+                return Outcome.INVALID
+        if producer.id in self._later_ids:
+            return Outcome.VALID
+        if self._decided:
+            return Outcome.INVALID
+        self._undecided.add(producer.id)
+        return Outcome.UNDECIDED

@@ -1,0 +1,401 @@
+"""`RawReader` on real brokers: loads and follows raw batches, and finds the batches of other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from claim_writer import ClaimWriter
+from confluent_kafka.admin import AdminClient, NewTopic
+from conftest import MakeTopic
+from processes import wait_for
+from stopwatch import Stopwatch
+
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, UnknownTopicOrPartition, Unreachable
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.manager.log.base import LogClosed, LogRecord
+from offsetmgr.manager.log.kafka import log_load
+from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
+from offsetmgr.manager.log.kafka.raw_reader import RawReader
+from offsetmgr.manager.log.topic import UnsuitableTopic
+from offsetmgr.records.base import EncodedRecord
+from offsetmgr.records.claim import CLAIM_KEY
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.segments.compression import GZIP
+from offsetmgr.testing.log_read_contract import TIMEOUT_S, numbered, read, read_to
+
+pytestmark = pytest.mark.servers
+
+Newest = dict[int, dict[bytes, bytes | None]]
+
+
+@pytest.fixture(params=["kafka", "kraft"])
+def broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
+    found: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker | KraftBroker, make_topic: MakeTopic, unique: str) -> str:
+    config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    return make_topic(unique, 3, bootstrap=broker.bootstrap, config=config)
+
+
+@pytest.fixture
+def writer(broker: KafkaBroker | KraftBroker, topic: str) -> Iterator[ClaimWriter]:
+    with ClaimWriter(broker.bootstrap, topic) as writer:
+        yield writer
+
+
+@pytest.fixture
+def history(topic: str) -> ClaimHistory:
+    return ClaimHistory(topic)
+
+
+@pytest.fixture
+def reader(broker: KafkaBroker | KraftBroker, topic: str, history: ClaimHistory) -> Iterator[RawReader]:
+    reader = RawReader(broker.bootstrap, Security(), topic, history)
+    yield reader
+    reader.close()
+
+
+def loaded(reader: RawReader, ends: Mapping[int, int], starts: Mapping[int, int] | None = None) -> Newest:
+    newest: Newest = {partition: {} for partition in ends}
+    reached = reader.load(starts or dict.fromkeys(ends, 0), ends, newest)
+    assert all(reached[partition] >= end for partition, end in ends.items())
+    return newest
+
+
+def alarms(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
+    """The partition and the offset of each batch that was logged as invalid."""
+    found = [record.__dict__ for record in caplog.records if "another program wrote" in record.message]
+    return [(one["partition"], one["offset"]) for one in found]
+
+
+def keys_of(records: Sequence[LogRecord]) -> list[bytes]:
+    return [record.key for record in records]
+
+
+def test_a_load_returns_the_newest_values_the_claims_and_the_progress(
+    writer: ClaimWriter, reader: RawReader, topic: str
+) -> None:
+    owner = writer.producer(topic)
+    ends = {}
+    for partition in range(3):
+        writer.claim(partition, owner, ids=[1], token=f"token {partition}")
+        writer.append(partition, [*numbered(0, 3000), (b"gone", b"1")], owner)
+        writer.append(partition, [(b"gone", None), (b"000001", b"new")], owner, codec=GZIP)
+        ends[partition] = 1 + 3001 + 2
+    passed: list[int] = []
+
+    newest: Newest = {partition: {} for partition in ends}
+    reached = reader.load(dict.fromkeys(ends, 0), ends, newest, progress=passed.append)
+
+    assert reached == ends
+    right: dict[bytes, bytes | None] = {**dict(numbered(0, 3000)), b"gone": None, b"000001": b"new"}
+    assert newest == dict.fromkeys(ends, right)
+    assert sum(passed) == sum(ends.values())
+    assert {partition: claim.token for partition, claim in reader.claims.items()} == {p: f"token {p}" for p in ends}
+    assert reader.producer_ids == {partition: {1, owner.id} for partition in ends}
+    assert reader.invalid_keys == {}
+
+
+def test_records_of_another_program_are_reported_once_and_never_applied(
+    broker: KafkaBroker | KraftBroker,
+    writer: ClaimWriter,
+    reader: RawReader,
+    topic: str,
+    history: ClaimHistory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner = writer.producer(topic)
+    writer.claim(0, owner)
+    writer.append(0, [(b"a", b"1"), (b"b", b"1")], owner)
+    reader.follow({0: 0})
+    assert keys_of(read(reader, 2)) == [b"a", b"b"]
+    for settings in ({"enable.idempotence": True}, {}):
+        other = ck.Producer({"bootstrap.servers": broker.bootstrap, **settings})
+        other.produce(topic, b"2", b"a", 0)
+        assert other.flush(TIMEOUT_S) == 0
+    last = writer.append(0, [(b"b", b"3")], owner)
+    ends = {0: last + 1}
+
+    assert keys_of(read_to(reader, ends)) == [b"b"]
+    newest = loaded(reader, ends)
+
+    assert newest == {0: {b"a": b"1", b"b": b"3"}}
+    assert reader.invalid_keys == {0: {b"a"}}
+    assert alarms(caplog) == [(0, 3), (0, 4)]
+    with contextlib.closing(RawReader(broker.bootstrap, Security(), topic, history)) as later:
+        assert loaded(later, ends, {0: last}) == {0: {b"b": b"3"}}
+        assert later.invalid_keys == {0: {b"a"}}, "a load that begins after the batch knows the keys"
+        assert later.claims[0].token == "token"
+
+
+def test_an_earlier_owner_with_another_producer_id_is_invalid_after_the_claim(
+    writer: ClaimWriter, reader: RawReader, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = writer.producer(f"{topic}-1"), writer.producer(f"{topic}-2")
+    writer.claim(1, first)
+    writer.append(1, numbered(0, 10), first)
+    writer.claim(1, second, ids=[first.id])
+    late = writer.append(1, [(b"late", b"1"), (b"000003", b"late")], first)
+    writer.fence(1, first.id)
+    end = writer.append(1, [(b"next", b"1")], second) + 1
+
+    newest = loaded(reader, {1: end})
+
+    assert newest == {1: {**dict(numbered(0, 10)), b"next": b"1"}}
+    assert reader.invalid_keys == {1: {b"late", b"000003"}}
+    assert reader.producer_ids == {1: {first.id, second.id}}
+    assert alarms(caplog) == [(1, late)]
+    reader.follow({1: 0})
+    assert keys_of(read_to(reader, {1: end})) == [*(key for key, _ in numbered(0, 10)), b"next"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_topic_of_a_transactional_writer_is_unsuitable(
+    broker: KafkaBroker | KraftBroker, reader: RawReader, topic: str, commit: bool
+) -> None:
+    producer = ck.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"v", b"k", 2)
+    assert producer.flush(TIMEOUT_S) == 0
+    (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+    with pytest.raises(UnsuitableTopic, match="has a batch of a transaction at offset 0") as raised:
+        loaded(reader, {2: 2})
+    assert "choose a new --offsets-topic" in raised.value.hint
+    reader.follow({2: 0})
+    for _ in range(2):
+        with pytest.raises(UnsuitableTopic):
+            read(reader, 1)
+
+
+def test_a_range_without_a_claim_is_loaded_silently(
+    writer: ClaimWriter, reader: RawReader, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = writer.producer(topic)
+    writer.claim(0, owner)
+    end = writer.append(0, numbered(0, 300), owner) + 300
+
+    newest = loaded(reader, {0: end}, {0: end - 200})
+
+    assert newest == {0: dict(numbered(100, 300))}
+    assert reader.claims == {}
+    assert alarms(caplog) == []
+
+
+def test_a_position_before_the_log_continues_at_its_start_and_one_after_its_end_is_an_error(
+    broker: KafkaBroker | KraftBroker, writer: ClaimWriter, reader: RawReader, make_topic: MakeTopic, topic: str
+) -> None:
+    deleted = make_topic(f"{topic}-d", 1, bootstrap=broker.bootstrap)
+    with ClaimWriter(broker.bootstrap, deleted) as deleting:
+        owner = deleting.producer(deleted)
+        deleting.claim(0, owner)
+        start = deleting.append(0, numbered(0, 5), owner)
+        deleting.claim(0, owner)
+        end = deleting.append(0, numbered(5, 7), owner) + 2
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    deletion = admin.delete_records([ck.TopicPartition(deleted, 0, start + 3)])
+    assert [future.exception() for future in deletion.values()] == [None]
+    with contextlib.closing(RawReader(broker.bootstrap, Security(), deleted, ClaimHistory(deleted))) as other:
+        assert loaded(other, {0: end}) == {0: dict(numbered(3, 7))}
+        other.follow({0: 0})
+        assert keys_of(read_to(other, {0: end})) == [key for key, _ in numbered(3, 7)]
+
+    reader.follow({0: 1000})
+    with pytest.raises(ServerError, match="truncated, or the topic was recreated"):
+        read(reader, 1)
+    with pytest.raises(ServerError, match="truncated, or the topic was recreated"):
+        reader.load({0: 1000}, {0: 2000}, {0: {}})
+
+
+def load_beyond_the_end(reader: RawReader) -> None:
+    reader.load({0: 0}, {0: 10}, {0: {}})
+
+
+def poll_at_the_end(reader: RawReader) -> None:
+    reader.follow({0: 0})
+    reader.poll(10, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("call", [load_beyond_the_end, poll_at_the_end])
+def test_a_reader_that_is_closed_ends_its_calls(
+    broker: KafkaBroker | KraftBroker, topic: str, call: Callable[[RawReader], None]
+) -> None:
+    reader = RawReader(broker.bootstrap, Security(), topic, ClaimHistory(topic))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, reader)
+        assert not wait([waiting], 0.3).done
+
+        with Stopwatch() as watch:
+            reader.close()
+            assert isinstance(waiting.exception(TIMEOUT_S), LogClosed)
+
+    assert watch.seconds < 2
+    with pytest.raises(LogClosed):
+        call(reader)
+    reader.close()
+
+
+def test_a_load_can_be_stopped_and_a_stalled_load_fails(reader: RawReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping = iter([False, False, True])
+    assert reader.load({0: 0, 1: 0}, {0: 10, 1: 0}, {0: {}, 1: {}}, stopped=lambda: next(stopping)) == {0: 0, 1: 0}
+
+    monkeypatch.setattr(log_load, "STALL_TIMEOUT_S", 0.5)
+    with pytest.raises(TimedOut, match=r"no records arrived for 0\.5 s"):
+        reader.load({0: 0}, {0: 10}, {0: {}})
+
+
+def test_a_deleted_topic_and_missing_brokers_are_errors(
+    broker: KafkaBroker | KraftBroker, reader: RawReader, topic: str
+) -> None:
+    with contextlib.closing(RawReader("127.0.0.1:1", Security(), topic, ClaimHistory(topic))) as lost:
+        with pytest.raises(Unreachable):
+            lost.load({0: 0}, {0: 1}, {0: {}})
+        lost.follow({0: 0})
+        assert list(lost.poll(10, 0.2)) == []
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    with pytest.raises(UnknownTopicOrPartition):
+        reader.load({0: 0}, {0: 1}, {0: {}})
+    reader.follow({0: 0})
+    with pytest.raises(UnknownTopicOrPartition):
+        read(reader, 1)
+
+
+# --- brokers of their own ----------------------------------------------------------------------------
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "internal.segment.bytes": "20000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+}
+
+
+def test_a_log_that_the_cleaner_has_compacted(tmp_path: Path, make_topic: MakeTopic, unique: str) -> None:
+    """Old claims are gone, batches are empty, tombstones are removed, and batches have other timestamps."""
+    with KraftBroker(tmp_path, config={"log.cleaner.backoff.ms": 100}) as broker:
+        topic = make_topic(unique, 1, bootstrap=broker.bootstrap, config=COMPACTED)
+        right: dict[bytes, bytes | None] = {}
+        with ClaimWriter(broker.bootstrap, topic) as writer:
+            ids: list[int] = []
+            for round_ in range(4):
+                owner = writer.producer(f"{topic}-{round_ // 2}")
+                ids.append(owner.id)
+                writer.claim(0, owner, ids=ids, token=f"round {round_}")
+                for first in range(0, 500, 50):
+                    records: list[EncodedRecord] = [
+                        (b"key %04d" % n, b"value %d of round %d" % (n, round_) if (n + round_) % 5 else None)
+                        for n in range(first - round_ * 20, first + 50)
+                    ]
+                    end = writer.append(0, records, owner) + len(records)
+                    right |= records
+        wait_for(lambda: log_size(tmp_path) < 100_000, "the log is compacted")
+        reader = RawReader(broker.bootstrap, Security(), topic, ClaimHistory(topic))
+        with contextlib.closing(reader):
+            newest = loaded(reader, {0: end})
+            found = {key: value for key, value in newest[0].items() if value is not None}
+            assert found == {key: value for key, value in right.items() if value is not None}
+            assert reader.claims[0].token == "round 3"
+            assert reader.producer_ids == {0: set(ids)}
+            assert reader.invalid_keys == {}
+            reader.follow({0: 0})
+            followed = {record.key: record.value for record in read_to(reader, {0: end})}
+            assert {key: value for key, value in followed.items() if value is not None} == found
+
+
+def log_size(directory: Path) -> int:
+    """The bytes of the log of the only topic with one partition."""
+    return sum(file.stat().st_size for file in directory.glob("**/*-0/*.log"))
+
+
+def test_a_follower_goes_on_after_its_broker_has_restarted(tmp_path: Path, make_topic: MakeTopic, unique: str) -> None:
+    with KraftBroker(tmp_path) as broker:
+        topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config={"cleanup.policy": "compact"})
+        reader = RawReader(broker.bootstrap, Security(), topic, ClaimHistory(topic))
+        with contextlib.closing(reader), ClaimWriter(broker.bootstrap, topic) as writer:
+            owner = writer.producer(topic)
+            for partition in range(2):
+                writer.claim(partition, owner)
+                writer.append(partition, [(b"before", b"1")], owner)
+            reader.follow({0: 0, 1: 0})
+            assert keys_of(read(reader, 2)) == [b"before"] * 2
+            for stop in (broker.stop, broker.kill):
+                stop()
+                assert list(reader.poll(10, 0.5)) == []
+                broker.start()
+                for partition in range(2):
+                    append = partial(writer.append, partition, [(b"after", b"1")], owner)
+                    wait_for(partial(succeeds, append), f"partition {partition} has a leader")
+                assert keys_of(read(reader, 2)) == [b"after"] * 2
+
+
+def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_leader(
+    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str
+) -> None:
+    settings = {
+        "transaction.state.log.replication.factor": 1,
+        "zookeeper.session.timeout.ms": 3000,
+        "replica.lag.time.max.ms": 60_000,
+        "auto.leader.rebalance.enable": "false",
+    }
+    chroot = f"{zookeeper.connect}/{unique}"
+    brokers = [KafkaBroker(tmp_path / str(n), zookeeper=chroot, broker_id=n, config=settings) for n in range(2)]
+    with contextlib.ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+            broker.start()
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        wait_for(lambda: len(admin.list_topics(timeout=10).brokers) == 2, "both brokers are known")
+        new = NewTopic(unique, num_partitions=1, replica_assignment=[[0, 1]], config={"cleanup.policy": "compact"})
+        admin.create_topics([new])[unique].result(TIMEOUT_S)
+        wait_for(lambda: admin.list_topics(timeout=10).topics[unique].partitions[0].leader == 0, "broker 0 leads")
+        reader = stack.enter_context(contextlib.closing(RawReader(bootstrap, Security(), unique, ClaimHistory(unique))))
+        writer = stack.enter_context(ClaimWriter(bootstrap, unique))
+        owner = writer.producer(unique)
+        writer.claim(0, owner)
+        start = writer.append(0, [(b"whole", b"1")], owner)
+        reader.follow({0: 0})
+        assert keys_of(read(reader, 1)) == [b"whole"]
+
+        brokers[1].freeze()
+        end = writer.append(0, [(b"leader only", b"1")], owner, acks=1) + 1
+        assert list(reader.poll(10, 2)) == []
+        assert reader.position(0) == start + 1
+        brokers[1].thaw()
+        assert keys_of(read(reader, 1)) == [b"leader only"]
+        assert reader.position(0) == end
+
+        brokers[0].kill()
+        append = partial(writer.append, 0, [(b"next leader", b"1")], owner, acks=1)
+        wait_for(partial(succeeds, append), "broker 1 leads")
+        assert keys_of(read(reader, 1)) == [b"next leader"]
+        newest = loaded(reader, {0: end + 1})
+        assert set(newest[0]) == {b"whole", b"leader only", b"next leader"}
+        assert CLAIM_KEY not in newest[0]
+
+
+def succeeds(append: Callable[[], int]) -> bool:
+    """Returns whether the leader accepts an append."""
+    try:
+        append()
+    except (OffsetMgrError, AssertionError):
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_debug_output(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
