@@ -6,13 +6,18 @@ never reports an unreadable value as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.offset_table import OffsetTable
+from offsetmgr.manager.packed_values import PackedValues
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
+
+_NO_VALUES: Final = PackedValues()
 
 
 class OffsetReader:
@@ -29,25 +34,24 @@ class OffsetReader:
             return FetchResponse(
                 ErrorCode.NONE,
                 [
-                    self._topic(request.group, topic, values, sorted(values))
-                    for topic, values in sorted(by_topic.items())
+                    self._topic(request.group, topic, values, list(values))
+                    for topic, values in sorted(by_topic.items(), key=itemgetter(0))
                 ],
             )
         return FetchResponse(
             ErrorCode.NONE,
             [
-                self._topic(request.group, topic, by_topic.get(topic, {}), partitions)
+                self._topic(request.group, topic, by_topic.get(topic, _NO_VALUES), partitions)
                 for topic, partitions in request.topics
             ],
         )
 
     def _topic(
-        self, group: str, topic: str, values: Mapping[int, bytes], partitions: Sequence[int]
+        self, group: str, topic: str, values: PackedValues, partitions: Sequence[int]
     ) -> tuple[str, Sequence[PartitionOffset]]:
         read = self._format.read_offset
         results: list[PartitionOffset] = []
-        for partition in partitions:
-            raw = values.get(partition)
+        for partition, raw in zip(partitions, values.get_many(partitions), strict=True):
             if raw is None:
                 results.append((partition, -1, -1, "", ErrorCode.NONE))
                 continue
@@ -65,7 +69,7 @@ class OffsetReader:
         known: set[bytes] = set()
         for group in self._table.groups():
             for topic, values in self._table.topics(group).items():
-                if known.issuperset({raw[:2] for raw in values.values()}):
+                if known.issuperset({raw[:2] for _, raw in values.items()}):
                     continue
                 for partition, raw in values.items():
                     if raw[:2] not in known and self.value(group, topic, partition, raw) is not None:
@@ -74,15 +78,15 @@ class OffsetReader:
     def offset(self, group: str, topic: str, partition: int) -> int:
         """Returns the committed offset of a partition, -1 if no offset is committed. Raises `CorruptData` or
         `UnknownVersion` if the value is unreadable."""
-        raw = self._table.topics(group).get(topic, {}).get(partition)
+        raw = self._table.topics(group).get(topic, _NO_VALUES).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
         """Yields every readable offset, sorted by group, topic and partition. The iteration may miss a change that is
         made during the iteration."""
         for group in sorted(self._table.groups()):
-            for topic, values in sorted(self._table.topics(group).items()):
-                for partition, raw in sorted(values.items()):
+            for topic, values in sorted(self._table.topics(group).items(), key=itemgetter(0)):
+                for partition, raw in values.items():
                     value = self.value(group, topic, partition, raw)
                     if value is not None:
                         yield OffsetKey(group, topic, partition), value

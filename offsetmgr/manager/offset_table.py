@@ -1,18 +1,21 @@
 """`OffsetTable`: the state of a shard, which is the newest raw value of each key. The table applies records to this
 state.
 
-Values stay undecoded; readers decode them. The values of a group's topic are in one dict. Replay finds this dict by the
-prefix of the topic's keys, so that it decodes the names of the group and the topic only once for each prefix. All other
-methods find the dict by group and topic. The rules about which changes are allowed are in `shard`.
+Values stay undecoded; readers decode them. The values of a group's topic are in one `PackedValues`. Replay finds this
+object by the prefix of the topic's keys, so that it decodes the names of the group and the topic only once for each
+prefix. All other methods find the object by group and topic. Groups with the same topic share its name. The rules about
+which changes are allowed are in `shard`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.manager.packed_values import PackedValues
 from offsetmgr.records.base import (
     EncodedRecord,
     FormatMismatch,
@@ -41,8 +44,8 @@ class OffsetTable:
 
     def __init__(self, record_format: RecordFormat) -> None:
         self._format = record_format
-        self._by_prefix: dict[bytes, dict[int, bytes]] = {}
-        self._groups: dict[str, dict[str, dict[int, bytes]]] = {}
+        self._by_prefix: dict[bytes, PackedValues] = {}
+        self._groups: dict[str, dict[str, PackedValues]] = {}
         self._aliases: dict[tuple[str, str], set[bytes]] = {}
         self._last_active: dict[str, int | None] = {}
         self._problems: dict[bytes, str] = {}
@@ -51,7 +54,7 @@ class OffsetTable:
 
     # --- content -------------------------------------------------------------------------------------
 
-    def topics(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
+    def topics(self, group: str) -> Mapping[str, PackedValues]:
         """Returns the raw values of a group by topic and partition; empty if the group has no offsets."""
         return self._groups.get(group, {})
 
@@ -134,7 +137,8 @@ class OffsetTable:
             parts = self._format.split(key)
             if parts is not None:
                 prefix, partition = parts
-                return key, self._by_prefix.get(prefix, {}).get(partition)
+                values = self._by_prefix.get(prefix)
+                return key, None if values is None else values.get(partition)
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion, FormatMismatch):
             return None
@@ -161,48 +165,58 @@ class OffsetTable:
         prefix, partition = parts
         values = self._by_prefix.get(prefix)
         if value is None:
-            if values is not None and partition in values:
-                del values[partition]
-                self.offset_count -= 1
-                if not values:
-                    self._remove_topic(prefix, key)
+            if values is not None:
+                self._set_many({prefix: {partition: None}}, {prefix: key})
             return
         if values is None:
             values = self._add_topic(prefix, key)
             if values is None:
                 return
-        before = len(values)
-        values[partition] = value
-        self.offset_count += len(values) - before
+        self.offset_count += values.put(partition, value)
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
         """Applies the newest values of many keys. Has the effect of `apply` for each key, but is faster."""
         split, by_prefix = self._format.split, self._by_prefix
-        values: dict[int, bytes] = {}
+        # The values of a topic are set together at the end, because a change of a `PackedValues` copies a part of it.
+        changed: dict[bytes, dict[int, bytes | None]] = {}
+        keys: dict[bytes, bytes] = {}
+        values: dict[int, bytes | None] = {}
         latest_prefix: bytes | None = None
-        added = 0
         try:
             for key, value in newest.items():
                 try:
                     parts = split(key)
                 except (CorruptData, UnknownVersion):
                     parts = None
-                if parts is None or value is None or self._problems:
+                if parts is None or self._problems or self._aliases:
+                    self._set_many(changed, keys)
+                    changed, latest_prefix = {}, None
                     self.apply(key, value)
-                    latest_prefix = None
                     continue
                 prefix, partition = parts
                 if prefix != latest_prefix:
-                    found = by_prefix.get(prefix)
-                    if found is None:
-                        self.apply(key, value)
+                    if prefix not in by_prefix and (value is None or self._add_topic(prefix, key) is None):
                         continue
-                    values, latest_prefix = found, prefix
-                if partition not in values:
-                    added += 1
+                    values, latest_prefix = changed.setdefault(prefix, {}), prefix
+                    keys[prefix] = key
                 values[partition] = value
         finally:
-            self.offset_count += added
+            self._set_many(changed, keys)
+
+    def _set_many(self, changed: Mapping[bytes, dict[int, bytes | None]], keys: Mapping[bytes, bytes]) -> None:
+        """Sets or removes values by prefix and partition. ``keys`` contains one key for each prefix."""
+        for prefix, values in changed.items():
+            packed = self._by_prefix[prefix]
+            removed: list[int] = []
+            if None in values.values():
+                removed = [partition for partition, value in values.items() if value is None]
+                for partition in removed:
+                    del values[partition]
+            self.offset_count += packed.put_many(list(values), list(values.values()))  # type: ignore[arg-type]
+            if removed:
+                self.offset_count -= packed.remove_many(removed)
+                if not packed:
+                    self._remove_topic(prefix, keys[prefix])
 
     def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
         """Applies the records of ``run`` with these values, which contain no tombstone. Has the effect of `apply` for
@@ -210,14 +224,12 @@ class OffsetTable:
         known = self._groups.get(run.group)
         values_of_topic = known.get(run.topic) if known is not None else None
         if values_of_topic is None:
-            values_of_topic = {}
+            values_of_topic = PackedValues()
             self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = values_of_topic
-            self._groups.setdefault(run.group, {})[run.topic] = values_of_topic
+            self._groups.setdefault(run.group, {})[sys.intern(run.topic)] = values_of_topic
         if self._problems:
             self._remove_problems(run)
-        before = len(values_of_topic)
-        values_of_topic.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
-        self.offset_count += len(values_of_topic) - before
+        self.offset_count += values_of_topic.put_many(run.partitions, values)  # type: ignore[arg-type]
 
     def _remove_problems(self, run: RecordRun) -> None:
         for partition in run.partitions:
@@ -248,8 +260,8 @@ class OffsetTable:
             self._last_active[group] = None
             self.add_problem(key, f"group {group!r}", error)
 
-    def _add_topic(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
-        """Adds a topic for a new key prefix and returns its dict of values; None if the key is invalid."""
+    def _add_topic(self, prefix: bytes, key: bytes) -> PackedValues | None:
+        """Adds a topic for a new key prefix and returns its values; None if the key is invalid."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
@@ -262,7 +274,7 @@ class OffsetTable:
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
             # Kafka's key versions 0 and 1 identify the same offset, so the keys of a topic may have several prefixes.
             self._aliases.setdefault((decoded.group, decoded.topic), set()).add(prefix)
-        values = topics.setdefault(decoded.topic, {})
+        values = topics.setdefault(sys.intern(decoded.topic), PackedValues())
         self._by_prefix[prefix] = values
         return values
 

@@ -311,8 +311,8 @@ class Shard:
             stop = start + len(run.partitions)
             self._table.apply_run(run, [value for _, value in records[start:stop]])
             start = stop
-        for key, value in records[start:]:
-            self._table.apply(key, value)
+        if start < len(records):
+            self._table.apply_newest(dict(records[start:]))
         self._position = first_offset + len(records)
 
     def on_discarded(self, result: CoordinatorResult[Any]) -> None:

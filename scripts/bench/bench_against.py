@@ -13,73 +13,31 @@ Exits 1 if a whole interval lies below 0.95, which is a regression.
 from __future__ import annotations
 
 import argparse
-import compileall
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
-from bench_manager import Side as Client
-from bench_manager import manager
 from bench_relay import fill, read
+from manager_servers import manager
 from migrating import Bench, servers
+from offset_client import OffsetClient
+from source_tree import ROOT, Tree, checkout
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LEAST = 0.95
+SINGLES = 500
 RELAYED = "relayed"
 """The topic that is read through the relays."""
 STUDENT_T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """The quantile 0.975 of Student's distribution, by degrees of freedom."""
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A checkout of offsetmgr."""
-
-    path: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        # Without PYTHONSAFEPATH Python would import offsetmgr from the current directory.
-        return {**os.environ, "PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1"}
-
-    def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode not in codes:
-            sys.exit(f"{' '.join(command)} exited {done.returncode}:\n{done.stderr[-2000:]}")
-        return done.stdout
-
-    def seconds(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> float:
-        """The duration of an offsetmgr command, from start to exit."""
-        started = time.perf_counter()
-        self.run("-m", "offsetmgr", *arguments, codes=codes)
-        return time.perf_counter() - started
-
-
 Measure = Callable[[Tree], float]
 """Seconds, for the same work in both trees."""
-
-
-@contextmanager
-def checkout(revision: str, directory: Path) -> Iterator[Tree]:
-    """A checkout of an earlier commit, removed afterwards."""
-    path = directory / "old"
-    git = ["git", "-C", str(ROOT), "worktree"]
-    subprocess.run([*git, "add", "--quiet", "--detach", str(path), revision], check=True)
-    try:
-        yield Tree(path)
-    finally:
-        subprocess.run([*git, "remove", "--force", str(path)], check=True)
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -162,10 +120,10 @@ def command_measures(bench: Bench) -> dict[str, Measure]:
     }
 
 
-def manager_measures(clients: dict[Tree, Client]) -> dict[str, Measure]:
+def manager_measures(clients: dict[Tree, OffsetClient]) -> dict[str, Measure]:
     """Commits and fetches through a manager of each tree, on the same broker, with the same client."""
 
-    def seconds(work: Callable[[Client], object], times: int = 1) -> Measure:
+    def seconds(work: Callable[[OffsetClient], object], times: int = 1) -> Measure:
         def measure(tree: Tree) -> float:
             started = time.perf_counter()
             for _ in range(times):
@@ -175,9 +133,9 @@ def manager_measures(clients: dict[Tree, Client]) -> dict[str, Measure]:
         return measure
 
     return {
-        "manager commits": seconds(Client.commits, 3),
-        "manager fetches": seconds(Client.fetches, 10),
-        "manager single commits": seconds(Client.singles),
+        "manager commits": seconds(OffsetClient.commits, 3),
+        "manager fetches": seconds(OffsetClient.fetches, 10),
+        "manager single commits": seconds(lambda client: client.single_commits(1, SINGLES)),
     }
 
 
@@ -217,10 +175,9 @@ def measures(stack: ExitStack, bench: Bench, trees: tuple[Tree, Tree], records: 
             directory = bench.fresh("-manager")
             directory.mkdir()
             topic = ("--offsets-topic", f"offsets-{name}")
-            addresses[tree] = managers.enter_context(
-                manager(bootstrap, directory, *topic, environment=tree.environment)
-            )
-        clients = {tree: Client(address, len(bench.groups)) for tree, address in addresses.items()}
+            running = managers.enter_context(manager(bootstrap, directory, *topic, environment=tree.environment))
+            addresses[tree] = running.address
+        clients = {tree: OffsetClient(address, len(bench.groups)) for tree, address in addresses.items()}
         yield from manager_measures(clients).items()
     fill(bootstrap, records, RELAYED)
     addresses = {}
@@ -228,7 +185,8 @@ def measures(stack: ExitStack, bench: Bench, trees: tuple[Tree, Tree], records: 
         directory = bench.fresh("-relay")
         directory.mkdir()
         options = ("--offsets-topic", f"relayed-{name}", "--relay")
-        addresses[tree] = stack.enter_context(manager(bootstrap, directory, *options, environment=tree.environment))
+        running = stack.enter_context(manager(bootstrap, directory, *options, environment=tree.environment))
+        addresses[tree] = running.address
     yield "relay", relay_measure(addresses, records)
 
 
@@ -245,7 +203,7 @@ def main() -> int:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-bench-")))
         trees = stack.enter_context(checkout(args.revision, directory)), Tree(ROOT)
         for tree in trees:
-            compileall.compile_dir(tree.path / "offsetmgr", quiet=2)
+            tree.compile()
         bench = stack.enter_context(servers(args.groups, 50))
         print(f"{args.pairs} pairs; {args.revision} and this tree; medians; ratio of the speeds with its 95 % interval")
         for name, measure in measures(stack, bench, trees, args.records):

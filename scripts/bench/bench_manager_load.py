@@ -28,9 +28,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench_manager import Side, manager
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from manager_servers import manager
+from offset_client import OffsetClient
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
@@ -57,9 +58,9 @@ OURS, THEIRS = "bench-offsets", "__consumer_offsets"
 RECORDS_PER_BATCH = 1000
 FETCHED_GROUPS = 64
 """Number of groups that are fetched during the load."""
-MIN_LOAD = 0.5
+MIN_LOAD = 0.75
 MAX_TAKEOVER_S = 1.0
-MAX_BYTES = 250
+MAX_BYTES = 120
 _LOADED = re.compile(
     r"Finished loading offsets and group metadata from __consumer_offsets-\d+ in (\d+) milliseconds for epoch \d+, "
     r"of which (\d+) milliseconds"
@@ -247,9 +248,9 @@ def fetch_during_load(kafka: KafkaBroker, directory: Path) -> bool:
     """Fetches while a manager loads the full topic, and prints the responses until it has loaded everything."""
     began = time.perf_counter()
     options = ("--offsets-topic", OURS, "--record-format", "kafka")
-    with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
-        waiting = beside.submit(wait_for_offsets, address, began)
-        answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(address), 180))
+    with manager(kafka.bootstrap, directory, *options, wait=False) as server, ThreadPoolExecutor(1) as clients:
+        waiting = clients.submit(wait_for_offsets, server.address, began)
+        answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(server.address), 180))
         right, seconds, rejected = waiting.result()
     print(
         f"  a client that asked at once had {'the right' if right else 'WRONG'} offsets after "
@@ -339,23 +340,15 @@ def groups(kafka: KafkaBroker, directory: Path, most: int) -> bool:
         fill_as_manager(kafka.bootstrap, topic, records(number, 1, 1))
         began = time.perf_counter()
         options = ("--offsets-topic", topic, "--record-format", "kafka")
-        with manager(kafka.bootstrap, directory, *options) as address:
+        with manager(kafka.bootstrap, directory, *options) as server:
             loaded = time.perf_counter() - began
-            side = Side(address, 500)
+            side = OffsetClient(server.address, 500)
             side.commits(), side.fetches()
             commits, fetches = max(side.commits() for _ in range(3)), max(side.fetches() for _ in range(3))
-            size = manager_resident(address) / 1e6
+            size = server.resident_bytes / 1e6
         print(f"{number:>10,}{loaded:>9.1f}{commits:>12,.0f}{fetches:>12,.0f}{size:>13.0f}", flush=True)
         number *= 10
     return True
-
-
-def manager_resident(address: str) -> float:
-    """Returns the resident bytes of the process that listens at this address."""
-    ask = ["ss", "-ltnpH", f"sport = :{address.split(':')[1]}"]
-    found = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
-    match = re.search(r"pid=(\d+)", found)
-    return int(Path(f"/proc/{match[1]}/statm").read_text().split()[1]) * 4096 if match else float("nan")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The memory of a committed offset, in groups of 50 partitions: far below the limit of 250 bytes.
+"""The memory of a committed offset, in groups of 50 partitions: far below the limit of 120 bytes.
 
 The interpreter's own allocator counts the bytes, so the result is the same on every machine.
 """
@@ -16,7 +16,7 @@ from offsetmgr.records.base import RecordFormat
 from offsetmgr.records.kafka import KafkaRecordFormat
 
 GROUPS, PARTITIONS = 400, 50
-LIMIT = 130
+LIMIT = 50
 
 
 @pytest.fixture(params=[AvroRecordFormat, KafkaRecordFormat])

@@ -167,14 +167,18 @@ class StandbyReplica:
         """Applies the records of partitions that are still followed. (No partition can have been removed and added
         again since the thread read the records: only `_on_loaded` adds partitions, and the same thread calls it.)"""
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
+        newest: dict[int, dict[bytes, bytes | None]] = {}
+        positions: dict[int, int] = {}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
-            if shard is not None:
-                try:
-                    shard.replay(offset, key, value)
-                except FormatMismatch as error:
-                    self._stop_following(self._following[partition][1], error)
-                    shards.pop(partition)
+            if shard is not None and offset >= shard.position:
+                newest.setdefault(partition, {})[key] = value
+                positions[partition] = offset + 1
+        for partition, found in newest.items():
+            try:
+                shards[partition].replay_newest(found, positions[partition])
+            except FormatMismatch as error:
+                self._stop_following(self._following[partition][1], error)
         self._counters.standby_records += len(records)
         return self._next_task()
 
