@@ -59,7 +59,7 @@ class Log:
         self.batch(producer, [record_of(owner, number) for number in numbers])
 
     def compacted(self) -> list[StoredRecord]:
-        """What an exact log cleaner would leave."""
+        """The records that an exact log cleaner would leave."""
         newest = {key: offset for offset, key in enumerate(self.history.keys)}
         return [StoredRecord(o, self.history.keys[o], self.history.values[o]) for o in sorted(newest.values())]
 
