@@ -13,7 +13,8 @@ comparable.
         [--before REV] [--replicas 3] [--flame-graph FILE.svg]
 
 ``--before`` also measures a manager of an earlier commit. ``--replicas 3`` compares single commits on three brokers
-4.1.1 with three replicas. ``--flame-graph`` records the manager under commits, and prints its ten hottest functions.
+4.1.1 with three replicas. ``--flame-graph`` records the manager under commits (with ``--only singles`` under single
+commits), and prints its ten hottest functions.
 
 Exits with 1 if a result misses its bound.
 """
@@ -136,13 +137,16 @@ def _percentiles(durations: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ranked), ranked[int(len(ranked) * 0.9)], ranked[int(len(ranked) * 0.99)]
 
 
-def draw(side: Side, image: Path) -> None:
+def draw(side: Side, image: Path, *, single: bool) -> None:
     """Writes a flame graph of the manager while it commits, and prints the functions that take the most time."""
     stop = threading.Event()
 
     def load() -> None:
         while not stop.is_set():
-            side.client.commits()
+            if single:
+                side.client.single_commits(1, SINGLES_A_BLOCK)
+            else:
+                side.client.commits()
 
     thread = threading.Thread(target=load)
     assert side.server.pid is not None
@@ -183,7 +187,7 @@ def run_all(stack: ExitStack, args: argparse.Namespace) -> bool:
     if "singles" in chosen:
         good += [singles(sides, number, replicated=replicated) for number in (1, PARTITIONS)]
     if args.flame_graph:
-        draw(sides[MANAGER], args.flame_graph)
+        draw(sides[MANAGER], args.flame_graph, single=args.only == ["singles"])
     print(f"load of the machine {os.getloadavg()[0]:.1f}")
     return all(good)
 
