@@ -5,14 +5,14 @@ answers a resent batch without comparing the content. The rules:
 
 - The broker reports success with the offset that the producer expects: the batch is *written*. With another offset,
   another producer has appended, and only a new claim can determine the state of the log.
-- The first send is rejected before the append (too few replicas, another leader, too large): nothing is written, and
-  the next batch may use the same sequence numbers. After a rejection that is temporary, the same batch is sent again.
-- No response, or an error after the append: the batch may be written. From then on it is *uncertain*: the same bytes
-  are sent again. A rejection of a resend decides nothing about the first send.
+- The first send is rejected before the append (too few replicas, too large): nothing is written, and the next batch may
+  use the same sequence numbers. After a rejection that is temporary, the same batch is sent again.
+- No response, or an error that may follow an append (also NOT_LEADER_OR_FOLLOWER): the batch may be written. From then
+  on it is *uncertain*: the same bytes are sent again. A rejection of a resend decides nothing about the first send.
 - The broker knows a newer epoch: the producer is *fenced* for good.
 - The outcome is still unknown at the deadline: a new epoch, a claim and a read of the log up to the claim settle it.
 
-Source: org.apache.kafka.storage.internals.log (ProducerAppendInfo, ProducerStateManager).
+Source: org.apache.kafka.storage.internals.log (ProducerAppendInfo, ProducerStateManager), kafka.server.DelayedProduce.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ _SEQUENCES: Final = 1 << 31
 
 _FENCED_CODES: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 _TOO_LARGE_CODES: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-_LEADER_CODES: Final = frozenset(
+_NOT_APPENDED_CODES: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Temporary rejections before the append."""
+_MOVED_CODES: Final = frozenset(
     {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
-    }
-)
-"""The broker does not lead the partition, so it has appended nothing."""
-_NOT_APPENDED_CODES: Final = _LEADER_CODES | {ErrorCode.NOT_ENOUGH_REPLICAS}
-"""Temporary rejections before the append."""
-_AFTER_APPEND_CODES: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+"""The broker does not lead the partition. The batch may be in the log all the same: a leader that waits for its
+followers responds with NOT_LEADER_OR_FOLLOWER when another broker becomes the leader, and that broker may have fetched
+the batch before."""
+_AFTER_APPEND_CODES: Final = _MOVED_CODES | {
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
 """Errors after which the batch may be in the log."""
+_LEADER_CODES: Final = _MOVED_CODES | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""Errors after which the leader is looked up again."""
 _STATE_CODES: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -123,11 +124,9 @@ class PartitionProducer:
         if code in _FENCED_CODES:
             return self._fail(Fenced(self._what, "another manager has claimed it"))
         self._last_refusal = reason(code)
-        if code in _NOT_APPENDED_CODES:
+        if code in _NOT_APPENDED_CODES or code in _AFTER_APPEND_CODES:
+            self._uncertain = self._uncertain or code in _AFTER_APPEND_CODES
             return Step.RESEND_TO_LEADER if code in _LEADER_CODES else Step.RESEND
-        if code in _AFTER_APPEND_CODES:
-            self._uncertain = True
-            return Step.RESEND
         if self._uncertain or code in _STATE_CODES:
             return self._fail(OutcomeUnknown(self._what, self._last_refusal))
         kind = TooLarge if code in _TOO_LARGE_CODES else AppendRejected
