@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from simulated_coordinator import REBALANCE, SESSION, Coordinator
+from simulated_loop import SimulatedLoop
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import TopicPartition
@@ -130,44 +131,6 @@ class World:
             self.after(election + 1, lambda: old.wake(zombie=False))  # restarted, empty, as a follower
 
 
-class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop with the simulated time, which never waits."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
-        self._selector = SimpleNamespace(select=lambda timeout: [])
-
-    def time(self) -> float:
-        return self.world.now
-
-    def _process_events(self, events: object) -> None: ...
-
-    def _write_to_self(self) -> None: ...
-
-    def due(self) -> float:
-        """The time of the next callback."""
-        if self._ready:  # type: ignore[attr-defined]
-            return self.world.now
-        scheduled = [h for h in self._scheduled if not h.cancelled()]  # type: ignore[attr-defined]
-        return min((float(h.when()) for h in scheduled), default=float("inf"))
-
-    def end(self) -> None:
-        """Cancels all tasks, because the garbage collector would end them in an arbitrary order."""
-        for task in asyncio.all_tasks(self):
-            task.cancel()
-        self.work()
-        self.close()
-
-    def work(self) -> None:
-        while self.due() <= self.world.now:
-            asyncio._set_running_loop(self)
-            try:
-                self._run_once()  # type: ignore[attr-defined]
-            finally:
-                asyncio._set_running_loop(None)
-
-
 @dataclass
 class SimulatedConnection:
     """A connection whose requests arrive even after the client closed it. That produces outdated JoinGroup requests."""
@@ -255,7 +218,7 @@ class Process:
     def __init__(self, world: World, number: int, *, topic: str = "offsets", rate: float | None = None) -> None:
         self.world = world
         self.name = f"p{number}"
-        self.loop = SimulatedLoop(world)
+        self.loop = SimulatedLoop(lambda: world.now)
         self.alive = self.running = True
         self.serving: set[int] = set()
         self.claiming: set[int] = set()

@@ -43,6 +43,7 @@ _LEADER_CODES: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
 """The broker does not lead the partition. It may have led the partition before: if another broker becomes the leader
@@ -56,7 +57,6 @@ _AFTER_APPEND_CODES: Final = _LEADER_CODES | frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
 """Errors after which the batch may be in the log."""
