@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.server.network.api import Api, ApiRequest, ServerInfo, ServerPort, Sink
-from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
 _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
