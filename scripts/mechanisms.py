@@ -6,6 +6,8 @@ docs/explanation/architecture.md lists the mechanisms. This check finds copies o
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,16 +33,27 @@ class Mechanism(NamedTuple):
     elsewhere: Mapping[str, str]
 
 
+@functools.cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree. The mechanisms share the trees, and `ast.walk` takes most of the time."""
+    return tuple(ast.walk(tree))
+
+
+def last_name(function: ast.expr) -> str:
+    """The name of a function without the names in front of it: ``sleep`` for ``asyncio.sleep``."""
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def calls(tree: ast.AST, name: str) -> Iterator[int]:
     """The lines of calls of a function or class of this name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+    for node in nodes(tree):
+        if isinstance(node, ast.Call) and last_name(node.func) == name:
             yield node.lineno
 
 
 def sleeps(node: ast.AST) -> bool:
     """Whether a node is a call that sleeps. A sleep of the constant 0 only yields to other tasks."""
-    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "sleep":
+    if not isinstance(node, ast.Call) or last_name(node.func) != "sleep":
         return False
     return not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
 
@@ -63,9 +76,9 @@ def loops(
     given, pauses whose length contains one of these words are found outside of loops too."""
 
     def found(tree: ast.Module) -> Iterator[int]:
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.While | ast.For | ast.AsyncFor):
-                inside = list(ast.walk(node))
+                inside = list(nodes(node))
                 catches = any(isinstance(one, ast.ExceptHandler) for one in inside)
                 if catches is after_errors and any(map(pauses, inside)):
                     yield node.lineno
@@ -81,7 +94,7 @@ def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module imports one of these packages or a module of them."""
 
     def found(tree: ast.Module) -> Iterator[int]:
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
@@ -93,7 +106,7 @@ def imports(*packages: str) -> Callable[[ast.Module], Iterator[int]]:
 
 def shifts_by_seven(tree: ast.Module) -> Iterator[int]:
     """The lines of expressions that shift by seven bits or mask seven bits, as variable-length numbers need."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
             operator, number = node.op, node.value.value
         elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
@@ -107,13 +120,11 @@ def shifts_by_seven(tree: ast.Module) -> Iterator[int]:
 
 def tables_of_error_codes(tree: ast.Module) -> Iterator[int]:
     """The lines of dicts that map several error codes to something, or a number to an exception of `core.errors`."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Dict):
             codes = [key for key in node.keys if key is not None and ast.unparse(key).startswith("ErrorCode.")]
             numbered = any(
-                isinstance(key, ast.Constant)
-                and isinstance(key.value, int)
-                and ast.unparse(value).rpartition(".")[2] in EXCEPTIONS
+                isinstance(key, ast.Constant) and isinstance(key.value, int) and last_name(value) in EXCEPTIONS
                 for key, value in zip(node.keys, node.values, strict=True)
             )
             if len(codes) > 1 or numbered:
@@ -123,7 +134,7 @@ def tables_of_error_codes(tree: ast.Module) -> Iterator[int]:
 def replacements_of_files(tree: ast.Module) -> Iterator[int]:
     """The lines that rename a file or a directory, with `os` or with `Path`. ``replace`` of a string has two
     arguments."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
             continue
         of_os = ast.unparse(node.func.value) == "os" and node.func.attr in ("replace", "rename", "renames")
@@ -133,7 +144,7 @@ def replacements_of_files(tree: ast.Module) -> Iterator[int]:
 
 def comparisons_with_expected(tree: ast.Module) -> Iterator[int]:
     """The lines that compare something called ``expected``, or a field of it, for equality."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq) for one in node.ops):
             sides = [re.sub(r"\[.*\]", "", ast.unparse(side)).split(".") for side in (node.left, *node.comparators)]
             if any("expected" in names for names in sides):
@@ -147,11 +158,11 @@ def writers_of_two_stores(tree: ast.Module) -> Iterator[int]:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         used, names = set[str](), set[str]()
-        for one in ast.walk(node):
+        for one in nodes(node):
             if isinstance(one, ast.Attribute | ast.Name):
                 used.add((one.attr if isinstance(one, ast.Attribute) else one.id).lstrip("_"))
             if isinstance(one, ast.Call):
-                names.add(ast.unparse(one.func).rpartition(".")[2])
+                names.add(last_name(one.func))
             if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(one.name)
         writes = any(re.match("_?(commit|edit|write|enqueue)(_|$)", name) for name in names)
@@ -162,7 +173,7 @@ def writers_of_two_stores(tree: ast.Module) -> Iterator[int]:
 def file_loads(tree: ast.Module) -> Iterator[int]:
     """The lines that parse JSON or TOML from a string or from a file."""
     yield from calls(tree, "loads")
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.load", "tomllib.load"):
             yield node.lineno
 
@@ -170,10 +181,10 @@ def file_loads(tree: ast.Module) -> Iterator[int]:
 def requests_for_log_ends(tree: ast.Module) -> Iterator[int]:
     """The lines that request the start or the end of a log, with the protocol or with Kafka's client."""
     yield from calls(tree, "get_watermark_offsets")
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Request", "EncodedRequest"):
             yield from (node.lineno for key in node.args[:1] if ast.unparse(key) == "ApiKey.LIST_OFFSETS")
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2].endswith("OffsetSpec"):
+        if isinstance(node, ast.Attribute) and last_name(node.value).endswith("OffsetSpec"):
             yield node.lineno
 
 
@@ -181,15 +192,15 @@ def definitions(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module defines a function of one of these names."""
 
     def found(tree: ast.Module) -> Iterator[int]:
-        yield from (node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names)
+        yield from (node.lineno for node in nodes(tree) if isinstance(node, ast.FunctionDef) and node.name in names)
 
     return found
 
 
 def log_range_tables(tree: ast.Module) -> Iterator[int]:
     """The lines where an object declares an attribute that holds log ranges or their errors."""
-    in_classes = {id(node) for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body}
-    for node in ast.walk(tree):
+    in_classes = {id(node) for each in nodes(tree) if isinstance(each, ast.ClassDef) for node in each.body}
+    for node in nodes(tree):
         if isinstance(node, ast.AnnAssign) and (isinstance(node.target, ast.Attribute) or id(node) in in_classes):
             annotation = ast.unparse(node.annotation)
             if annotation.startswith("dict[TopicPartition, LogRange"):
@@ -200,7 +211,7 @@ def subclasses(*names: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module derives a class from a class of one of these names."""
 
     def found(tree: ast.Module) -> Iterator[int]:
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and any(ast.unparse(base) in names for base in node.bases):
                 yield node.lineno
 
@@ -211,8 +222,8 @@ def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
     """The lines where a module uses an attribute of this name, for example a member of an enumeration."""
 
     def found(tree: ast.Module) -> Iterator[int]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == name:
+        for node in nodes(tree):
+            if isinstance(node, ast.Attribute) and last_name(node.value) == name:
                 yield node.lineno
 
     return found
@@ -221,14 +232,14 @@ def uses_of(name: str) -> Callable[[ast.Module], Iterator[int]]:
 def member_requests(tree: ast.Module) -> Iterator[int]:
     """The lines that create a request with which a client joins a group, remains in it or leaves it."""
     keys = {f"ApiKey.{name}" for name in ("JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP")}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Request" and node.args:
             yield from (node.lineno for key in node.args[:1] if ast.unparse(key) in keys)
 
 
 def plural_endings(tree: ast.Module) -> Iterator[int]:
     """The lines of conditions that choose between the endings '' and 's' of a noun."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.IfExp) and {ast.unparse(node.body), ast.unparse(node.orelse)} == {"''", "'s'"}:
             yield node.lineno
 
@@ -248,7 +259,7 @@ STOPPABLE_WAITS: Final = {
 
 def closing_exits(tree: ast.Module) -> Iterator[int]:
     """The lines of methods ``__exit__`` that only close the object."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.FunctionDef)
             and node.name == "__exit__"
@@ -274,7 +285,6 @@ MECHANISMS: Final = (
         "core/retry.py",
         loops(sleeps, after_errors=True),
         {
-            "kafka/groups/group_member.py": "periodic heartbeats",
             "kafka/groups/static_membership.py": "periodic heartbeats",
             "manager/node/topic_monitor.py": "a periodic check of the topic",
             "manager/runtime/manager.py": "periodic background work",
@@ -301,6 +311,7 @@ MECHANISMS: Final = (
             "consumer/offsets.py": "polls a lease in memory",
             "groups/leftover_locks.py": "waits for locks to expire and reports the rest of the wait",
             "manager/node/manager_node.py": "polls a state in memory",
+            "manager/node/peer_monitor.py": "periodic connections to other managers",
             "migration/bounce.py": "polls a process of an earlier run",
             "migration/group_observer.py": "observes a group at an interval",
             "migration/journaled_writer.py": "waits for locks to expire and reports the rest of the wait",
@@ -491,6 +502,7 @@ def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
 
 def main() -> int:
     """Checks all modules. Returns the exit code."""
+    gc.disable()  # it would scan millions of nodes again and again, and finds nothing to free
     paths = sorted(PACKAGE.rglob("*.py"))
     trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_bytes()) for path in paths}
     found = list(findings(trees))

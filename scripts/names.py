@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import gc
 import re
 import sys
 from collections import defaultdict
@@ -32,9 +34,15 @@ ALIAS: Final = re.compile(r"_*[A-Z][a-zA-Z0-9]*$")
 """A name in the form of a class name, such as that of a type alias."""
 
 
+@functools.cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module's tree. Several checks read them, and `ast.walk` takes most of their time."""
+    return tuple(ast.walk(tree))
+
+
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """The classes of a module."""
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    yield from (node for node in nodes(tree) if isinstance(node, ast.ClassDef))
 
 
 def exception_names(trees: Mapping[str, ast.Module]) -> set[str]:
@@ -64,7 +72,7 @@ def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
     members = {
         id(member) for node in classes(tree) if "Enum" in " ".join(map(ast.unparse, node.bases)) for member in node.body
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if id(node) in members:
             continue
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.BinOp):
@@ -100,6 +108,7 @@ def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
 
 def main() -> int:
     """Checks all modules. Returns the exit code."""
+    gc.disable()  # it would scan millions of nodes again and again, and finds nothing to free
     modules = sorted(PACKAGE.rglob("*.py"))
     trees = {path.relative_to(PACKAGE.parent).as_posix(): ast.parse(path.read_bytes()) for path in modules}
     found = list(findings(trees))

@@ -15,6 +15,8 @@ matches nothing is an error.
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import re
 import subprocess
 import sys
@@ -48,12 +50,14 @@ UNCHECKED = {
 
 
 class Rule(NamedTuple):
-    """One pattern and its advice. ``opening``: the pattern applies to the beginning of a sentence."""
+    """One pattern and its advice. ``opening``: the pattern applies to the beginning of a sentence. ``contained``: the
+    pattern matches only texts that contain this in lower case, and a search for it is faster than the pattern."""
 
     name: str
     pattern: re.Pattern[str]
     advice: str
     opening: bool = False
+    contained: str = ""
 
 
 class Text(NamedTuple):
@@ -130,12 +134,14 @@ def sentences(text: str) -> Iterator[str]:
 
 def problems(text: str, rules: Iterable[Rule] = RULES) -> Iterator[tuple[Rule, str]]:
     """The rules that a text violates, with the matching words."""
+    openings = list(sentences(text))
+    lower = text.lower()
     for rule in rules:
         if rule.opening:
-            for sentence in sentences(text):
+            for sentence in openings:
                 if found := rule.pattern.match(sentence):
                     yield rule, found.group()
-        else:
+        elif rule.contained in lower:
             for found in rule.pattern.finditer(text):
                 yield rule, found.group()
 
@@ -143,8 +149,16 @@ def problems(text: str, rules: Iterable[Rule] = RULES) -> Iterator[tuple[Rule, s
 # --- finding the texts ------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1)
+def _nodes(path: Path) -> list[ast.AST]:
+    """The nodes of a module's syntax tree, each after its parent. Several functions read the same module in turn."""
+    return list(ast.walk(ast.parse(path.read_bytes())))
+
+
 def _comments(path: Path) -> Iterator[Text]:
     """Runs of comment lines; a directive such as ``noqa`` is not prose."""
+    if b"#" not in path.read_bytes():
+        return
     first, last, lines = 0, -1, list[str]()
     with path.open("rb") as source:
         for token in tokenize.tokenize(source.readline):
@@ -171,10 +185,10 @@ def _joined(node: ast.JoinedStr) -> str:
 
 def _strings(path: Path) -> Iterator[Text]:
     """Docstrings, and string literals that are sentences: at least three words."""
-    tree = ast.parse(path.read_bytes())
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    inside = set[int]()
+    for node in _nodes(path):
         if isinstance(node, ast.JoinedStr):
+            inside.update(map(id, node.values))
             text = _joined(node)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
             text = node.value
@@ -244,7 +258,7 @@ def replaced_terms(glossary: str) -> dict[str, str]:
 def glossary_rules(glossary: str) -> tuple[Rule, ...]:
     """One rule for each synonym that the glossary replaces."""
     return tuple(
-        _words("glossary", re.escape(synonym), f"the glossary's term is '{term}'")
+        _words("glossary", re.escape(synonym), f"the glossary's term is '{term}'")._replace(contained=synonym.lower())
         for synonym, term in replaced_terms(glossary).items()
     )
 
@@ -270,7 +284,7 @@ def names(path: Path) -> Iterator[PublicName]:
     """The names that a module defines, and its own: classes, functions, arguments, variables, attributes, and the
     string literals that look like a name, such as JSON keys, columns and metrics."""
     yield PublicName(path, 1, path.stem)
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _nodes(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield PublicName(path, node.lineno, node.name)
         elif isinstance(node, ast.arg):
@@ -337,6 +351,7 @@ def without_exceptions(found: Iterable[Finding], exceptions: list[dict[str, str]
 
 def main(arguments: list[str]) -> int:
     """Checks the given files, or all of them. Returns the exit code."""
+    gc.disable()  # it would scan millions of nodes again and again, and finds nothing to free
     files = [Path(name).resolve() for name in arguments] or project_files()
     exceptions = tomllib.loads(EXCEPTIONS.read_text(encoding="utf-8")).get("exception", [])
     left, unused = without_exceptions(findings(files), exceptions)

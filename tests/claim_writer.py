@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 from offsetmgr.core.closeable import Closeable
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.leader_router import find_leaders
+from offsetmgr.kafka.client.leader_router import PartitionLeaders
+from offsetmgr.kafka.client.producers import ProducerEpoch, init_producer_ids
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
-from offsetmgr.manager.log.kafka.batch_audit import BatchProducer
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import FENCE_EPOCH, FENCE_KEY, Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
+
+T = TypeVar("T")
 
 TIMEOUT_S = 20.0
 
@@ -29,30 +34,14 @@ class ClaimWriter(Closeable):
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         self._thread = ClientThread(Client(bootstrap, Security()), TIMEOUT_S)
-        self._sequences: dict[tuple[BatchProducer, int], int] = {}
+        self._sequences: dict[tuple[ProducerEpoch, int], int] = {}
 
-    def producer(self, transactional_id: str) -> BatchProducer:
+    def producer(self, transactional_id: str) -> ProducerEpoch:
         """Returns the producer id of a transactional id, with the next epoch."""
 
-        async def call(deadline: float) -> BatchProducer:
-            client = self._thread.client
-            while True:
-                connection = await client.any_connection(deadline)
-                request = Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [transactional_id]})
-                (found,) = (await connection.call(request, remaining(deadline)))["coordinators"]
-                if not found["error_code"]:
-                    node = client.node(Address(found["host"], found["port"]))
-                    message = {
-                        "transactional_id": transactional_id,
-                        "transaction_timeout": 60_000,
-                        "producer_id": -1,
-                        "producer_epoch": -1,
-                    }
-                    init = Request(ApiKey.INIT_PRODUCER_ID, 4, message)
-                    answer = await (await node.connection(deadline)).call(init, remaining(deadline))
-                    if not answer["error_code"]:
-                        return BatchProducer(answer["producer_id"], answer["producer_epoch"])
-                time.sleep(0.05)
+        async def call(deadline: float) -> ProducerEpoch:
+            found = await init_producer_ids(self._thread.client, {transactional_id: None}, deadline)
+            return _result(found[transactional_id])
 
         return self._thread.run(call)
 
@@ -60,7 +49,7 @@ class ClaimWriter(Closeable):
         self,
         partition: int,
         records: Sequence[EncodedRecord],
-        producer: BatchProducer | None,
+        producer: ProducerEpoch | None,
         *,
         codec: int = 0,
         acks: int = -1,
@@ -89,28 +78,36 @@ class ClaimWriter(Closeable):
             "topic_data": [{"name": self._topic, "partition_data": parts}],
         }
 
-        async def call(deadline: float) -> int:
-            client = self._thread.client
-            leader = (await find_leaders(client, [tp], deadline))[tp]
-            if not isinstance(leader, Address):
-                raise leader
-            connection = await client.node(leader).connection(deadline)
+        async def send(
+            leader: Address, _: list[TopicPartition], deadline: float
+        ) -> dict[TopicPartition, int | OffsetMgrError]:
+            connection = await self._thread.client.node(leader).connection(deadline)
             answer = await connection.call(Request(ApiKey.PRODUCE, 7, message), remaining(deadline))
             (part,) = answer["responses"][0]["partition_responses"]
-            assert part["error_code"] == 0, part
-            return int(part["base_offset"])
+            code = part["error_code"]
+            return {tp: kafka_error(code, str(tp)) if code else int(part["base_offset"])}
+
+        async def call(deadline: float) -> int:
+            leaders = PartitionLeaders(self._thread.client)
+            return _result((await leaders.per_partition([tp], send, deadline))[tp])
 
         return self._thread.run(call)
 
-    def claim(self, partition: int, producer: BatchProducer, ids: Sequence[int] = (), token: str = "token") -> int:
+    def claim(self, partition: int, producer: ProducerEpoch, ids: Sequence[int] = (), token: str = "token") -> int:
         """Appends a claim that lists these producer ids and the claim's own. Returns its offset."""
         claim = Claim(token, "test", int(time.time() * 1000), tuple(sorted({*ids, producer.id})))
         return self.append(partition, [encode_claim(claim)], producer)
 
     def fence(self, partition: int, producer_id: int) -> int:
         """Appends a fence of a producer id."""
-        return self.append(partition, [(FENCE_KEY, None)], BatchProducer(producer_id, FENCE_EPOCH))
+        return self.append(partition, [(FENCE_KEY, None)], ProducerEpoch(producer_id, FENCE_EPOCH))
 
     def close(self) -> None:
         """Closes the connections."""
         self._thread.close()
+
+
+def _result(outcome: T | OffsetMgrError) -> T:
+    if isinstance(outcome, OffsetMgrError):
+        raise outcome
+    return outcome

@@ -23,9 +23,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 
-ALL_NEED_SERVERS = re.compile(r"^pytestmark = .*\bpytest\.mark\.servers\b", re.MULTILINE)
-"""The line that marks every test of a file."""
-
 
 def pytest_configure() -> None:
     """Restores the handling of SIGINT: a shell that starts the tests in the background ignores the signal, and the
@@ -42,11 +39,13 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips the import of a file whose tests all need servers if servers are deselected. Otherwise each process of
-    xdist would import the file and rewrite its assertions for nothing."""
-    without = "not servers" in config.option.markexpr.split(" and ")
-    if without and collection_path.suffix == ".py" and ALL_NEED_SERVERS.search(collection_path.read_text("utf-8")):
-        return True
+    """Skips the import of a file whose ``pytestmark`` has a deselected marker. Otherwise each process of xdist would
+    import the file and rewrite its assertions for nothing."""
+    deselected = re.findall(r"(?:^| and )not (\w+)(?= and |$)", config.option.markexpr)
+    if deselected and collection_path.suffix == ".py":
+        line = rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(deselected)})\b"
+        if re.search(line, collection_path.read_text("utf-8"), re.MULTILINE):
+            return True
     return None
 
 

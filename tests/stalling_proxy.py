@@ -11,7 +11,7 @@ class StallingProxy:
     """Listens on its own port and forwards everything to ``address`` (``HOST:PORT``).
 
     While it is stalled, it keeps all connections and accepts new ones but forwards nothing, like the network of a host
-    that was cut off. `resume` closes the connections that it kept.
+    that was cut off. `resume` closes the connections that it kept; `release` keeps them.
     """
 
     def __init__(self, address: str) -> None:
@@ -35,6 +35,11 @@ class StallingProxy:
         connections, self._connections = self._connections, []
         for connection in connections:
             _close(connection)
+        self._flowing.set()
+
+    def release(self) -> None:
+        """Ends the stall and forwards everything that was sent during it, even if its sender has closed the
+        connection."""
         self._flowing.set()
 
     def close(self) -> None:

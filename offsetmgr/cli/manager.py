@@ -105,7 +105,10 @@ def serve(
     session_timeout: Annotated[
         int,
         typer.Option(
-            "--session-timeout", metavar="MS", min=1_000, help="Time after which the other managers replace a dead one."
+            "--session-timeout",
+            metavar="MS",
+            min=1_000,
+            help="Time after which the other managers replace one that is frozen or cut off.",
         ),
     ] = 10_000,
     standby: Annotated[

@@ -8,6 +8,20 @@ rebalance, which assigns the shard group to its new owner. A move between live m
 and no shard group ever has two owners. The assignment is *balanced*: the numbers of shard groups of any two members
 differ by at most one. The assignment is *sticky*: as few shard groups move as possible. The assignment is deterministic
 and does not depend on the order of the members.
+
+A shard group is *unreleased* if its previous owner may still serve it. To release a shard group, its owner stops to
+serve it and then sends a JoinGroup that does not list it. A member that was removed from the group has not done so, and
+it may be alive and may not know of its removal. Therefore the next owner waits until the lease of the previous owner
+must have ended (`lease`). A shard group that no member claims counts as released only if the leader can see the
+release:
+
+- the newest assignment that a member reports is the one of the previous generation. Otherwise a member that has been
+  removed since then may have received the shard group in a generation of which the leader does not know;
+- in this assignment the shard group had an owner, this owner is still a member, and it does not claim the shard group;
+- no member reports that it is still waiting for the lease of an earlier owner of the shard group.
+
+In the group's first generation there is no previous owner. Kafka deletes a group, and begins with generation 1 again,
+only long after its last member has left, because the members have committed offsets (`offsets.retention.minutes`).
 """
 
 from __future__ import annotations
@@ -21,6 +35,7 @@ FIRST_NODE_ID: Final = 1_000_000_000
 """The lowest node id of a manager. This number is far above the usual ids of brokers, so that the ids of managers and
 brokers do not collide."""
 
+_FIRST_GENERATION: Final = 1
 _MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
 
@@ -58,6 +73,10 @@ class ManagerMetadata:
     member to revoke a shard group, this member still counts as the owner."""
     relay: Mapping[str, Any] = field(default_factory=dict)
     """Data for the relay; this module passes it on and does not interpret it."""
+    waiting_for: frozenset[int] = frozenset()
+    """The unreleased shard groups that the member has received, while the lease of an earlier owner may be valid."""
+    leaving: bool = False
+    """Whether the member has released every shard group and is about to leave the group. It receives none."""
 
 
 class NodeAddress(NamedTuple):
@@ -90,6 +109,8 @@ class Assignment:
     """The shard groups that a member still owns and is asked to revoke."""
     rejected: Mapping[str, str] = field(default_factory=dict)
     """The members that receive no shard group, and the reason."""
+    unreleased: frozenset[int] = frozenset()
+    """The shard groups whose owner is new and has to wait until the lease of the previous owner must have ended."""
 
     def shard_groups_of(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` may own."""
@@ -121,19 +142,26 @@ def assign(
         for m, member_metadata in metadata.items()
         if member_metadata.parameters != prevailing
     }
-    accepted = sorted((m for m in metadata if m not in rejected), key=lambda m: (metadata[m].host, metadata[m].port, m))
+    accepted = sorted(
+        (m for m in metadata if m not in rejected and not metadata[m].leaving),
+        key=lambda m: (metadata[m].host, metadata[m].port, m),
+    )
 
     owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
     free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
-    owners |= dict(zip(free, _next_owners(capacity, len(free)), strict=True))
+    owners |= dict(zip(free, _next_owners(capacity, len(free)), strict=bool(accepted)))
     moving = sorted(
         shard_group for shard_group in claims if shard_group not in owners and shard_group < prevailing.shard_groups
     )
+    successors: list[str | None] = [*_next_owners(capacity, len(moving))] or [None] * len(moving)
     waiting = {
         shard_group: PendingRevocation(claims[shard_group][1], successor)
-        for shard_group, successor in zip(moving, _next_owners(capacity, len(moving)), strict=True)
+        for shard_group, successor in zip(moving, successors, strict=True)
     }
-    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, rejected)
+    unreleased = frozenset[int]()
+    if generation != _FIRST_GENERATION:
+        unreleased = frozenset(free).intersection(owners) - _released(generation, metadata)
+    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, rejected, unreleased)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -157,12 +185,7 @@ def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str
     the newest assignment gave it. The reason is that the member may have applied this assignment after it had sent the
     metadata. If two members claim the same shard group, the claim with the newer generation is valid.
     """
-    newest, newest_member = max(
-        ((member_metadata.seen, m) for m, member_metadata in metadata.items()),
-        default=(-1, ""),
-        key=lambda pair: (pair[0], pair[1]),
-    )
-    newest_owners = metadata[newest_member].seen_owners if newest_member else {}
+    newest, newest_owners = _newest_assignment(metadata)
     claims: dict[int, tuple[int, str]] = {}
     for member, member_metadata in metadata.items():
         owned = dict(member_metadata.owned)
@@ -172,6 +195,22 @@ def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str
             if shard_group not in claims or since > claims[shard_group][0]:
                 claims[shard_group] = (since, member)
     return claims
+
+
+def _newest_assignment(metadata: Mapping[str, ManagerMetadata]) -> tuple[int, Mapping[int, str]]:
+    """Returns the newest assignment that a member has received: its generation, and the owner of each shard group."""
+    newest = max(metadata, default=None, key=lambda m: (metadata[m].seen, m))
+    return (-1, {}) if newest is None else (metadata[newest].seen, metadata[newest].seen_owners)
+
+
+def _released(generation: int, metadata: Mapping[str, ManagerMetadata]) -> frozenset[int]:
+    """Returns the shard groups that no previous owner can still serve, if no member claims them. The module's docstring
+    states the rules."""
+    newest, newest_owners = _newest_assignment(metadata)
+    if newest != generation - 1:
+        return frozenset()
+    awaited = frozenset[int]().union(*(member_metadata.waiting_for for member_metadata in metadata.values()))
+    return frozenset(shard_group for shard_group, owner in newest_owners.items() if owner in metadata) - awaited
 
 
 def _prevailing_config(
@@ -224,7 +263,10 @@ def _retained(
 
 def _next_owners(capacity: dict[str, int], count: int) -> list[str]:
     """Returns the members that receive the next ``count`` shard groups. Each shard group goes to the member with the
-    largest remaining ``capacity``. The function then reduces the capacity of this member by one."""
+    largest remaining ``capacity``. The function then reduces the capacity of this member by one. Without members, the
+    result is empty."""
+    if not capacity:
+        return []
     members = []
     for _ in range(count):
         member = max(capacity, key=lambda m: capacity[m])

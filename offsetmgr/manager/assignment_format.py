@@ -9,15 +9,23 @@ name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.field_reader import FieldReader
-from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, PendingRevocation, SharedConfig
+from offsetmgr.manager.assignment import (
+    Assignment,
+    ManagerMetadata,
+    NodeAddress,
+    PendingRevocation,
+    SharedConfig,
+    assign,
+)
 
 T = TypeVar("T")
 
-VERSION: Final = 2
+VERSION: Final = 3
 _MAX_SHARD_GROUPS: Final = 1024
 """An upper limit for the number of shard groups in metadata; a larger number is invalid."""
 _MIN_LONG: Final = -(2**63)
@@ -36,6 +44,8 @@ def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
             "seen": metadata.seen,
             "seen_owners": metadata.seen_owners,
             "relay": metadata.relay,
+            "waiting_for": [str(shard_group) for shard_group in sorted(metadata.waiting_for)],
+            "leaving": metadata.leaving,
             "attempt": attempt,
         }
     )
@@ -64,6 +74,8 @@ def decode_metadata(data: bytes) -> ManagerMetadata:
         found.integer("seen", _MIN_LONG),
         _by_shard_group(found, "seen_owners", found.texts("seen_owners")),
         found.mapping("relay"),
+        _shard_groups(found, "waiting_for"),
+        found.boolean("leaving"),
     )
 
 
@@ -75,6 +87,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
             "owners": assignment.owners,
             "waiting": {shard_group: waiting._asdict() for shard_group, waiting in assignment.waiting.items()},
             "rejected": assignment.rejected,
+            "unreleased": [str(shard_group) for shard_group in sorted(assignment.unreleased)],
         }
     )
 
@@ -89,7 +102,21 @@ def decode_assignment(data: bytes) -> Assignment:
         _by_shard_group(found, "owners", found.texts("owners")),
         _by_shard_group(found, "waiting", {name: _waiting(waiting.object(name)) for name in waiting.values}),
         found.texts("rejected"),
+        _shard_groups(found, "unreleased"),
     )
+
+
+def assign_members(generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Returns the encoded assignment of ``generation`` for each member. ``members`` are member ids with encoded
+    metadata. The leader of the group calls this function."""
+    readable, unreadable = [], {}
+    for member, metadata in members:
+        try:
+            readable.append((member, decode_metadata(metadata)))
+        except OffsetMgrError as error:
+            unreadable[member] = str(error)
+    assignment = encode_assignment(assign(generation, readable, unreadable))
+    return {member: assignment for member, _ in members}
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:
@@ -109,6 +136,10 @@ def _node(node: FieldReader) -> NodeAddress:
 
 def _waiting(waiting: FieldReader) -> PendingRevocation:
     return PendingRevocation(waiting.text("owner"), waiting.optional_text("successor"))
+
+
+def _shard_groups(found: FieldReader, name: str) -> frozenset[int]:
+    return frozenset(_by_shard_group(found, name, dict.fromkeys(found.text_list(name), None)))
 
 
 def _by_shard_group(found: FieldReader, name: str, values: Mapping[str, T]) -> dict[int, T]:

@@ -1,27 +1,36 @@
-"""`OwnershipLease`: the time for which this process may assume, without asking the coordinator, that it owns its shard
-groups. Pure except for its clock.
+"""`OwnershipLease`: the time for which this process may assume, without asking the coordinator, that it is a member of
+the managers' group and owns its shard groups. Pure except for its clock.
 
-A member can release shard groups itself. The coordinator takes shard groups from a member in only two cases: the member
-has sent nothing for the *session timeout*, or it has not rejoined within the *rebalance timeout*. The lease ends before
-either case can occur. The lease measures both timeouts from the time at which the member sent a request that the
-coordinator has answered. The coordinator measures both timeouts from the time at which it processed the request, which
-is later. The following responses restart the timeouts:
+Another manager can remove this member from the group at any moment (see `peer_monitor`), and the coordinator removes a
+member after a timeout. A removed member may be alive and may not know of its removal. Two rules keep it from answering
+with an outdated offset:
 
-- Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
-  with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
-- A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
-  rebalance timeout too: a Heartbeat without an error in a synced generation, a JoinGroup, a SyncGroup. A rebalance that
-  the member later fails to rejoin in time can only have begun after the coordinator had processed this request.
+1. **The lease is short.** It ends `LEASE_DURATION_S` after the member *sent* the last request that proved its
+   membership. A request proves the membership only if a response of the group's real coordinator confirms that the
+   member belonged to the current generation when the coordinator processed the request.
+2. **The next owner waits.** It claims a shard group that the previous owner has not released only `TAKEOVER_WAIT_S`
+   after it *sent* the SyncGroup of the generation that assigned the shard group to it (`ownership`). The coordinator
+   had removed the previous owner before that moment, and therefore had processed that owner's last proof before it.
 
-A Heartbeat that the coordinator answers with REBALANCE_IN_PROGRESS therefore restarts only the session timeout. It does
-not restart the rebalance timeout, because the JoinGroup that this member sent may not have reached the coordinator.
+So the lease of the removed member ends before the next owner claims. Both durations are measured on the clocks of two
+machines: the member's clock may run up to a fifth slower than the next owner's clock (`MARGIN`).
 
-An expired lease stays expired until the coordinator answers a SyncGroup (`begin`). A Heartbeat is not enough: a
-coordinator that is loading its groups answers every Heartbeat with NONE without a check (handleHeartbeat of
-GroupCoordinator.scala; GroupCoordinatorService.heartbeat in 4.x), and a frozen coordinator answers from an old state.
-While the lease is valid, the response of a loading or frozen coordinator does no harm: no other member can have
-received this member's shard groups, so the group that the coordinator loads still contains this member. The response to
-a SyncGroup is reliable, because the coordinator sends it only after the generation has been replicated.
+**An OffsetCommit proves the membership; a Heartbeat does not.** The coordinator checks the member id and the generation
+of an OffsetCommit, appends the offset to the partition of ``__consumer_offsets`` that stores the group, and responds
+after the in-sync replicas have the record. A coordinator that is loading its groups rejects an OffsetCommit with
+COORDINATOR_LOAD_IN_PROGRESS. A broker that was replaced as the coordinator, and does not know it yet (it was frozen or
+is cut off from its cluster), cannot replicate the record, and so it cannot confirm the commit. In contrast, a loading
+coordinator answers every Heartbeat with NONE without a check (handleHeartbeat of GroupCoordinator.scala;
+GroupCoordinatorService.heartbeat in 4.x), and a replaced broker answers Heartbeat, JoinGroup, and SyncGroup in a stable
+group, from its old state. Before members could be removed within a second, these responses did no harm, because the new
+coordinator gave a member's shard groups away only after a session timeout. Now they could, so they prove nothing here.
+
+While the offsets topic does not exist, brokers reject the OffsetCommit, and a Heartbeat takes its place. It suffices,
+because no manager can claim a shard group of a topic that does not exist. So the managers continue to answer fetches,
+and an operator can save the offsets.
+
+A proof is a proof at any time: if the lease has expired because the coordinator was slow, the next proof begins it
+again. The member belonged to the group at that moment, so its shard groups still belonged to it.
 """
 
 from __future__ import annotations
@@ -31,47 +40,33 @@ from typing import Final
 
 from offsetmgr.core.clock import boottime
 
-__all__ = ["MARGIN", "OwnershipLease", "boottime"]
+__all__ = ["LEASE_DURATION_S", "MARGIN", "MAX_LEASE_S", "TAKEOVER_WAIT_S", "OwnershipLease", "boottime"]
 
 MARGIN: Final = 0.8
-"""The fraction of the coordinator's timeouts for which a lease is valid. The rest of the timeout is a margin, because
-one machine's clock may run up to a fifth slower than another machine's clock."""
+"""The ratio of two machines' clock rates that the lease tolerates: one clock may run up to a fifth slower than the
+other one."""
+MAX_LEASE_S: Final = 1.5
+"""The longest time for which a lease can be valid, on the clock of any machine within `MARGIN`."""
+LEASE_DURATION_S: Final = MAX_LEASE_S * MARGIN
+"""The time in seconds for which a lease is valid, on the clock of its member. A member sends several proofs within this
+time (`offsetmgr.kafka.groups.group_member`)."""
+TAKEOVER_WAIT_S: Final = MAX_LEASE_S
+"""The time in seconds that an owner waits before it claims a shard group that the previous owner has not released, on
+the clock of the new owner."""
 
 
 class OwnershipLease:
-    """The lease of one member. The lease is not valid before the first call of `begin`. Any thread may call `valid`;
+    """The lease of one member. The lease is not valid before the first call of `extend`. Any thread may call `valid`;
     only one thread may call the other methods."""
 
-    def __init__(
-        self, session_timeout_s: float, rebalance_timeout_s: float, clock: Callable[[], float] = boottime
-    ) -> None:
-        """``session_timeout_s`` and ``rebalance_timeout_s`` are the member's timeouts in seconds."""
-        self._session_duration_s = session_timeout_s * MARGIN
-        self._rebalance_duration_s = rebalance_timeout_s * MARGIN
+    def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
-        self._session_from = self._rebalance_from = self._until = float("-inf")
+        self._until = float("-inf")
 
-    def begin(self, sent: float) -> None:
-        """Records that the coordinator answered a SyncGroup that was sent at ``sent``. If the lease is valid, the call
-        extends it. Otherwise a new lease begins at ``sent``. The new lease has already expired if the response took too
-        long."""
-        if not self.extend(sent, stable=True):
-            self._session_from = self._rebalance_from = sent
-            self._until = sent + min(self._session_duration_s, self._rebalance_duration_s)
-
-    def extend(self, sent: float, *, stable: bool) -> bool:
-        """Records that the coordinator answered a request that was sent at ``sent``. ``stable`` is True if the
-        coordinator expected neither a JoinGroup nor a SyncGroup from this member when it answered. Returns False and
-        changes nothing if the lease has expired or has not begun."""
-        if not self.valid():
-            return False
-        self._session_from = max(self._session_from, sent)
-        if stable:
-            self._rebalance_from = max(self._rebalance_from, sent)
-        self._until = min(
-            self._session_from + self._session_duration_s, self._rebalance_from + self._rebalance_duration_s
-        )
-        return True
+    def extend(self, sent: float) -> None:
+        """Records a proof of the membership, in the response to a request that was sent at ``sent``. The lease has
+        already expired if the response took too long."""
+        self._until = max(self._until, sent + LEASE_DURATION_S)
 
     def end(self) -> None:
         """Ends the lease at once, because the membership has ended."""

@@ -16,7 +16,15 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.packed_values import PackedValues
-from offsetmgr.records.base import EncodedRecord, GroupKey, OffsetKey, RecordFormat, UnknownKey
+from offsetmgr.records.base import (
+    EncodedRecord,
+    FormatMismatch,
+    GroupKey,
+    GroupValue,
+    OffsetKey,
+    RecordFormat,
+    UnknownKey,
+)
 
 MAX_LISTED_PROBLEMS: Final = 1000
 """The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
@@ -121,6 +129,23 @@ class OffsetTable:
         if with_record:
             records.append((self._format.encode_group_key(group), None))
         return records
+
+    def record(self, key: bytes) -> EncodedRecord | None:
+        """Returns a record that sets a key to its value in the table, or deletes the key if the table has no value for
+        it. Returns None for a key that is neither the key of an offset nor of a group."""
+        try:
+            parts = self._format.split(key)
+            if parts is not None:
+                prefix, partition = parts
+                values = self._by_prefix.get(prefix)
+                return key, None if values is None else values.get(partition)
+            decoded = self._format.decode_key(key)
+        except (CorruptData, UnknownVersion, FormatMismatch):
+            return None
+        if not isinstance(decoded, GroupKey):
+            return None
+        last_active = self._last_active.get(decoded.group)
+        return (key, None) if last_active is None else self._format.encode_group(decoded.group, GroupValue(last_active))
 
     # --- changes -------------------------------------------------------------------------------------
 

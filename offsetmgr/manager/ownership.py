@@ -3,13 +3,18 @@ runtime (`OwnershipListener`) to assign and revoke these shard groups.
 
 The order of events ensures one owner for each shard group (see also `ownership_protocol` and `lease`):
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup reports
-  exactly the shard groups in ``owned``. Therefore no other member receives a shard group that this process may serve.
-- When an assignment arrives, the process first drops the shard groups that are not in the assignment, then begins the
-  lease, then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
+  exactly the shard groups in ``owned``. Therefore no other member receives a shard group that this process may serve,
+  unless the coordinator has removed this process from the group.
+- When an assignment arrives, the process first drops the shard groups that are not in the assignment, then accepts
+  proofs of the new generation (`on_confirmed`), then assigns new shard groups to the runtime. So a lease that begins in
+  a generation covers only shard groups that this generation gives to the process.
+- The runtime claims an unreleased shard group (`assignment`) only after `lease.TAKEOVER_WAIT_S`. The lease of a removed
+  owner has ended by then. The wait begins when this process sends the SyncGroup of the generation, because the
+  coordinator had removed the former owner before. While a process waits, its JoinGroups say so. If the shard group
+  moves on during the wait, the next owner waits as well.
 - When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
-- A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
-  with the next generation. In the JoinGroup for that generation, the process reports the shard groups that it owns. The
-  group cannot have reassigned them while the lease was expired, unless the coordinator has removed this member.
+- A process that stops releases its shard groups before it leaves the group: it revokes them and rejoins without them.
+  Otherwise the next owners would wait, because they could not distinguish the process from a removed one.
 
 If a process is frozen between its assignment and its claim, its late claim fences the rightful owner. Because the lease
 of the late process has expired, the late process serves nothing, and claims no other shard group until it has rejoined.
@@ -28,27 +33,30 @@ from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
-from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig, assign
-from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from offsetmgr.manager.lease import OwnershipLease, boottime
+from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig
+from offsetmgr.manager.assignment_format import assign_members, decode_assignment, encode_metadata
+from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
+from offsetmgr.manager.loss_backoff import LossBackoff
 from offsetmgr.manager.ownership_protocol import OwnershipListener
+from offsetmgr.manager.revocations import Revocations
 
 PROTOCOL_TYPE: Final = "offsetmgr"
-PROTOCOL: Final = "offsetmgr-2"
+PROTOCOL: Final = "offsetmgr-3"
 """The name of the group protocol. The name changes when the format in `assignment_format` changes."""
-ASSIGNMENT_RULES: Final = 1
-"""The value of `SharedConfig.protocol` in this version of offsetmgr."""
+ASSIGNMENT_RULES: Final = 2
+"""The value of `SharedConfig.protocol` in this version of offsetmgr. It changes with the rules of `assignment` and with
+the durations of `lease`."""
 SESSION_TIMEOUT_S: Final = 10.0
 REBALANCE_TIMEOUT_S: Final = 30.0
-"""At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
+"""At least twice the session timeout, so that the coordinator does not remove a member that waits for revocations."""
 
 _REVOCATION_SHARE: Final = 0.25
 """The longest wait for revocations before a JoinGroup, as a fraction of the rebalance timeout."""
 _JOIN_BACKOFF: Final = Backoff.fixed(5.0)  # after a failed join that needs an administrator
-_LOSS_BACKOFF: Final = Backoff(0.2, 5.0)
-_LOSS_RESET_S: Final = 10.0
-"""If no shard group was lost for this time, the next loss counts as the first loss."""
+_RELEASE_TIMEOUT_S: Final = 2.0
+"""The longest time for the rebalance in which a stopping process releases its shard groups."""
 _LEAVE_TIMEOUT_S: Final = 2.0
+_REMOVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +93,8 @@ class ManagerMember(Protocol):
         lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
     ) -> ManagerGeneration: ...
 
+    async def remove(self, member_id: str, timeout_s: float) -> None: ...
+
     async def leave(self, timeout_s: float) -> None: ...
 
     async def close(self) -> None: ...
@@ -101,30 +111,37 @@ class OwnershipManager:
         member: Callable[[OwnershipManager], ManagerMember],
         *,
         relay: Mapping[str, Any] | None = None,
-        session_timeout_s: float = SESSION_TIMEOUT_S,
+        on_peers: Callable[[Mapping[str, NodeAddress]], None] | None = None,
         rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group from this
-        `OwnershipManager`. The member must use the same timeouts and clock, and report its events to `on_confirmed`,
-        `on_rebalance` and `on_ended`. ``session_timeout_s`` and ``rebalance_timeout_s`` are the timeouts in seconds."""
+        `OwnershipManager`. The member must use the same timeout and clock, and report its events to `on_confirmed`,
+        `on_rebalance` and `on_ended`. ``on_peers`` is called with the other members of each new assignment, and without
+        members when the membership has ended. ``rebalance_timeout_s`` is a timeout in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
         self._max_revocation_wait_s = rebalance_timeout_s * _REVOCATION_SHARE
-        self._lease = OwnershipLease(session_timeout_s, rebalance_timeout_s, clock)
+        self._clock = clock
+        self._lease = OwnershipLease(clock)
         self._member = member(self)
-        self._listener: OwnershipListener | None = None
+        self._on_peers: Callable[[Mapping[str, NodeAddress]], object] = on_peers or dict
+        self._revocations: Revocations
         self._last_known: Assignment | None = None
         self._current: Assignment | None = None
         """The last assignment of this membership; None after the membership ends (`_last_known` remains)."""
+        self._applied = -1
+        """The generation of `_current`, once the runtime has started to revoke the shard groups that it lacks."""
         self._exclusion_reason: str | None = None
         self._owned: dict[int, int] = {}
-        self._revoking: dict[int, asyncio.Task[None]] = {}
+        self._waiting_until: dict[int, float] = {}
+        """For each unreleased shard group that this process has received, the time at which the lease of every former
+        owner has ended. The entry remains if this process loses or revokes the shard group."""
+        self._leaving = False
         self._lost: set[int] = set()
         """The shard groups that this process has lost since its last JoinGroup, which still reported them as owned."""
-        self._losses = 0
-        self._last_loss = float("-inf")
+        self._losses = LossBackoff()
         self._attempts = 0
         self._rejoin_needed = asyncio.Event()
         self._first_assignment: asyncio.Future[None] | None = None
@@ -142,7 +159,7 @@ class OwnershipManager:
             return
         _log.warning("shard group %d was lost to another manager: %s", shard_group, why)
         self._lost.add(shard_group)
-        self._losses += 1
+        self._losses.on_loss()
         self._rejoin_needed.set()
 
     # --- for all callers -----------------------------------------------------------------------------
@@ -181,7 +198,7 @@ class OwnershipManager:
 
         Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
-        self._listener = listener
+        self._revocations = Revocations(listener)
         self._first_assignment = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._on_task_done)
@@ -193,22 +210,37 @@ class OwnershipManager:
 
     async def stop(self) -> None:
         """Revokes every shard group and leaves the group, so that the other managers own the shard groups at once."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self._start_revocation(self._owned)
-        await asyncio.gather(*self._revoking.values())
+        if self._task is None:
+            await self._member.close()
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._on_peers({})
+        self._revocations.start(self._owned)
+        await self._revocations.wait()
         self._lease.end()
+        self._applied, released = -1, bool(self._owned)
         self._owned.clear()
+        if released and self._current is not None:
+            self._leaving = True
+            with contextlib.suppress(OffsetMgrError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                    await self._member.join(self._metadata, assign_members)
         await self._member.leave(_LEAVE_TIMEOUT_S)
+
+    async def remove(self, member_id: str) -> None:
+        """Removes another member, which is dead, from the group. Raises `OffsetMgrError`."""
+        await self._member.remove(member_id, _REMOVE_TIMEOUT_S)
 
     # --- events of the member ------------------------------------------------------------------------
 
-    def on_confirmed(self, sent: float, *, stable: bool) -> None:
-        """Extends the lease, because the coordinator has confirmed the membership (see `OwnershipLease.extend`)."""
-        if not self._lease.extend(sent, stable=stable) and self._current is not None:
-            self._rejoin_needed.set()  # after the lease has expired, only a new generation can begin it again
+    def on_confirmed(self, sent: float, generation: int) -> None:
+        """Extends the lease, because the coordinator has confirmed the membership in ``generation``. A proof of a
+        generation whose assignment this process has not applied is ignored: the assignment may give shard groups to
+        other members that this process still serves."""
+        if generation == self._applied:
+            self._lease.extend(sent)
 
     def on_rebalance(self) -> None:
         """Rejoins the group, because the coordinator has started a rebalance."""
@@ -220,9 +252,10 @@ class OwnershipManager:
         _log.warning(
             "the membership of the managers' group has ended; dropping shard groups %s: %s", sorted(self._owned), why
         )
-        self._start_revocation(self._owned)
+        self._revocations.start(self._owned)
         self._owned.clear()
-        self._current = None
+        self._current, self._applied = None, -1
+        self._on_peers({})
         self._rejoin_needed.set()
 
     # --- the membership ------------------------------------------------------------------------------
@@ -231,7 +264,7 @@ class OwnershipManager:
         retries = Retries(backoff=_JOIN_BACKOFF)
         while True:
             try:
-                joined = await self._member.join(self._metadata, self._lead)
+                joined = await self._member.join(self._metadata, assign_members)
             except OffsetMgrError as error:
                 if self._first_assignment is not None and not self._first_assignment.done():
                     self._first_assignment.set_exception(error)
@@ -259,7 +292,8 @@ class OwnershipManager:
     def _metadata(self) -> bytes:
         self._lost.clear()
         self._attempts += 1
-        seen = self._current
+        seen, now = self._current, self._clock()
+        self._waiting_until = {number: until for number, until in self._waiting_until.items() if until > now}
         metadata = ManagerMetadata(
             *self._address,
             self._parameters,
@@ -267,18 +301,10 @@ class OwnershipManager:
             seen.generation if seen else -1,
             seen.all_owners() if seen else {},
             self._relay,
+            frozenset(self._waiting_until),
+            self._leaving,
         )
         return encode_metadata(metadata, self._attempts)
-
-    def _lead(self, generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-        readable, unreadable = [], {}
-        for member, metadata in members:
-            try:
-                readable.append((member, decode_metadata(metadata)))
-            except OffsetMgrError as error:
-                unreadable[member] = str(error)
-        assignment = encode_assignment(assign(generation, readable, unreadable))
-        return {member: assignment for member, _ in members}
 
     async def _apply_assignment(self, joined: ManagerGeneration) -> None:
         """Applies a new assignment, in the order that the module's docstring describes."""
@@ -288,27 +314,34 @@ class OwnershipManager:
         except OffsetMgrError as error:
             self._set_exclusion(str(error))
             self._drop(self._owned.keys())
-            self._current = None
+            self._current, self._applied = None, -1
+            self._on_peers({})
         else:
             self._set_exclusion(assignment.rejected.get(joined.member_id))
             self._current = self._last_known = assignment
+            self._on_peers({m: node for m, node in assignment.nodes.items() if m != joined.member_id})
             assigned = assignment.shard_groups_of(joined.member_id)
             to_revoke_now = assignment.to_revoke(joined.member_id)
             self._drop(self._owned.keys() - assigned - to_revoke_now)
             await asyncio.sleep(0)  # the runtime has now started to revoke the dropped shard groups
             if self._current is assignment:  # otherwise the membership ended during the sleep
-                self._start_generation(assignment.generation, assigned, to_revoke_now, joined.sent)
+                self._start_generation(assignment, assigned, to_revoke_now, joined.sent)
         if self._first_assignment is not None and not self._first_assignment.done():
             self._first_assignment.set_result(None)
 
-    def _start_generation(self, generation: int, assigned: Set[int], to_revoke_now: Set[int], sent: float) -> None:
-        self._lease.begin(sent)
-        if self._lease.valid():
-            for shard_group in sorted(assigned - self._owned.keys() - self._lost):
-                self._owned[shard_group] = generation
-                self._assign_to_runtime(shard_group)
-        else:
-            self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
+    def _start_generation(
+        self, assignment: Assignment, assigned: Set[int], to_revoke_now: Set[int], sent: float
+    ) -> None:
+        self._applied = assignment.generation
+        for shard_group in sorted(assigned - self._owned.keys() - self._lost):
+            self._owned[shard_group] = assignment.generation
+            if shard_group in assignment.unreleased:
+                self._waiting_until[shard_group] = sent + TAKEOVER_WAIT_S
+            self._revocations.assign(
+                shard_group,
+                self._waiting_until.get(shard_group, float("-inf")),
+                partial(self._owned.__contains__, shard_group),
+            )
         if self._lost & assigned or to_revoke_now - self._owned.keys():
             self._rejoin_needed.set()  # this process owns fewer shard groups than the assignment says
         self._revoke_and_release(to_revoke_now & self._owned.keys())
@@ -323,78 +356,39 @@ class OwnershipManager:
     async def _wait_until_rejoin_needed(self) -> None:
         """Waits until the member has to rejoin."""
         await self._rejoin_needed.wait()
-        revoking = [task for shard_group, task in self._revoking.items() if shard_group in self._owned]
-        if revoking:
-            # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. The
-            # wait is limited, because the other members cannot complete their rebalance without this member.
-            await asyncio.wait(revoking, timeout=self._max_revocation_wait_s)
-        if self._lost and (pause := self._loss_backoff()):
+        # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. The wait
+        # is limited, because the other members cannot complete their rebalance without this member.
+        await self._revocations.wait(self._owned, self._max_revocation_wait_s)
+        if self._lost and (pause := self._losses.pause_s(asyncio.get_running_loop().time())):
             self._rejoin_needed.clear()
             # A rebalance ends the pause early. (`asyncio.wait_for` could lose the cancellation by `stop`.)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._rejoin_needed.wait()
 
-    def _loss_backoff(self) -> float:
-        """Returns the pause in seconds before the member rejoins: 0 after the first loss of a shard group, and a longer
-        pause after each further loss."""
-        now = asyncio.get_running_loop().time()
-        if now - self._last_loss > _LOSS_RESET_S:
-            self._losses = 1
-        self._last_loss = now
-        return _LOSS_BACKOFF.pause_s(self._losses - 1) if self._losses > 1 else 0.0
-
     # --- the runtime ---------------------------------------------------------------------------------
-
-    def _assign_to_runtime(self, shard_group: int) -> None:
-        assert self._listener is not None
-        revoking = self._revoking.get(shard_group)
-        if revoking is None:
-            self._listener.on_assigned(shard_group)
-        else:
-            revoking.add_done_callback(partial(self._assign_if_still_owned, shard_group))
-
-    def _assign_if_still_owned(self, shard_group: int, _: object) -> None:
-        if shard_group in self._owned and shard_group not in self._revoking and self._listener is not None:
-            self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
         """Drops shard groups that this process does not own any more: the next JoinGroup does not report them."""
         dropped = list(shard_groups)
         if dropped:
             _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))
-        self._start_revocation(dropped)
+        self._revocations.start(dropped)
         for shard_group in dropped:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
         """Revokes shard groups for which other members wait. Until such a shard group is revoked, the JoinGroups of
         this process report it as owned."""
-        revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
-        self._start_revocation(revoking)
+        revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revocations]
+        self._revocations.start(revoking)
         for shard_group in revoking:
-            self._revoking[shard_group].add_done_callback(
-                partial(self._release_claim, shard_group, self._owned[shard_group])
+            self._revocations.when_revoked(
+                shard_group, partial(self._release_claim, shard_group, self._owned[shard_group])
             )
 
-    def _release_claim(self, shard_group: int, since: int, _: object) -> None:
+    def _release_claim(self, shard_group: int, since: int) -> None:
         if self._owned.get(shard_group) == since:
             del self._owned[shard_group]
-        if not any(other in self._owned for other in self._revoking):
+        if not any(other in self._owned for other in self._revocations.running()):
             self._rejoin_needed.set()
-
-    def _start_revocation(self, shard_groups: Iterable[int]) -> None:
-        for shard_group in shard_groups:
-            if shard_group not in self._revoking:
-                task = self._revoking[shard_group] = asyncio.create_task(self._revoke(shard_group))
-                task.add_done_callback(partial(self._on_revoked, shard_group))
-
-    def _on_revoked(self, shard_group: int, _: object) -> None:
-        del self._revoking[shard_group]
-
-    async def _revoke(self, shard_group: int) -> None:
-        assert self._listener is not None
-        try:
-            await self._listener.on_revoked(shard_group)
-        except Exception:
-            _log.exception("the revocation of shard group %d failed", shard_group)

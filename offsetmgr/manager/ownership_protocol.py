@@ -8,17 +8,21 @@ This order ensures one writer for each shard group (data rule "one writer per sh
 1. ``on_assigned(shard group)`` is called only for a shard group that the newest generation gives to this process.
 2. ``on_revoked(shard group)`` is called, and *awaited*, before ownership reports to the group that the shard group is
    free.
-3. An expired lease begins again only with a new generation. Before the lease begins, ``on_revoked`` has been called for
-   every shard group that this process does not own in the new generation. If the membership was lost, ``on_revoked``
-   has been called for every shard group. Therefore, if a caller first sees a valid lease and afterwards sees that a
-   shard group is not revoked, this process owned the shard group when the caller checked the lease.
-4. After ``on_fenced(shard group)`` the runtime does not claim, load or serve the shard group until ownership calls
+3. A lease begins, and begins again after it has expired, only with a proof of a generation that this process has
+   applied. Before that, ``on_revoked`` has been called for every shard group that this process does not own in the
+   generation. If the membership was lost, the lease has ended, and ``on_revoked`` has been called for every shard
+   group. Therefore, if a caller first sees that a shard group is served and afterwards sees a valid lease, no later
+   owner had claimed the shard group when the caller checked the lease.
+4. The runtime claims a shard group only after the time ``not_before`` of ``on_assigned``. The leases of all earlier
+   owners that have not released the shard group have ended by then.
+5. After ``on_fenced(shard group)`` the runtime does not claim, load or serve the shard group until ownership calls
    ``on_assigned`` for it again. Before that call, ownership rejoins the managers' group.
 
 The runtime checks the lease again *after* it has claimed a shard group. The process may have been frozen between the
 assignment and its claim. In this case its claim fences the rightful owner when the process wakes. The only consequence
-of such a claim must be that the rightful owner claims again. Therefore the process appends only if it owned the shard
-group at some moment after its claim. Every later owner claims after that moment, and thereby fences this process.
+of such a claim must be that the rightful owner claims again. Therefore the process appends only if its lease was valid
+at some moment after its claim. Every later owner claims after that moment, because it first waits until this lease has
+ended, and thereby fences this process.
 """
 
 from __future__ import annotations
@@ -44,10 +48,13 @@ class Ownership(Protocol):
 class OwnershipListener(Protocol):
     """The methods of the runtime that ownership calls on the event loop."""
 
-    def on_assigned(self, shard_group: int) -> None:
+    def on_assigned(self, shard_group: int, not_before: float) -> None:
         """Reports that this process now owns the shard group. The runtime claims it, loads the missing part of the log
         and serves it. The method returns at once, and the runtime retries failures until the shard group is revoked or
-        fenced. A second call for an owned shard group changes nothing."""
+        fenced. A second call for an owned shard group changes nothing.
+
+        The runtime sends no claim before the time ``not_before`` of the lease's clock. Until then the previous owner
+        may hold a valid lease. The runtime may read the log meanwhile, and answers COORDINATOR_LOAD_IN_PROGRESS."""
         ...
 
     async def on_revoked(self, shard_group: int) -> None:

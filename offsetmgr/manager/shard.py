@@ -132,6 +132,10 @@ class Shard:
         """Yields every readable offset, sorted. Afterwards `problems` contains the unreadable offsets."""
         return self._reader.entries()
 
+    def record(self, key: bytes) -> EncodedRecord | None:
+        """See `OffsetTable.record`."""
+        return self._table.record(key)
+
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error. An
         unreadable offset has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from offsetmgr.core.errors import CoordinatorNotAvailable
@@ -34,6 +35,8 @@ class ShardLoader:
         self._ends: Mapping[int, int] = {}
         self.offsets_to_read = 0
         self.offsets_read = 0
+        self.invalid_keys: Mapping[int, AbstractSet[bytes]] = {}
+        """See `LogReader.invalid_keys`."""
 
     def plan(self, ends: Mapping[int, int], timeout_s: float) -> None:
         """Determines the offsets to read, up to ``ends``. ``timeout_s`` limits the request for the log's start.
@@ -61,6 +64,7 @@ class ShardLoader:
         reader = self._log.reader()
         try:
             reached = reader.load(starts, ends, newest, progress=self._add_progress, stopped=self._stopped)
+            self.invalid_keys = reader.invalid_keys
         finally:
             reader.close()
         if any(reached[partition] < end for partition, end in ends.items()):

@@ -30,7 +30,7 @@ NAME: Final = "offsetmgr-log"
 _OFFSETS_PER_TASK: Final = 250_000
 """Maximum number of offsets in one task. A task of this size takes a few seconds."""
 _MAX_POLL_RECORDS: Final = 500
-"""See `offsetmgr.manager.log.kafka.reader`."""
+"""The number of records that the source takes at a time. Larger batches do not fit into the processor's caches."""
 _POLL_TIMEOUT_S: Final = 0.1
 _CLIENT_GROUP: Final = "offsetmgr-spark"
 """The group id that the Kafka client requires. The source never commits to it."""

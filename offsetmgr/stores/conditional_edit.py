@@ -155,6 +155,12 @@ def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMg
     return None
 
 
+def partitions_to_read(edit: GroupEdit) -> list[TopicPartition]:
+    """Returns the partitions of an edit that a request can contain. For a negative partition, Kafka 0.8.2 responds that
+    the group's offsets are still loading."""
+    return [tp for tp in edit.changes if value_error(tp, None) is None]
+
+
 @lru_cache(maxsize=4096)
 def _is_string(text: str) -> bool:
     return 0 < len(text.encode()) <= _MAX_STRING_BYTES

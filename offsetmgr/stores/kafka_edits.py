@@ -27,7 +27,14 @@ from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import all_failed, decide, execute, group_id_error, without_epochs
+from offsetmgr.stores.conditional_edit import (
+    all_failed,
+    decide,
+    execute,
+    group_id_error,
+    partitions_to_read,
+    without_epochs,
+)
 from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
@@ -110,7 +117,8 @@ class KafkaEdits(ProtocolEdits):
         # disadvantages: the response omits partitions whose only commit belongs to an open transaction, and the
         # response is long if the group has many more partitions than the edit.
         few_of_many = len(current.offsets) > 2 * len(edit.changes)
-        read_partitions = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
+        named = few_of_many or edit.changes.keys() - current.offsets.keys()
+        read_partitions = partitions_to_read(edit) if named else None
         retries = Retries(deadline, _LOCK_BACKOFF)
         while True:
             try:

@@ -36,6 +36,7 @@ from offsetmgr.stores.conditional_edit import (
     execute,
     group_id_error,
     group_offsets,
+    partitions_to_read,
     value_error,
 )
 
@@ -156,7 +157,7 @@ class ProtocolEdits:
         async def write(current: FetchedGroup, read_at: float) -> GroupEditResult:
             return await self._write_as_simple_consumer(edit, current, how, deadline, at, read_at=read_at)
 
-        return await self._write_after_read(edit.group, list(edit.changes), write, deadline)
+        return await self._write_after_read(edit.group, partitions_to_read(edit), write, deadline)
 
     async def recommit(self, group: str, deadline: float) -> GroupEditResult:
         """Commits the group's offsets again without a group lock, to restart their retention."""

@@ -145,6 +145,8 @@ class StoreContract(StoreEditContract):
 
         assert set(caught.value.failures) == {unnamed, negative}
         assert _offsets(store.fetch(group)) == {good: 5}
+        with pytest.raises(PartialFailure):
+            store.commit(group, {negative: OffsetAndMetadata(5)})
 
     def test_an_empty_group_is_rejected(self, store: OffsetStore, topic: str) -> None:
         tp = self.tp(topic, 0)

@@ -39,19 +39,23 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.manager.log.base import shard_group_count, shard_group_of
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.manager.runtime.process_settings import after_load, tune_process
+from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.registry import record_format
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.testing.blocking_writer import BlockingWriter
 
 SHARDS = 50
 PER_GROUP = 50
 TIMES = 3
 OURS, THEIRS = "bench-offsets", "__consumer_offsets"
+RECORDS_PER_BATCH = 1000
 FETCHED_GROUPS = 64
 """Number of groups that are fetched during the load."""
 MIN_LOAD = 0.75
@@ -111,6 +115,30 @@ def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], *
     if producer.flush(120):
         sys.exit("the records could not be written")
     return count
+
+
+def fill_as_manager(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]]) -> None:
+    """Claims all shard groups and writes records, as a manager does. Managers ignore the records of other programs."""
+    log = KafkaLog(bootstrap, topic, SHARDS)
+    writers = [BlockingWriter(log.writer(shard_group)) for shard_group in range(shard_group_count(SHARDS))]
+    waiting: dict[int, list[EncodedRecord]] = {shard: [] for shard in range(SHARDS)}
+
+    def append(shard: int) -> None:
+        records, waiting[shard] = waiting[shard], []
+        if records:
+            writers[shard_group_of(shard, SHARDS)].append({shard: records}, 60)
+
+    for writer in writers:
+        writer.claim(60)
+    for shard, key, value in what:
+        waiting[shard].append((key, value))
+        if len(waiting[shard]) >= RECORDS_PER_BATCH:
+            append(shard)
+    for shard in range(SHARDS):
+        append(shard)
+    for writer in writers:
+        writer.close()
+    log.close()
 
 
 async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: bool) -> ManagerRuntime:
@@ -309,7 +337,7 @@ def groups(kafka: KafkaBroker, directory: Path, most: int) -> bool:
     while number <= most:
         topic = f"bench-groups-{number}"
         ensure_topic(kafka.bootstrap, {}, topic, partitions=SHARDS)
-        fill(kafka.bootstrap, topic, records(number, 1, 1))
+        fill_as_manager(kafka.bootstrap, topic, records(number, 1, 1))
         began = time.perf_counter()
         options = ("--offsets-topic", topic, "--record-format", "kafka")
         with manager(kafka.bootstrap, directory, *options) as server:
@@ -347,7 +375,7 @@ def main() -> int:
         good = []
         if {"load", "takeover"} & set(chosen):
             ensure_topic(kafka.bootstrap, {}, OURS, partitions=SHARDS)
-            fill(kafka.bootstrap, OURS, records(args.offsets, PER_GROUP, TIMES))
+            fill_as_manager(kafka.bootstrap, OURS, records(args.offsets, PER_GROUP, TIMES))
         if "load" in chosen:
             good.append(load(kafka, Path(name), args.offsets))
         if "takeover" in chosen:

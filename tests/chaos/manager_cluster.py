@@ -20,6 +20,7 @@ from history import COMMIT, Operation, read_history
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, SandboxError
 from offsetmgr.kafka.client.managers import ManagerReport, Managers
+from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KafkaBroker, ports
 
 SESSION_MS = 6_000
@@ -88,6 +89,10 @@ class Manager:
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
+    def terminate(self) -> None:
+        """Sends SIGTERM, and does not wait for the end of the process."""
+        self.signal(signal.SIGTERM)
+
     def stop(self) -> int:
         """Sends SIGTERM and returns the exit code."""
         assert self._process is not None
@@ -140,6 +145,25 @@ def served(addresses: str, managers: int) -> bool:
     ]
     answering = sum(report.status is not None for report in found)
     return answering == managers and sorted(owners) == list(range(SHARDS))
+
+
+def owned_by(manager: Manager, addresses: str) -> str:
+    """Returns a group whose shard this manager owns. Waits until the manager owns a shard."""
+    found: list[str] = []
+
+    def find() -> bool:
+        owned = {
+            shard["partition"]
+            for report in reports(addresses)
+            if str(report.address) == manager.address and report.status
+            for shard in report.status["shards"]
+            if shard["role"] == "owner"
+        }
+        found[:] = [name for name in (f"group{n}" for n in range(1000)) if shard_for(name, SHARDS) in owned][:1]
+        return bool(found)
+
+    wait_for(find, f"{manager.address} owns a shard")
+    return found[0]
 
 
 def in_sync(bootstrap: str, brokers: int) -> bool:

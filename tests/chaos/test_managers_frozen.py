@@ -15,14 +15,13 @@ import pytest
 from committing_client import PARTITIONS, consumer
 from history import violations
 from manager_cluster import (
-    SHARDS,
     Manager,
     clients_of,
     commit_until_acknowledged,
     fetch_until_answered,
     history_of,
     managers_of,
-    reports,
+    owned_by,
     served,
     wait_for,
 )
@@ -33,7 +32,6 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
@@ -50,18 +48,6 @@ def two(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Manage
 
 def addresses(managers: list[Manager]) -> str:
     return ",".join(manager.address for manager in managers)
-
-
-def group_of(manager: Manager, all_addresses: str) -> str:
-    """A group whose shard this manager owns."""
-    owned = {
-        shard["partition"]
-        for report in reports(all_addresses)
-        if str(report.address) == manager.address and report.status
-        for shard in report.status["shards"]
-        if shard["role"] == "owner"
-    }
-    return next(name for name in (f"group{n}" for n in range(1000)) if shard_for(name, SHARDS) in owned)
 
 
 async def request_while_frozen(frozen: Manager, other: Manager, group: str) -> tuple[str, str]:
@@ -105,7 +91,7 @@ def commit_at(manager: Manager, group: str) -> None:
 
 def test_a_manager_resumed_after_losing_ownership_serves_no_request(two: list[Manager]) -> None:
     all_addresses = addresses(two)
-    group = group_of(two[0], all_addresses)
+    group = owned_by(two[0], all_addresses)
     client = consumer(all_addresses, group)
     commit_until_acknowledged(client, 100)
 

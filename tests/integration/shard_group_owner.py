@@ -1,7 +1,8 @@
 """Owns shard groups and records assignments and lease samples, in a process that tests kill and freeze.
 
-Arguments: bootstrap servers, group, advertised port, output file, session timeout in seconds. Each line of the file is
-a JSON object; its time is CLOCK_BOOTTIME.
+Arguments: bootstrap servers, group and topic (they have the same name), advertised port, output file, session timeout
+in seconds. Each line of the file is a JSON object; its time is CLOCK_BOOTTIME. The event ``assigned`` has the time from
+which the process may claim the shard group.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
@@ -30,15 +32,24 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
 
     def write(self, event: str, at: float | None = None, **fields: Any) -> None:
         self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **fields}) + "\n")
 
-    def on_assigned(self, shard_group: int) -> None:
-        self.write("assigned", shard_group=shard_group)
+    def on_assigned(self, shard_group: int, not_before: float) -> None:
+        if (wait_s := not_before - boottime()) > 0:
+            timer = asyncio.get_running_loop().call_later(wait_s, self.on_assigned, shard_group, not_before)
+            self._waiting[shard_group] = timer
+        else:
+            self._waiting.pop(shard_group, None)
+            self.write("assigned", shard_group=shard_group)
 
     async def on_revoked(self, shard_group: int) -> None:
-        self.write("revoked", shard_group=shard_group)
+        if (timer := self._waiting.pop(shard_group, None)) is not None:
+            timer.cancel()
+        else:
+            self.write("revoked", shard_group=shard_group)
 
 
 def watch(ownership: OwnershipManager, writer: EventWriter) -> None:
@@ -62,15 +73,10 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
         SharedConfig("offsets", 50, 8, "avro", ASSIGNMENT_RULES, 1, False),
         lambda events: KafkaGroupMember(
             client,
-            group,
+            GroupMemberConfig(group, PROTOCOL_TYPE, PROTOCOL, seconds, 3 * seconds, proof=TopicPartition(group, 0)),
             events,
-            protocol_type=PROTOCOL_TYPE,
-            protocol=PROTOCOL,
-            session_timeout_s=seconds,
-            rebalance_timeout_s=3 * seconds,
             clock=boottime,
         ),
-        session_timeout_s=seconds,
         rebalance_timeout_s=3 * seconds,
     )
     writer = EventWriter(Path(path))

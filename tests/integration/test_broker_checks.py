@@ -168,6 +168,22 @@ CHECKED: Final = {
 }
 
 
+def test_every_listed_broker_is_checked_and_a_killed_one_until_the_cluster_removes_it(
+    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str
+) -> None:
+    where = f"{zookeeper.connect}/{unique}"
+    first = KafkaBroker(tmp_path / "1", zookeeper=where, broker_id=1)
+    second = KafkaBroker(
+        tmp_path / "2", zookeeper=where, broker_id=2, config={"transactional.id.expiration.ms": 3_600_000}
+    )
+    with first, second:
+        found = check(first.bootstrap)
+        assert found.brokers == (f"1 ({first.bootstrap})", f"2 ({second.bootstrap})")
+        assert (found.expiration_s, found.refresh_interval_s) == (3_600, 900)
+        second.kill()
+        assert check(first.bootstrap) == FenceSettings(3_600, 86_400, 600, (f"1 ({first.bootstrap})",))
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 

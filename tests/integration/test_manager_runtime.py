@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from claim_writer import ClaimWriter
 from conftest import MakeTopic
 from stopwatch import Stopwatch
 
@@ -247,15 +247,16 @@ def test_a_record_without_a_key_has_an_empty_one(kafka: KafkaBroker, make_topic:
     """A compacted topic rejects such records, but a topic that became compacted later may contain some. No record
     format has an empty key."""
     make_topic(unique, 1)
-    stray = Producer({"bootstrap.servers": kafka.bootstrap})
-    stray.produce(unique, b"without a key", partition=0)
-    assert stray.flush(30) == 0
+    with ClaimWriter(kafka.bootstrap, unique) as writer:
+        owner = writer.producer(unique)
+        writer.claim(0, owner)
+        writer.append(0, [(None, b"without a key")], owner)  # type: ignore[list-item]
     log = KafkaLog(kafka.bootstrap, unique, 1)
     reader = log.reader()
     newest: dict[int, dict[bytes, bytes | None]] = {0: {}}
 
-    reader.load({0: 0}, {0: 1}, newest)
-    reader.follow({0: 0})
+    reader.load({0: 0}, {0: 2}, newest)
+    reader.follow({0: 1})
 
     assert newest == {0: {b"": b"without a key"}}
     assert [(record.key, record.value) for record in reader.poll(10, 10)] == [(b"", b"without a key")]

@@ -237,6 +237,7 @@ def test_a_polling_consumer_with_wrong_credentials_gets_an_authentication_error(
     assert "Authentication failed" in errors[0].str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "within", "message"),
     [

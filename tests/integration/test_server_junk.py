@@ -225,6 +225,7 @@ def send_junk(rng: random.Random, frames: list[bytes], ports: tuple[int, int], r
                 pass
 
 
+@pytest.mark.slow
 def test_mutated_and_truncated_requests(listener: ListenerProcess, witness: Witness) -> None:
     frames = corpus()
     ports = listener.open_port, listener.secured_port

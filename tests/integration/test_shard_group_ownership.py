@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_for
+from processes import create_topic, wait_for
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 from offsetmgr.manager.assignment import SharedConfig
-from offsetmgr.manager.lease import MARGIN, boottime
+from offsetmgr.manager.lease import LEASE_DURATION_S, boottime
 from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
@@ -166,6 +167,7 @@ def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[..., Owners]]:
     with contextlib.ExitStack() as stack:
 
         def make(bootstrap: str, session: float = SESSION) -> Owners:
+            create_topic(bootstrap, unique, 1)
             owners = Owners(bootstrap, unique, tmp_path, session)
             stack.callback(owners.kill_all)
             return owners
@@ -184,7 +186,7 @@ def test_shard_groups_move_at_once_when_a_manager_leaves_and_only_a_fair_share_m
     # One leaves cleanly: its shard groups move long before its session would expire, and the others lose none.
     since = boottime()
     first.process.send_signal(signal.SIGTERM)
-    owners.wait_until_shared_by(second, third, seconds=MARGIN * owners.session / 2)
+    owners.wait_until_shared_by(second, third, seconds=owners.session / 3)
     assert second.revoked(since) == third.revoked(since) == []
     assert first.process.wait(30) == 0
 
@@ -240,10 +242,10 @@ def test_without_a_coordinator_no_manager_owns_a_shard_group(tmp_path: Path, own
         for owner in (first, second):
             # A lease from before the freeze is valid to its end and no longer.
             end = owner.lease_end()
-            assert frozen < end <= frozen + MARGIN * SESSION
+            assert frozen < end <= frozen + LEASE_DURATION_S
             # A sample is complete when the next one begins.
             assert all(sample["valid"] for sample, after in pairwise(owner.samples_after(frozen)) if after["t"] < end)
-            assert not any(sample["valid"] for sample in owner.samples_after(frozen + MARGIN * SESSION))
+            assert not any(sample["valid"] for sample in owner.samples_after(frozen + LEASE_DURATION_S))
         broker.thaw()
         owners.wait_until_shared_by(first, second)
         owners.assert_single_owner()
@@ -260,12 +262,8 @@ def test_errors_that_only_an_administrator_can_fix_are_reported_at_once(kafka: K
                 SharedConfig("offsets", 50, 8, "avro", 1, 1, False),
                 lambda events: KafkaGroupMember(
                     client,
-                    unique,
+                    GroupMemberConfig(unique, "offsetmgr", protocol, session, 30, proof=TopicPartition(unique, 0)),
                     events,
-                    protocol_type="offsetmgr",
-                    protocol=protocol,
-                    session_timeout_s=session,
-                    rebalance_timeout_s=30,
                     clock=boottime,
                 ),
             )
@@ -300,12 +298,8 @@ def test_a_manager_with_different_settings_is_excluded_with_a_reason(
                 SharedConfig("offsets", 50, 8, format, 1, 1, False),
                 lambda events: KafkaGroupMember(
                     client,
-                    unique,
+                    GroupMemberConfig(unique, "offsetmgr", "offsetmgr-1", 10, 30, proof=TopicPartition(unique, 0)),
                     events,
-                    protocol_type="offsetmgr",
-                    protocol="offsetmgr-1",
-                    session_timeout_s=10,
-                    rebalance_timeout_s=30,
                     clock=boottime,
                 ),
             )
@@ -326,6 +320,6 @@ def test_a_manager_with_different_settings_is_excluded_with_a_reason(
 class Idle:
     """An `OwnershipListener` that does nothing."""
 
-    def on_assigned(self, shard_group: int) -> None: ...
+    def on_assigned(self, shard_group: int, not_before: float) -> None: ...
 
     async def on_revoked(self, shard_group: int) -> None: ...

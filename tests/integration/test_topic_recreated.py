@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.manager.lease import MAX_LEASE_S
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.node.node_config import NodeConfig
@@ -84,6 +85,8 @@ def test_offsets_of_a_deleted_topic_are_no_longer_served_and_new_commits_are(kaf
             await delete_topic(admin, unique)
             # As the guide states, acknowledged offsets can be read and saved until the topic is recreated.
             await until(lambda: node.topic_fault is not None)
+            assert fetched(node, "g") == (ErrorCode.NONE, 5)
+            await asyncio.sleep(2 * MAX_LEASE_S)  # the lease is extended although its proof cannot be committed
             assert fetched(node, "g") == (ErrorCode.NONE, 5)
             await asyncio.to_thread(ensure_topic, kafka.bootstrap, {}, unique, partitions=PARTITIONS)
             responses = [fetched(node, "g")]

@@ -24,7 +24,7 @@ LACKS = {
     "0.8.2.2": 16,
     "0.9.0.1": 13,
     "0.10.2.2": 9,
-    "1.1.1": 6,
+    "1.1.1": 7,
     "2.8.2": 0,
 }
 """The number of capabilities that each release lacks."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.request_codec import decoded
 
 if TYPE_CHECKING:
     from simulated_group import World
@@ -97,7 +98,7 @@ class Coordinator:
         self._forget()
         self.leads = self.zombie = False
 
-    def receive(self, request: Request, reply: Reply) -> None:
+    def receive(self, request: Request | EncodedRequest, reply: Reply) -> None:
         if self.stopped:
             self.queue.append(lambda: self.receive(request, reply))
             return
@@ -112,8 +113,9 @@ class Coordinator:
                 ApiKey.SYNC_GROUP: self._on_sync_group,
                 ApiKey.HEARTBEAT: self._on_heartbeat,
                 ApiKey.LEAVE_GROUP: self._on_leave_group,
+                ApiKey.OFFSET_COMMIT: self._on_offset_commit,
             }
-            handlers[request.api_key](request.message, reply)
+            handlers[request.api_key](decoded(request).message, reply)
 
     # --- the group ----------------------------------------------------------------------------------
 
@@ -202,6 +204,28 @@ class Coordinator:
         for identity in request["members"]:
             self._remove(identity["member_id"])
         reply(error_code=0)
+
+    def _on_offset_commit(self, request: Mapping[str, Any], reply: Reply) -> None:
+        """Responds after the commit is replicated. A broker that is no longer the coordinator can replicate nothing."""
+        member = self.members.get(request["member_id"])
+        if member is None:
+            reply(error_code=UNKNOWN_MEMBER)
+        elif request["generation_id_or_member_epoch"] != self.generation:
+            reply(error_code=ILLEGAL_GENERATION)
+        elif self.state == "Completing":
+            reply(error_code=REBALANCING)
+        else:
+            member.last_heartbeat = self.world.now
+            self._watch(request["member_id"])
+            self.world.after(self.world.latency(), lambda: self._replicated(reply))
+
+    def _replicated(self, reply: Reply) -> None:
+        if self.stopped:
+            self.queue.append(lambda: self._replicated(reply))
+        elif self.world.active is self:
+            reply(error_code=0)
+        else:
+            reply(error_code=NOT_COORDINATOR)
 
     def _watch(self, member_id: str) -> None:
         self.world.after(SESSION, lambda: self._expire(member_id))

@@ -8,22 +8,27 @@ seed determines the whole run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from simulated_coordinator import REBALANCE, SESSION, Coordinator
+from simulated_loop import SimulatedLoop
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.groups.group_member import KafkaGroupMember
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.schema_codec import Message
-from offsetmgr.manager.assignment import SharedConfig
+from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
 SHARD_GROUPS: Final = 8
@@ -47,6 +52,7 @@ class World:
         self.claims: dict[int, Process] = {}
         """The process that claimed each shard group last; the writers of all others are fenced."""
         self.slow_network = self.few_commits = False
+        self.quick_claims = self.quick_revocations = False
 
     def __enter__(self) -> World:
         return self
@@ -125,44 +131,6 @@ class World:
             self.after(election + 1, lambda: old.wake(zombie=False))  # restarted, empty, as a follower
 
 
-class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop with the simulated time, which never waits."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
-        self._selector = SimpleNamespace(select=lambda timeout: [])
-
-    def time(self) -> float:
-        return self.world.now
-
-    def _process_events(self, events: object) -> None: ...
-
-    def _write_to_self(self) -> None: ...
-
-    def due(self) -> float:
-        """The time of the next callback."""
-        if self._ready:  # type: ignore[attr-defined]
-            return self.world.now
-        scheduled = [h for h in self._scheduled if not h.cancelled()]  # type: ignore[attr-defined]
-        return min((float(h.when()) for h in scheduled), default=float("inf"))
-
-    def end(self) -> None:
-        """Cancels all tasks, because the garbage collector would end them in an arbitrary order."""
-        for task in asyncio.all_tasks(self):
-            task.cancel()
-        self.work()
-        self.close()
-
-    def work(self) -> None:
-        while self.due() <= self.world.now:
-            asyncio._set_running_loop(self)
-            try:
-                self._run_once()  # type: ignore[attr-defined]
-            finally:
-                asyncio._set_running_loop(None)
-
-
 @dataclass
 class SimulatedConnection:
     """A connection whose requests arrive even after the client closed it. That produces outdated JoinGroup requests."""
@@ -176,7 +144,7 @@ class SimulatedConnection:
     def address(self) -> Address:
         return self.broker.address
 
-    async def call(self, request: Request, timeout: float) -> Message:
+    async def call(self, request: Request | EncodedRequest, timeout: float) -> Message:
         if self.closed:
             raise Unreachable(str(self.address), "closed")
         world, loop = self.process.world, self.process.loop
@@ -184,6 +152,10 @@ class SimulatedConnection:
         self.calls.add(answer)
 
         def deliver(values: dict[str, Any]) -> None:
+            if request.api_key == ApiKey.OFFSET_COMMIT:
+                values = {"topics": [{"partitions": [values]}]}
+            elif request.api_key == ApiKey.LEAVE_GROUP:
+                values = {"members": [], **values}
             if not answer.done() and self.process.alive:
                 answer.set_result(values)
 
@@ -241,17 +213,21 @@ class SimulatedClient:
 
 
 class Process:
-    """One manager. Its clock runs at its own rate, within the tolerance of the lease."""
+    """One manager. Its clock runs at its own rate; the rates of two clocks differ by less than the lease tolerates."""
 
-    def __init__(self, world: World, number: int, *, topic: str = "offsets") -> None:
+    def __init__(self, world: World, number: int, *, topic: str = "offsets", rate: float | None = None) -> None:
         self.world = world
         self.name = f"p{number}"
-        self.loop = SimulatedLoop(world)
+        self.loop = SimulatedLoop(lambda: world.now)
         self.alive = self.running = True
         self.serving: set[int] = set()
+        self.claiming: set[int] = set()
+        """The shard groups for which the process has checked its lease and is about to claim."""
         self._working: dict[int, asyncio.Task[None]] = {}
         self._doing: list[asyncio.Task[None]] = []
-        self.rate = world.random.uniform(0.85, 1.15)
+        self.peers: Mapping[str, NodeAddress] = {}
+        """The other members of the newest assignment, by member id."""
+        self.rate = world.random.uniform(0.9, 1.1) if rate is None else rate
         client = cast(Client, SimulatedClient(self))
         self.ownership = OwnershipManager(
             "host",
@@ -259,15 +235,13 @@ class Process:
             SharedConfig(topic, 50, SHARD_GROUPS, "avro", ASSIGNMENT_RULES, 1, False),
             lambda events: KafkaGroupMember(
                 client,
-                "managers",
+                GroupMemberConfig(
+                    "managers", PROTOCOL_TYPE, PROTOCOL, SESSION, REBALANCE, proof=TopicPartition(topic, 0)
+                ),
                 events,
-                protocol_type=PROTOCOL_TYPE,
-                protocol=PROTOCOL,
-                session_timeout_s=SESSION,
-                rebalance_timeout_s=REBALANCE,
                 clock=self.clock,
             ),
-            session_timeout_s=SESSION,
+            on_peers=self._on_peers,
             rebalance_timeout_s=REBALANCE,
             clock=self.clock,
         )
@@ -275,6 +249,9 @@ class Process:
 
     def clock(self) -> float:
         return self.world.now * self.rate
+
+    def _on_peers(self, peers: Mapping[str, NodeAddress]) -> None:
+        self.peers = peers
 
     def do(self, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -288,18 +265,21 @@ class Process:
 
     # --- a small runtime that claims like the real one and is fenced like a writer of the real log -------------
 
-    def on_assigned(self, shard_group: int) -> None:
+    def on_assigned(self, shard_group: int, not_before: float) -> None:
         assert shard_group not in self._working, f"{self.name} takes {shard_group} twice"
-        self.world.log(f"{self.name} takes {shard_group} in {self.ownership.generation}")
-        self._working[shard_group] = self.loop.create_task(self._work(shard_group))
+        wait_s = max(not_before - self.clock(), 0.0)
+        self.world.log(f"{self.name} takes {shard_group} in {self.ownership.generation}, waits {wait_s:.3f} s")
+        self._working[shard_group] = self.loop.create_task(self._work(shard_group, not_before))
 
     async def on_revoked(self, shard_group: int) -> None:
         if shard_group in self._working:
             self.world.log(f"{self.name} gives up {shard_group}")
             self._drop(shard_group)
-            await asyncio.sleep(self.world.random.choice([0, 0, 0.1, 3, 9]))
+            await asyncio.sleep(0 if self.world.quick_revocations else self.world.random.choice([0, 0, 0.1, 3, 9]))
 
-    async def _work(self, shard_group: int) -> None:
+    async def _work(self, shard_group: int, not_before: float) -> None:
+        while self.clock() < not_before:
+            await asyncio.sleep(0.05)
         while not await self._claimed(shard_group):
             await asyncio.sleep(0.1)
         self.serving.add(shard_group)
@@ -314,12 +294,15 @@ class Process:
     async def _claimed(self, shard_group: int) -> bool:
         if not self.ownership.valid():
             return False
-        await asyncio.sleep(self.world.random.uniform(0, 1))  # a freeze may happen here
+        self.claiming.add(shard_group)
+        await asyncio.sleep(0 if self.world.quick_claims else self.world.random.random())  # a freeze may happen here
+        self.claiming.discard(shard_group)
         self.world.claims[shard_group] = self
         return self.ownership.valid()
 
     def _drop(self, shard_group: int) -> None:
         self.serving.discard(shard_group)
+        self.claiming.discard(shard_group)
         task = self._working.pop(shard_group)
         if task is not asyncio.current_task():
             task.cancel()
@@ -337,8 +320,25 @@ class Process:
         self.world.after(seconds, thaw)
 
     def kill(self) -> None:
+        """Kills the process. The other processes notice it and remove the member."""
         self.world.log(f"{self.name} is killed")
         self.alive = self.running = False
+        for process in self.world.processes:
+            for member_id, node in process.peers.items():
+                if f"p{node.port}" == self.name:
+                    self.world.after(self.world.random.uniform(0.2, 0.6), partial(process.remove, member_id))
+
+    def remove(self, member_id: str) -> None:
+        """Removes another member from the group, which may be alive."""
+        if not self.running:
+            return
+        self.world.log(f"{self.name} asks the coordinator to remove {member_id}")
+
+        async def remove() -> None:
+            with contextlib.suppress(OffsetMgrError):
+                await self.ownership.remove(member_id)
+
+        self.do(remove)
 
     def stop(self) -> None:
         self.world.log(f"{self.name} stops")

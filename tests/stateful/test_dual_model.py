@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -16,6 +17,8 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
+
+pytestmark = pytest.mark.slow
 
 PARTITIONS = [TopicPartition("t", p) for p in range(3)]
 OFFSETS = st.integers(0, 12)

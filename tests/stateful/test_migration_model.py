@@ -27,6 +27,8 @@ from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
 from offsetmgr.testing.memory import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def run(seed: int, steps: int = 120) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_no_order_of_crashes_freezes_and_growth_breaks_the_barrier() -> None:
     dice = random.Random(SEED)
     periods = 0

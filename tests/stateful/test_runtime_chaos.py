@@ -132,6 +132,7 @@ class Cluster:
             assert self.acknowledged[group] <= offsets.pop() <= self.sent[group]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_two_managers_under_every_failure(seed: int) -> None:
     async def work() -> None:

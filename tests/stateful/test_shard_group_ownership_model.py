@@ -5,23 +5,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated_coordinator import REBALANCE
 from simulated_group import SHARD_GROUPS, Process, World
 
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.manager.assignment import ManagerMetadata
+from offsetmgr.manager.assignment_format import encode_metadata
+from offsetmgr.manager.lease import LEASE_DURATION_S
 
 SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
 MOST_PROCESSES = 4
+FAULTS = [
+    "freeze", "freeze", "kill", "stop", "start", "start", "claim", "remove", "remove", "fail over", "freeze broker"
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def fewer_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends fewer heartbeats, which makes the simulation faster."""
-    monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MAX_HEARTBEAT_INTERVAL_S", 1.0)
+    monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MAX_HEARTBEAT_INTERVAL_S", 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_shard_group_ever_has_two_owners(seed: int) -> None:
     with World(seed) as world:
@@ -31,6 +44,7 @@ def test_no_shard_group_ever_has_two_owners(seed: int) -> None:
 def run_random_faults(world: World) -> None:
     random = world.random
     world.slow_network, world.few_commits = random.random() < 0.5, random.random() < 0.8
+    world.quick_claims = random.random() < 0.5
     for _ in range(random.randint(1, 3)):
         world.processes.append(Process(world, len(world.processes)))
     for _ in range(random.randint(5, 25)):
@@ -42,7 +56,7 @@ def run_random_faults(world: World) -> None:
 def inject_fault(world: World) -> None:
     random = world.random
     alive = [p for p in world.processes if p.alive]
-    kind = random.choice(["freeze", "freeze", "kill", "stop", "start", "start", "claim", "fail over", "freeze broker"])
+    kind = random.choice(FAULTS)
     if kind == "start" or not alive:
         if len(alive) < MOST_PROCESSES:
             world.log("another process starts")
@@ -55,6 +69,8 @@ def inject_fault(world: World) -> None:
         one.kill()
     elif kind == "stop":
         one.stop()
+    elif kind == "remove":
+        remove_living_member(one)
     elif kind == "claim":
         shard_group = random.randrange(SHARD_GROUPS)
         world.log(f"{one.name} claims {shard_group} late")
@@ -63,10 +79,23 @@ def inject_fault(world: World) -> None:
         world.fail_over(wake_after=None if kind == "fail over" else random.uniform(0.5, 25))
 
 
+def remove_living_member(remover: Process) -> None:
+    """Lets a process remove another member, although it is alive. Half of the removed processes are frozen for a moment
+    and do not notice the removal, so that their leases last as long as possible."""
+    world = remover.world
+    peers = sorted((member, node.port) for member, node in remover.peers.items())
+    if not peers:
+        return
+    member, number = world.random.choice(peers)
+    if world.random.random() < 0.5:
+        world.processes[number].freeze(world.random.uniform(0.5, 3))
+    remover.remove(member)
+
+
 def check_recovery(world: World) -> None:
     """Runs without faults until all sessions and rebalances have ended, and checks the assignment."""
     world.log("calm")
-    world.slow_network = world.few_commits = False
+    world.slow_network = world.few_commits = world.quick_claims = False
     if not any(p.alive for p in world.processes):
         world.processes.append(Process(world, len(world.processes)))
     world.run(4 * REBALANCE)
@@ -107,9 +136,9 @@ def test_a_manager_frozen_between_assignment_and_claim_never_serves() -> None:
     with World(1) as world:
         frozen, other = Process(world, 0), Process(world, 1)
         world.processes += [frozen, other]
-        run_until(world, lambda: len(frozen.ownership.owned()) == SHARD_GROUPS // 2, 5)
-        assert not frozen.serving  # it is assigned, has checked its lease, and is about to claim
-        mine = frozen.ownership.owned()
+        run_until(world, lambda: bool(frozen.claiming), 5)
+        assert not frozen.serving
+        mine = set(frozen.claiming)
         frozen.freeze(20)
         run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 15)
         run_until(world, lambda: frozen.running, 20)
@@ -118,6 +147,55 @@ def test_a_manager_frozen_between_assignment_and_claim_never_serves() -> None:
         assert not frozen.serving
         run_until(world, lambda: shared_by(world, frozen, other), 60)
         run_until(world, lambda: all(world.claims[s] is p for p in (frozen, other) for s in p.serving), 5)
+
+
+def removed_while_stalled(world: World) -> tuple[Process, Process]:
+    """Two processes that share the shard groups. The first one has just proven its membership and does not run for two
+    seconds. The second one removes it, as if it were dead. The clocks differ as much as the simulation allows."""
+    world.quick_claims = world.quick_revocations = True
+    stalled, other = Process(world, 0, rate=0.9), Process(world, 1, rate=1.1)
+    world.processes += [stalled, other]
+    run_until(world, lambda: shared_by(world, stalled, other), 10)
+    run_until(world, lambda: stalled.ownership.lease_remaining > 0.9 * LEASE_DURATION_S, 5)
+    stalled.freeze(2)
+    (member,) = other.peers
+    other.remove(member)
+    run_until(world, lambda: len(other.ownership.owned()) == SHARD_GROUPS, 1)
+    assert stalled.ownership.valid()  # it would answer a fetch now, although it is no member any more
+    return stalled, other
+
+
+def test_the_successor_of_a_removed_manager_waits_until_its_lease_has_ended() -> None:
+    with World(7) as world:
+        stalled, other = removed_while_stalled(world)
+        removed_at = world.now
+        run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 3)
+        assert world.now - removed_at < 2
+        run_until(world, lambda: shared_by(world, stalled, other), 30)  # the removed one has rejoined
+
+
+def test_a_shard_group_that_moves_on_during_the_wait_is_not_claimed_early() -> None:
+    """The successor of a removed manager releases shard groups to a third one before its wait has ended."""
+    with World(8) as world:
+        stalled, other = removed_while_stalled(world)
+        third = Process(world, 2)
+        world.processes.append(third)
+        run_until(world, lambda: bool(third.ownership.owned()), 1)
+        assert stalled.ownership.valid()
+        run_until(world, lambda: shared_by(world, stalled, other, third), 30)
+
+
+def test_a_manager_that_stops_hands_its_shard_groups_over_without_a_wait() -> None:
+    with World(9) as world:
+        stopping, other = Process(world, 0), Process(world, 1)
+        world.processes += [stopping, other]
+        run_until(world, lambda: shared_by(world, stopping, other), 10)
+        seen = len(world.history)
+        stopping.stop()
+        run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 12)
+        taken = [line for line in world.history[seen:] if "p1 takes" in line]
+        assert len(taken) == SHARD_GROUPS // 2
+        assert all(line.endswith("waits 0.000 s") for line in taken)
 
 
 def test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease() -> None:
@@ -137,6 +215,54 @@ def test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease() 
         assert not frozen.ownership.valid()
         world.active.lead(world.brokers[0].stored)
         run_until(world, lambda: shared_by(world, frozen, other), 60)
+
+
+def plant_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.manager.ownership.TAKEOVER_WAIT_S", 0.0)
+
+
+def plant_a_wait_without_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The successor waits for the duration of a lease, as if all clocks ran at the same rate."""
+    monkeypatch.setattr("offsetmgr.manager.ownership.TAKEOVER_WAIT_S", LEASE_DURATION_S)
+
+
+def plant_forgotten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that waits for the lease of a former owner does not say so when it rejoins."""
+
+    def encode(metadata: ManagerMetadata, attempt: int) -> bytes:
+        return encode_metadata(replace(metadata, waiting_for=frozenset()), attempt)
+
+    monkeypatch.setattr("offsetmgr.manager.ownership.encode_metadata", encode)
+
+
+def plant_heartbeats_as_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send_heartbeat(
+        member: KafkaGroupMember, connection: BrokerConnection, membership: LockMembership
+    ) -> None:
+        sent, synced = member._clock(), member._synced
+        code = await lock_membership.heartbeat(connection, membership, member._wait_s)
+        await member._handle_response(connection.address, membership, code)
+        if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS) and synced and member._membership == membership:
+            member._listener.on_confirmed(sent, membership.generation)
+
+    monkeypatch.setattr(KafkaGroupMember, "_send_heartbeat", send_heartbeat)
+
+
+@pytest.mark.parametrize(
+    ("plant", "finds"),
+    [
+        (plant_no_wait, test_the_successor_of_a_removed_manager_waits_until_its_lease_has_ended),
+        (plant_a_wait_without_a_margin, test_the_successor_of_a_removed_manager_waits_until_its_lease_has_ended),
+        (plant_forgotten_waits, test_a_shard_group_that_moves_on_during_the_wait_is_not_claimed_early),
+        (plant_heartbeats_as_proofs, test_heartbeat_responses_of_a_loading_coordinator_do_not_extend_the_lease),
+    ],
+)
+def test_the_model_finds_a_planted_fault(
+    plant: Callable[[pytest.MonkeyPatch], None], finds: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        finds()
 
 
 def test_a_manager_with_another_topic_is_excluded_until_it_is_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 from scenarios.plain_format import PlainFormat
 from scenarios.scenario_log import MemoryScenarioLog
@@ -33,9 +34,9 @@ class PlainModel(InMemory):
     record_format = PlainFormat()
 
 
-TestAvro = AvroModel.TestCase
+TestAvro = pytest.mark.slow(AvroModel.TestCase)
 TestAvro.settings = SETTINGS
-TestKafka = KafkaModel.TestCase
+TestKafka = pytest.mark.slow(KafkaModel.TestCase)
 TestKafka.settings = SETTINGS
 TestPlain = PlainModel.TestCase
 TestPlain.settings = settings(SETTINGS, max_examples=EXAMPLES // 10)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.errors import UnknownVersion
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord
-from offsetmgr.manager.log.kafka.batch_audit import BatchProducer
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.partition_follow import PartitionFollow
 from offsetmgr.manager.log.kafka.partition_load import PartitionLoad
@@ -52,6 +52,10 @@ def data(id: int, epoch: int, *keys: bytes, value: bytes = b"v") -> Written:
 
 def claim(id: int, epoch: int, *listed: int) -> Written:
     return Written(id, epoch, claimed=tuple(sorted({*listed, id})))
+
+
+def encoded_claim(*listed: int) -> Pairs:
+    return (encode_claim(Claim("token", "m", NOW, listed)),)
 
 
 @dataclass
@@ -97,7 +101,7 @@ def load(
 ) -> tuple[dict[bytes, bytes | None], PartitionLoad]:
     newest: dict[bytes, bytes | None] = {}
     loading = PartitionLoad("offsets", PARTITION, start, newest, history or ClaimHistory("offsets"))
-    loading.log_start = log_start
+    loading.note_log_start(log_start)
     end = log.end if end is None else end
     while True:
         while loading.position < end:
@@ -106,9 +110,12 @@ def load(
             return newest, loading
 
 
-def follow(log: Log, history: ClaimHistory, start: int = 0, *, batches: int = 2, most: int = 1000) -> list[LogRecord]:
+def follow(
+    log: Log, history: ClaimHistory, start: int = 0, *, log_start: int = 0, batches: int = 2, most: int = 1000
+) -> list[LogRecord]:
     """Returns all records that a reader returns before it waits at the end of the log."""
     following = PartitionFollow("offsets", PARTITION, start, history)
+    following.note_log_start(log_start)
     taken: list[LogRecord] = []
     while following.fetch_offset < log.end or following.buffered:
         following.add(log.read(following.fetch_offset, batches))
@@ -141,7 +148,7 @@ def test_data_of_the_owner_is_loaded_and_the_claim_is_returned() -> None:
     assert state.invalid_keys == frozenset()
 
 
-@pytest.mark.parametrize("intruder", [BatchProducer(5, 0), BatchProducer(5, 2), BatchProducer(6, 1), (-1, -1)])
+@pytest.mark.parametrize("intruder", [ProducerEpoch(5, 0), ProducerEpoch(5, 2), ProducerEpoch(6, 1), (-1, -1)])
 def test_another_producer_after_a_claim_is_invalid(intruder: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
     log = Log.of([claim(5, 1), data(5, 1, b"a"), data(*intruder, b"a", b"new", value=b"x"), data(5, 1, b"b")])
 
@@ -179,14 +186,27 @@ def test_a_log_without_claims_is_invalid(caplog: pytest.LogCaptureFixture) -> No
     assert len(alarms(caplog)) == 2
 
 
-def test_a_range_within_a_log_whose_claims_are_unknown_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
-    log = Log.of([claim(4, 9), data(4, 9, b"a"), data(4, 9, b"b")])
+@pytest.mark.parametrize(("start", "log_start"), [(1, 0), (0, 1), (1, 1)])
+def test_a_part_of_a_log_whose_claims_are_unknown_is_accepted(
+    start: int, log_start: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Log.of([claim(4, 9), data(4, 9, b"a"), data(4, 9, b"b")])
+    log = Log(whole.chunks[1:], whole.starts[1:], whole.ends[1:])
 
-    newest, loading = load(log, start=1)
+    newest, loading = load(log, start, log_start=log_start)
+    followed = follow(log, ClaimHistory("offsets"), start, log_start=log_start)
 
     assert newest == {b"a": b"v", b"b": b"v"}
+    assert [record.key for record in followed] == [b"a", b"b"]
     assert loading.audit.state.producer_ids == frozenset()
     assert alarms(caplog) == []
+
+
+def test_a_part_of_a_log_with_a_later_claim_is_checked() -> None:
+    newest, loading = load(Log.of([data(4, 9, b"a"), data(5, 0, b"b"), claim(4, 10)]), log_start=1)
+
+    assert newest == {b"a": b"v"}
+    assert loading.audit.state.invalid_keys == {b"b"}
 
 
 @pytest.mark.parametrize(
@@ -196,12 +216,15 @@ def test_a_range_within_a_log_whose_claims_are_unknown_is_accepted(caplog: pytes
         claim(4, 7),
         Written(6, 0, ((CLAIM_KEY, b"{}"),)),
         Written(6, 0, ((CLAIM_KEY, None),)),
+        Written(-1, -1, encoded_claim(5)),
     ],
 )
 def test_an_invalid_claim_changes_nothing_and_has_to_be_written_again(
     late: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest, loading = load(Log.of([claim(5, 2, 4), late, data(5, 2, b"a"), data(late.id, late.epoch, b"b")]))
+    written = [claim(5, 2, 4), late, data(5, 2, b"a"), data(late.id, late.epoch, b"b")]
+
+    newest, loading = load(Log.of(written))
 
     assert newest == {b"a": b"v"}
     assert loading.audit.state.owner == (5, 2)

@@ -103,6 +103,7 @@ def test_csv_quotes_values_that_contain_a_separator(capsys: pytest.CaptureFixtur
     assert list(csv.reader(io.StringIO(out)))[1] == ["a,b", "1", "", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", list(OutputFormat))
 def test_fifty_thousand_rows_cost_little_more_than_the_standard_library_needs(
     output: OutputFormat, capsys: pytest.CaptureFixture[str]

@@ -82,6 +82,7 @@ def test_a_large_api_versions_request_is_rejected_before_it_is_decoded(listening
         other.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api_key", "version", "field"),
     [(FIND_COORDINATOR, 4, "coordinator_keys"), (DESCRIBE_GROUPS, 5, "groups"), (DELETE_GROUPS, 2, "groups_names")],
@@ -195,6 +196,7 @@ BULK: dict[str, tuple[int, int, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BULK)
 def test_no_bulk_request_of_a_tool_blocks_the_event_loop(
     listening: MemoryListener, monkeypatch: pytest.MonkeyPatch, what: str
@@ -370,6 +372,7 @@ def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) ->
     assert commit_errors(answer) == {("to", 0): 0, ("top", 0): INVALID_TOPIC}
 
 
+@pytest.mark.slow
 def test_the_listener_stops_reading_from_a_client_that_reads_no_responses(listening: MemoryListener) -> None:
     """500 requests of 20 bytes have responses of 300 KB each. The listener keeps only a part of them in memory."""
     small = ServerLimits(answer_bytes=1_000_000)

@@ -89,6 +89,7 @@ def test_all_members_of_a_gzip_stream_are_decompressed_with_zeros_between_them(m
     assert decompress(GZIP, b"".join([gzip.compress(b"first"), *packed]), "batch") == b"".join([b"first", *contents])
 
 
+@pytest.mark.slow
 def test_a_gzip_stream_of_many_empty_members_is_read_in_linear_time() -> None:
     """The reader once copied the rest of the stream after each member, which took a minute for this stream."""
     packed = gzip.compress(b"") * 400_000 + gzip.compress(b"last")

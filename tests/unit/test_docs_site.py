@@ -26,11 +26,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_site_has_a_page_for_every_markdown_file(site: Path) -> None:
     pages = {path.relative_to(PROJECT / "docs").with_suffix(".html") for path in (PROJECT / "docs").rglob("*.md")}
     assert {page for page in pages if not (site / page).is_file()} == set()
 
 
+@pytest.mark.slow
 def test_the_search_index_is_a_script_and_contains_words_of_every_kind_of_page(site: Path) -> None:
     script = (site / "search" / "search_index.js").read_text("utf-8")
     documents = json.loads(script.removeprefix("var __index = "))["docs"]
@@ -44,6 +46,7 @@ def test_the_search_index_is_a_script_and_contains_words_of_every_kind_of_page(s
     assert "explanation/architecture.html" in pages_with("shard")
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     wrong = {
         (path.relative_to(site).as_posix(), found.group())
@@ -71,6 +74,7 @@ def test_the_check_for_other_hosts_distinguishes_loading_from_links(text: str, l
     assert bool(LOADED.search(text)) == loads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "package",
     [

@@ -1,4 +1,4 @@
-"""The lease on a simulated clock: it ends before the coordinator can have removed the member."""
+"""The lease on a simulated clock: it ends before the next owner may claim."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.manager.lease import OwnershipLease, boottime
-
-SESSION, REBALANCE = 10.0, 30.0
-"""The lease lasts 8 s from the last confirmed request, and 24 s from the last one outside a rebalance."""
+from offsetmgr.manager.lease import LEASE_DURATION_S, MARGIN, MAX_LEASE_S, TAKEOVER_WAIT_S, OwnershipLease, boottime
 
 
 @dataclass
@@ -22,109 +19,90 @@ class Now:
 
 
 def begun(now: Now) -> OwnershipLease:
-    lease = OwnershipLease(SESSION, REBALANCE, now)
-    lease.begin(now.seconds)
+    lease = OwnershipLease(now)
+    lease.extend(now.seconds)
     return lease
 
 
-def test_a_lease_is_not_valid_before_the_first_generation() -> None:
-    now = Now()
-    lease = OwnershipLease(SESSION, REBALANCE, now)
-    assert not lease.valid()
-    assert not lease.extend(now.seconds, stable=True)
+def test_a_lease_is_not_valid_before_the_first_proof() -> None:
+    lease = OwnershipLease(Now())
     assert not lease.valid()
     assert lease.remaining() == 0.0
 
 
-def test_a_lease_lasts_four_fifths_of_the_session_timeout_from_the_request() -> None:
+def test_a_lease_ends_a_fixed_time_after_the_request_that_proved_the_membership() -> None:
     now = Now()
     lease = begun(now)
-    now.seconds += 7.9
+    now.seconds += LEASE_DURATION_S - 0.01
     assert lease.valid()
-    now.seconds += 0.1
+    now.seconds += 0.01
     assert not lease.valid()
 
 
-def test_a_heartbeat_counts_from_its_request_not_from_its_response() -> None:
+def test_no_lease_lasts_longer_than_a_second_and_a_half_on_the_clock_of_another_machine() -> None:
+    """The slowest clock that the margin allows shows `MARGIN` seconds while another clock shows one."""
+    assert MAX_LEASE_S * MARGIN >= LEASE_DURATION_S
+    assert min(1.5, TAKEOVER_WAIT_S) >= MAX_LEASE_S
+
+
+def test_a_proof_counts_from_its_request_not_from_its_response() -> None:
     now = Now()
     lease = begun(now)
-    sent = now.seconds + 1
-    now.seconds += 5
-    assert lease.extend(sent, stable=True)
-    assert lease.remaining() == 4.0
+    sent = now.seconds + 0.25
+    now.seconds += 1
+    lease.extend(sent)
+    assert abs(lease.remaining() - (LEASE_DURATION_S - 0.75)) < 1e-9
 
 
 def test_responses_out_of_order_do_not_shorten_the_lease() -> None:
     now = Now()
     lease = begun(now)
-    now.seconds += 3
-    lease.extend(now.seconds, stable=True)
-    lease.extend(now.seconds - 2, stable=True)
-    assert lease.remaining() == 8.0
+    now.seconds += 0.5
+    lease.extend(now.seconds)
+    lease.extend(now.seconds - 0.25)
+    assert abs(lease.remaining() - LEASE_DURATION_S) < 1e-9
 
 
-def test_heartbeats_during_a_rebalance_extend_the_lease_only_within_the_rebalance_timeout() -> None:
+def test_a_proof_begins_an_expired_lease_again_unless_its_response_took_too_long() -> None:
     now = Now()
     lease = begun(now)
-    for _ in range(22):
-        now.seconds += 1
-        assert lease.extend(now.seconds, stable=False)
-    assert lease.remaining() == 2.0  # 24 s from the last request outside a rebalance
-    now.seconds += 1.5
-    assert lease.extend(now.seconds, stable=True)
-    assert lease.remaining() == 8.0
-
-
-def test_only_a_new_generation_renews_an_expired_lease_and_no_heartbeat() -> None:
-    now = Now()
-    lease = begun(now)
-    now.seconds += 8
-    assert not lease.extend(now.seconds - 0.1, stable=True)
-    assert not lease.valid()
-    lease.begin(now.seconds)
-    assert lease.remaining() == 8.0
-
-
-def test_a_generation_whose_sync_request_was_sent_before_a_freeze_starts_no_lease() -> None:
-    now = Now()
-    lease = OwnershipLease(SESSION, REBALANCE, now)
-    sent = now.seconds
     now.seconds += 60
-    lease.begin(sent)
+    lease.extend(now.seconds - LEASE_DURATION_S)
     assert not lease.valid()
+    lease.extend(now.seconds - 0.2)
+    assert lease.valid()
 
 
-def test_a_slow_sync_does_not_shorten_a_lease_that_heartbeats_extended() -> None:
-    now = Now()
-    lease = begun(now)
-    sent = now.seconds
-    now.seconds += 6
-    lease.extend(now.seconds, stable=False)
-    lease.begin(sent)
-    assert lease.remaining() == 8.0
-
-
-def test_an_ended_lease_cannot_be_extended() -> None:
+def test_an_ended_lease_is_not_valid() -> None:
     now = Now()
     lease = begun(now)
     lease.end()
     assert not lease.valid()
-    assert not lease.extend(now.seconds, stable=True)
-    assert not lease.valid()
+    assert lease.remaining() == 0.0
 
 
-@given(st.lists(st.tuples(st.floats(0, 12), st.floats(0, 12), st.booleans())))
-def test_a_lease_never_lasts_longer_than_the_confirmed_requests_allow(steps: list[tuple[float, float, bool]]) -> None:
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3))))
+def test_a_lease_never_lasts_longer_than_the_proofs_allow(steps: list[tuple[float, float]]) -> None:
     now = Now()
     lease = begun(now)
-    confirmed = stable_at = now.seconds
-    for pause, age, stable in steps:
+    proven = now.seconds
+    for pause, age in steps:
         now.seconds += pause
-        sent = now.seconds - age
-        if lease.extend(sent, stable=stable):
-            confirmed = max(confirmed, sent)
-            stable_at = max(stable_at, sent) if stable else stable_at
-        assert lease.remaining() <= max(min(confirmed + 8, stable_at + 24) - now.seconds, 0) + 1e-6
+        lease.extend(now.seconds - age)
+        proven = max(proven, now.seconds - age)
+        assert abs(lease.remaining() - max(proven + LEASE_DURATION_S - now.seconds, 0)) < 1e-6
+        assert lease.valid() == (lease.remaining() > 0)
+
+
+@given(st.floats(MARGIN, 1), st.floats(MARGIN, 1), st.floats(0, 1e6))
+def test_the_lease_of_a_removed_member_ends_before_its_successor_claims(
+    member_rate: float, successor_rate: float, proven_at: float
+) -> None:
+    """The successor sends its SyncGroup after the coordinator has processed the last proof of the removed member."""
+    lease = OwnershipLease(lambda: claim_at * member_rate)
+    lease.extend(proven_at * member_rate)
+    claim_at = proven_at + TAKEOVER_WAIT_S / successor_rate + 1e-6
+    assert not lease.valid()
 
 
 def test_boottime_never_goes_back() -> None:

@@ -564,6 +564,7 @@ def run_killed_at_each_step(command: str, log: Path, directory: Path, moment: st
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
 def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy(
     log, tmp_path, offsetmgr, moment
@@ -590,6 +591,7 @@ def test_a_cut_killed_at_any_step_leaves_the_old_log_or_the_new_one_and_the_copy
     assert outcomes.count(True) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
 def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_no_hole(
     older, log, tmp_path, offsetmgr, moment
@@ -620,6 +622,7 @@ def test_a_cut_in_an_older_segment_killed_at_any_step_loses_nothing_and_leaves_n
     assert steps >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "torn", "after"])
 def test_a_copy_killed_at_any_step_is_complete_or_absent(log, tmp_path, offsetmgr, moment) -> None:
     before = tree(log.parent)

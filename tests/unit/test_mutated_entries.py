@@ -105,6 +105,7 @@ FORMATS = [(bomb, magic) for bomb, (codec, _) in BOMBS.items() for magic in (1, 
 """The bombs in each format that allows their codec; zstd exists since format 2."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bomb", "magic"), FORMATS)
 def test_a_bomb_is_rejected_by_the_limit_before_it_allocates_the_memory(tmp_path: Path, bomb: str, magic: int) -> None:
     codec, body = BOMBS[bomb]

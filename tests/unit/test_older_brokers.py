@@ -286,6 +286,7 @@ def large_metadata(version: int, topics: int = 1_000, partitions: int = 300) -> 
     return bytes(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
     """The response has 2,100,000 items: 1,000 topics of 300 partitions with six replica ids each."""
@@ -299,6 +300,7 @@ def test_a_cluster_of_300_000_partitions_is_read(version: int) -> None:
     assert [part["leader_id"] for part in named[0]["partitions"][:4]] == [0, 1, 2, 0]
 
 
+@pytest.mark.slow
 def test_a_list_offsets_response_of_250_000_partitions_is_read() -> None:
     part = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 42}
     topics = [{"name": "orders", "partitions": [part] * 250_000}]

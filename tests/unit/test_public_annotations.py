@@ -6,7 +6,8 @@ import ast
 import dataclasses
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +28,8 @@ PUBLIC = {id(getattr(import_module(package), name)) for package in PACKAGES for 
 PUBLIC |= {id(error) for error in vars(errors).values()}
 
 
-def namespace(module_name: str) -> dict[str, Any]:
+@cache
+def namespace(module_name: str) -> Mapping[str, Any]:
     """The names of a module, with those that it imports only for type checkers."""
     module = import_module(module_name)
     found: dict[str, Any] = {}
@@ -69,7 +71,7 @@ def classes(annotation: Any) -> Iterator[type]:
 def annotated(found: Any) -> Iterator[tuple[str, type]]:
     """The names and types of the parameters, results and fields of a public class or function."""
     for one in callables(found):
-        names = namespace(one.__module__)
+        names = dict(namespace(one.__module__))
         for base in one.__mro__[::-1] if inspect.isclass(one) else ():
             names |= namespace(base.__module__) if base.__module__.startswith("offsetmgr.") else {}
         for name, annotation in typing.get_type_hints(one, globalns=names).items():

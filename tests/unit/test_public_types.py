@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from docstring_examples import PACKAGES, example_blocks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
 

@@ -34,6 +34,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_check_finds_a_stale_help_and_the_generator_repairs_it(copy: Path) -> None:
     page = copy / "docs" / "reference" / "cli.md"
     good = page.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from runtimes import (
     PARTITIONS,
     UNAVAILABLE,
@@ -41,6 +42,7 @@ def test_a_definitely_failed_append_leaves_the_state_unchanged_and_the_next_one_
     scenario(work)
 
 
+@pytest.mark.slow
 def test_a_commit_is_answered_at_its_timeout_counted_from_the_call() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
@@ -135,6 +137,7 @@ def test_while_an_outcome_is_unknown_fetches_return_acknowledged_offsets_and_com
     scenario(work)
 
 
+@pytest.mark.slow
 def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_lease() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
     config = ManagerConfig(commit_timeout_s=1.0, standby=False)

@@ -28,6 +28,7 @@ def test_a_thread_receives_the_timeout_error_that_its_call_on_the_loop_raised() 
     scenario(work)
 
 
+@pytest.mark.slow
 def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping() -> None:
     log, requested = MemoryLog(PARTITIONS), []
 

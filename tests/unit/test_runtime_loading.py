@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from runtimes import (
     LOADING,
     PARTITIONS,
@@ -152,6 +153,7 @@ def test_a_shard_group_assigned_while_its_standby_loads_waits_for_that_load() ->
     scenario(work)
 
 
+@pytest.mark.slow
 def test_a_standby_that_was_disconnected_for_too_long_reloads_everything() -> None:
     """The cleaner may have removed a tombstone that the standby never read."""
     log = MemoryLog(PARTITIONS)

@@ -163,6 +163,7 @@ def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() -> Non
     scenario(work)
 
 
+@pytest.mark.slow
 def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -> None:
     log = MemoryLog(PARTITIONS)
     config = replace(QUICK, commit_timeout_s=1.0, claim_timeout_s=0.1)

@@ -134,6 +134,7 @@ def test_ivy_comes_from_pysparks_wheel_without_importing_pyspark() -> None:
     assert output[1] == "False"
 
 
+@pytest.mark.slow
 def test_a_failed_resolution_reports_the_reason_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

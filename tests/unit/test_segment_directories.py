@@ -203,12 +203,14 @@ def test_aborted_transactions_are_read_back(directory: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(directory: Path) -> None:
     for offset in range(60):
         for size in (1, 90, 91, 92, 1000, 100_000):
             assert read_all(Partition(directory), offset, size) == list(range(offset, 60))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400), st.sampled_from([0, 1, 2])), min_size=1, max_size=25),
     st.integers(200, 3000),

@@ -277,6 +277,7 @@ def test_streams_are_written_one_after_the_other_in_order() -> None:
     assert [stream.calls for stream in streams] == [["begin"]] * 3
 
 
+@pytest.mark.slow
 def test_a_stream_pauses_while_the_client_does_not_read_and_is_lost_when_the_client_disconnects() -> None:
     streams: list[Pieces] = []
 

@@ -402,6 +402,7 @@ def test_an_edit_of_sparks_json_keeps_its_form_and_its_symbols(tmp_path: Path) -
 # --- size -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["avro", "csv", "zk", "json"])
 def test_memory_grows_with_the_groups_and_not_with_the_offsets(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"s.{suffix}"

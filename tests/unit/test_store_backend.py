@@ -207,6 +207,7 @@ def test_an_unreadable_partition_is_an_error_and_the_others_are_returned() -> No
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
     async def scenario() -> None:
         store = SlowStore()

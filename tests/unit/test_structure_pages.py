@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +11,16 @@ PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "offsetmgr"
 
 
-def defined_names(path: Path) -> Iterator[str]:
+@cache
+def defined_names(path: Path) -> frozenset[str]:
     """Classes, functions and assigned names."""
+    found = set[str]()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name
+            found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            found.add(node.id)
+    return frozenset(found)
 
 
 @cache

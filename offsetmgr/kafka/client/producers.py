@@ -22,8 +22,9 @@ INIT_PRODUCER_ID_VERSION: Final = 3
 """The first version with the producer id and epoch of the caller, which make the request a compare-and-set
 (KIP-360)."""
 _DESCRIBE_PRODUCERS_VERSION: Final = 0
-_TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""Required by the request. It has no effect on a producer that begins no transaction."""
+_TRANSACTION_TIMEOUT_MS: Final = 1_000
+"""The request requires a timeout below the brokers' ``transaction.max.timeout.ms``. It has no effect on a producer that
+begins no transaction."""
 
 
 class ProducerEpoch(NamedTuple):

@@ -1,43 +1,56 @@
-"""`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
+"""`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs, sends heartbeats and proves its
+membership.
 
 The class can be used for any kind of group. It treats metadata and assignments as bytes, and passes the results of the
 coordinator's responses to a `MembershipListener`. Members are dynamic. A static member (KIP-345) has two disadvantages:
 it keeps its assignment for a whole session timeout after its process has died, and any process with the same instance
 id can take over the assignment.
 
-A member has two connections to the coordinator: one for JoinGroup and SyncGroup, and one for heartbeats. If it had only
-one connection, a JoinGroup that waits in the coordinator during a rebalance would delay the heartbeats. Times are
-seconds of ``clock``. `MembershipListener.on_confirmed` receives the time at which the member *sent* the request, not
-the time of the response.
+Heartbeats extend the session, and their responses report rebalances. They do not prove the membership, because a
+coordinator that loads its groups, and a broker that is no longer the coordinator, answer them without a check. A
+*proof* is an OffsetCommit with the member id and the generation: only the real coordinator can replicate its record.
+Brokers reject commits for topics that do not exist. While the topic of the proof does not exist, the member uses a
+heartbeat instead of the proof, and the caller has to know what a heartbeat is worth then.
+
+A member has three connections to the coordinator: one for JoinGroup and SyncGroup, one for heartbeats and one for
+proofs. A broker processes the requests of a connection one at a time. On a shared connection, a JoinGroup that waits
+for a rebalance, or a proof that waits for a replica, would delay the heartbeats. Times are seconds of ``clock``.
+`MembershipListener.on_confirmed` receives the time at which the member *sent* the request, not the time of the
+response.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.groups.group_coordinator import GroupCoordinator, ProblemLog
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
+from offsetmgr.kafka.protocol.errors import RETRIABLE, VALID_MEMBER_CODES, kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _JOIN_MARGIN_S: Final = 10.0
 """The timeout of a JoinGroup request is the rebalance timeout plus this time, because the broker delays the first join
 of a new group by group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
-"""The maximum interval between heartbeats. A member learns of a rebalance from the response to a heartbeat, so a long
-interval would delay the rebalance."""
-
-_log = logging.getLogger(__name__)
+"""The maximum interval between heartbeats, and between proofs. A member learns of a rebalance from the response to a
+heartbeat, so a long interval would delay the rebalance."""
+_PROOF_TIMEOUT_S: Final = 1.0
+"""The timeout of a proof. A proof that takes longer extends the lease of a manager hardly or not at all."""
+_UNPROVEN: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
+"""The responses to a proof that are normal during a rebalance. The heartbeats handle the rebalance."""
 
 AssignmentFunction = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
 """A function that the leader of the group calls. Its arguments are the generation, and a list of member ids with the
@@ -47,12 +60,9 @@ metadata of each member. It returns the assignment of each member id."""
 class MembershipListener(Protocol):
     """Callbacks of a `KafkaGroupMember`. They run on the event loop and must not block or raise."""
 
-    def on_confirmed(self, sent: float, *, stable: bool) -> None:
-        """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
-
-        ``stable`` is True if no rebalance was in progress for this member. During a rebalance the member waits for a
-        JoinGroup response or a SyncGroup response.
-        """
+    def on_confirmed(self, sent: float, generation: int) -> None:
+        """The coordinator has confirmed a proof that the member sent at ``sent``: when the coordinator processed the
+        request, the member belonged to ``generation``, and this generation was the group's current one."""
         ...
 
     def on_rebalance(self) -> None:
@@ -74,6 +84,20 @@ class Generation(NamedTuple):
     """The time at which the member sent the SyncGroup request."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMemberConfig:
+    """The settings of a `KafkaGroupMember`. By default brokers allow session timeouts from 6 s to 30 min."""
+
+    group: str
+    protocol_type: str
+    protocol: str
+    session_timeout_s: float
+    rebalance_timeout_s: float
+    proof: TopicPartition
+    """The partition whose offset the member commits to prove its membership. The partition must exist, because brokers
+    reject commits for other partitions. The committed offset is the generation and has no other meaning."""
+
+
 class KafkaGroupMember:
     """A dynamic member of a group. The constructor performs no I/O.
 
@@ -81,31 +105,22 @@ class KafkaGroupMember:
     """
 
     def __init__(
-        self,
-        client: Client,
-        group: str,
-        listener: MembershipListener,
-        *,
-        protocol_type: str,
-        protocol: str,
-        session_timeout_s: float,
-        rebalance_timeout_s: float,
-        clock: Callable[[], float],
+        self, client: Client, config: GroupMemberConfig, listener: MembershipListener, *, clock: Callable[[], float]
     ) -> None:
-        """By default brokers allow session timeouts from 6 s to 30 min."""
+        session_timeout_s = config.session_timeout_s
         self._client = client
-        self._group = group
+        self._group = config.group
         self._listener = listener
-        self._protocol_type, self._protocol = protocol_type, protocol
+        self._protocol_type, self._protocol = config.protocol_type, config.protocol
         self._session_timeout_s = session_timeout_s
-        self._rebalance_timeout_s = rebalance_timeout_s
+        self._rebalance_timeout_s = config.rebalance_timeout_s
+        self._proof = config.proof
         self._clock = clock
         self._interval = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
         self._wait_s = session_timeout_s / 5
         """The timeout of one heartbeat or one coordinator lookup, short enough for several attempts within a session
         timeout."""
-        self._coordinator: Address | None = None
-        self._lookup_lock = asyncio.Lock()
+        self._coordinator = GroupCoordinator(client, config.group, self._wait_s, self._on_coordinator_found)
         self._member_id = ""
         self._membership: LockMembership | None = None
         self._synced = False
@@ -115,8 +130,12 @@ class KafkaGroupMember:
         self._newer_generation_since: float | None = None
         """The time of the first heartbeat response that showed a newer generation than the generation of this member,
         while the JoinGroup response is pending. None if no heartbeat response has shown a newer generation."""
-        self._heartbeat_task: asyncio.Task[None] | None = None
-        self._last_problem = ""
+        self._proof_needed = asyncio.Event()
+        """Set when a new generation is complete, so that the member sends a proof at once."""
+        self._tasks: list[asyncio.Task[None]] = []
+        """The tasks that send heartbeats and proofs."""
+        self._problems = ProblemLog(f"group {self._group}")
+        self._proof_problems = ProblemLog(f"group {self._group}, proof of the membership")
 
     async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
         """Joins or rejoins the group. Returns when a generation is complete, with this generation and the assignment of
@@ -128,20 +147,42 @@ class KafkaGroupMember:
         `OffsetMgrError` for other errors, such as missing authorization, another protocol in the group, or a session
         timeout that the broker rejects.
         """
-        if self._heartbeat_task is None:
-            self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._send_regularly(self._pause_between_heartbeats, self._send_heartbeat)),
+                asyncio.create_task(self._send_regularly(self._pause_between_proofs, self._send_proof)),
+            ]
         retries = Retries()
         while True:
             try:
                 while (found := await self._attempt(metadata, assign)) is None:
                     pass
-                self._log_recovery()
+                self._problems.log_recovery()
                 return found
             except OffsetMgrError as error:
                 if not error.retriable and not isinstance(error, LockLost):
                     raise
-                self._log_problem(error)
+                self._problems.log(error)
                 await retries.pause()
+
+    async def remove(self, member_id: str, timeout_s: float) -> None:
+        """Removes another member from the group. Returns once the coordinator does not know the member. Raises
+        `OffsetMgrError`; then the coordinator may still remove the member."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        address = await self._coordinator.address()
+        try:
+            connection = await self._client.node(address).connection(deadline)
+            request = member_requests.leave_group(self._group, member_id, None)
+            answer = await connection.call(request, remaining(deadline))
+        except OffsetMgrError:
+            self._coordinator.forget(address)
+            raise
+        code = answer["error_code"] or next((member["error_code"] for member in answer["members"]), ErrorCode.NONE)
+        if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
+            if code in RETRIABLE:
+                self._coordinator.forget(address)
+            raise kafka_error(code, f"group {self._group}, member {member_id}")
+        self._listener.on_rebalance()
 
     async def leave(self, timeout_s: float) -> None:
         """Leaves the group and closes the connections, within ``timeout_s`` seconds. If the request fails, the
@@ -151,17 +192,18 @@ class KafkaGroupMember:
         if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    at = await self._find_coordinator()
+                    at = await self._coordinator.address()
                     await lock_membership.leave(self._client, membership, deadline, at=at)
         await self.close()
 
     async def close(self) -> None:
         """Closes the connections without leaving the group. The membership ends when the session times out."""
-        if self._heartbeat_task is not None:
-            self._heartbeat_task.cancel()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
-                await self._heartbeat_task
-            self._heartbeat_task = None
+                await task
         if self._join_connection is not None:
             await self._join_connection.close()
 
@@ -169,7 +211,7 @@ class KafkaGroupMember:
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
         """Sends one JoinGroup and one SyncGroup. Returns None if the caller must make another attempt immediately."""
-        connection = self._join_connection = await self._current_connection(self._join_connection)
+        connection = self._join_connection = await self._coordinator.connection(self._join_connection)
         try:
             joined = await self._join(connection, metadata())
             if joined is None:
@@ -177,7 +219,7 @@ class KafkaGroupMember:
             return await self._sync(connection, joined, assign)
         except OffsetMgrError as error:
             if connection.closed:
-                self._forget_coordinator(connection.address)
+                self._coordinator.forget(connection.address)
             raise error
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> Message | None:
@@ -191,7 +233,6 @@ class KafkaGroupMember:
         )
         self._join_in_flight = True
         try:
-            sent = self._clock()
             answer = await connection.call(request, self._rebalance_timeout_s + _JOIN_MARGIN_S)
         finally:
             self._join_in_flight, self._newer_generation_since = False, None
@@ -204,7 +245,6 @@ class KafkaGroupMember:
         self._member_id = answer["member_id"]
         self._membership = LockMembership(self._group, answer["member_id"], answer["generation_id"])
         self._synced = False
-        self._listener.on_confirmed(sent, stable=True)
         return answer
 
     async def _sync(
@@ -227,6 +267,7 @@ class KafkaGroupMember:
         if self._membership is None or self._membership.generation != generation:
             return None  # a heartbeat has shown that the membership has ended
         self._synced = True
+        self._proof_needed.set()
         return Generation(joined["member_id"], generation, answer["assignment"], sent)
 
     def _request_error(self, code: int, address: Address) -> OffsetMgrError:
@@ -240,54 +281,73 @@ class KafkaGroupMember:
             if previous is not None:
                 self._listener.on_ended(error)
         elif code in RETRIABLE:
-            self._forget_coordinator(address)
+            self._coordinator.forget(address)
         return error
 
-    # --- heartbeat -----------------------------------------------------------------------------------
+    # --- heartbeats and proofs -----------------------------------------------------------------------
 
-    async def _heartbeat_loop(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _send_regularly(
+        self, pause: Callable[[], Awaitable[None]], send: Callable[[BrokerConnection, LockMembership], Awaitable[None]]
+    ) -> None:
+        """Sends heartbeats or proofs, on a connection of its own, while the member belongs to the group."""
+        problems = self._proof_problems if send == self._send_proof else self._problems
         connection: BrokerConnection | None = None
-        due = loop.time()
         try:
             while True:
-                due = max(due + self._interval, loop.time())
-                await asyncio.sleep(due - loop.time())
-                if self._membership is None:
+                await pause()
+                membership = self._membership
+                if membership is None:
                     continue
                 try:
-                    connection = await self._send_heartbeat(connection, self._membership)
+                    connection = await self._coordinator.connection(connection)
+                    await send(connection, membership)
                 except OffsetMgrError as error:
-                    self._log_problem(error)
+                    if connection is not None:
+                        self._coordinator.forget(connection.address)
+                    problems.log(error)
         finally:
             if connection is not None:
                 await connection.close()
 
-    async def _send_heartbeat(
-        self, connection: BrokerConnection | None, membership: LockMembership
-    ) -> BrokerConnection:
-        """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
-        connection = await self._current_connection(connection)
-        synced, sent = self._synced, self._clock()
-        try:
-            code = await lock_membership.heartbeat(connection, membership, self._wait_s)
-        except OffsetMgrError:
-            self._forget_coordinator(connection.address)
-            raise
-        await self._handle_heartbeat(connection.address, membership, code, sent, synced)
-        return connection
+    async def _pause_between_heartbeats(self) -> None:
+        await asyncio.sleep(self._interval)
 
-    async def _handle_heartbeat(
-        self, address: Address, membership: LockMembership, code: int, sent: float, synced: bool
-    ) -> None:
+    async def _pause_between_proofs(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._interval):
+                await self._proof_needed.wait()
+        self._proof_needed.clear()
+
+    async def _send_proof(self, connection: BrokerConnection, membership: LockMembership) -> None:
+        """Sends one proof. An outdated or unfinished generation cannot be proven."""
+        if not self._synced:
+            return
+        sent = self._clock()
+        code = await lock_membership.prove(connection, membership, self._proof, _PROOF_TIMEOUT_S)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            answer = await lock_membership.heartbeat(connection, membership, _PROOF_TIMEOUT_S)
+            code = ErrorCode.NONE if answer in VALID_MEMBER_CODES else answer
+        if self._membership != membership:
+            return
+        if code == ErrorCode.NONE:
+            self._proof_problems.log_recovery()
+            self._listener.on_confirmed(sent, membership.generation)
+        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
+            await self._handle_response(connection.address, membership, code)
+        elif code not in _UNPROVEN:
+            self._proof_problems.log(self._request_error(code, connection.address))
+
+    async def _send_heartbeat(self, connection: BrokerConnection, membership: LockMembership) -> None:
+        code = await lock_membership.heartbeat(connection, membership, self._wait_s)
+        await self._handle_response(connection.address, membership, code)
+
+    async def _handle_response(self, address: Address, membership: LockMembership, code: int) -> None:
         now = self._membership
         if now is None or now.member_id != membership.member_id:
-            return  # the membership that sent the heartbeat has ended
+            return  # the membership that sent the request has ended
         if code == ErrorCode.NONE:
-            self._log_recovery()
-            self._listener.on_confirmed(sent, stable=synced)
+            self._problems.log_recovery()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._listener.on_confirmed(sent, stable=False)
             self._listener.on_rebalance()
         elif code == ErrorCode.ILLEGAL_GENERATION and (
             now.generation != membership.generation or self._join_response_pending()
@@ -298,7 +358,7 @@ class KafkaGroupMember:
             if self._join_connection is not None:
                 await self._join_connection.close()  # its JoinGroup belongs to the ended membership
         else:
-            self._log_problem(error)
+            self._problems.log(error)
 
     def _join_response_pending(self) -> bool:
         """Returns whether a JoinGroup is in flight that may have started the newer generation.
@@ -313,53 +373,9 @@ class KafkaGroupMember:
         self._newer_generation_since = now if self._newer_generation_since is None else self._newer_generation_since
         return now - self._newer_generation_since < self._wait_s
 
-    # --- coordinator ---------------------------------------------------------------------------------
-
-    async def _find_coordinator(self) -> Address:
-        async with self._lookup_lock:
-            if self._coordinator is None:
-                found = (await self._client.find_coordinators([self._group], self._deadline()))[self._group]
-                if isinstance(found, OffsetMgrError):
-                    raise found
-                self._coordinator = found
-                if self._join_connection is not None and self._join_connection.address != found:
-                    await self._join_connection.close()  # its JoinGroup waits in the former coordinator
-            return self._coordinator
-
-    async def _current_connection(self, previous: BrokerConnection | None) -> BrokerConnection:
-        """Returns ``previous`` if ``previous`` is an open connection to the current coordinator. Otherwise opens and
-        returns a new connection."""
-        address = await self._find_coordinator()
-        if previous is not None:
-            if not previous.closed and previous.address == address:
-                return previous
-            await previous.close()
-        try:
-            return await self._client.node(address).open(self._deadline())
-        except OffsetMgrError:
-            self._forget_coordinator(address)
-            raise
-
-    def _forget_coordinator(self, address: Address) -> None:
-        """Discards the cached coordinator, because the group may now have another coordinator."""
-        if self._coordinator == address:
-            self._coordinator = None
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._wait_s
-
-    # --- logging -------------------------------------------------------------------------------------
-
-    def _log_problem(self, error: OffsetMgrError) -> None:
-        """Logs an error. If consecutive attempts fail with the same error, logs the error only once."""
-        if str(error) != self._last_problem:
-            self._last_problem = str(error)
-            _log.warning("group %s: %s", self._group, error)
-
-    def _log_recovery(self) -> None:
-        if self._last_problem:
-            self._last_problem = ""
-            _log.info("group %s: the coordinator responds again", self._group)
+    async def _on_coordinator_found(self, address: Address) -> None:
+        if self._join_connection is not None and self._join_connection.address != address:
+            await self._join_connection.close()  # its JoinGroup waits in the former coordinator
 
 
 def _ms(seconds: float) -> int:

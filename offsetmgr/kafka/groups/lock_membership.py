@@ -284,6 +284,24 @@ async def heartbeat(connection: BrokerConnection, membership: LockMembership, ti
     return code
 
 
+async def prove(
+    connection: BrokerConnection, membership: LockMembership, partition: TopicPartition, timeout_s: float
+) -> int:
+    """Commits the generation as the offset of ``partition`` and returns the error code of the commit. If the code is 0,
+    the client was a member of this generation when the coordinator processed the request, and the coordinator was not
+    replaced by another broker at this time: it responds only after the in-sync replicas have the commit."""
+    request = requests.offset_commit(
+        membership.group,
+        {partition: OffsetAndMetadata(membership.generation)},
+        generation=membership.generation,
+        member_id=membership.member_id,
+        instance_id=membership.instance_id,
+    )
+    answer = await connection.call(request, timeout_s)
+    code: int = answer["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
 async def check(connection: BrokerConnection, membership: LockMembership, deadline: float) -> bool:
     """Checks with a heartbeat that the membership is valid. Returns whether another client waits for this member to
     leave.

@@ -14,6 +14,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.error_code import ErrorCode
@@ -176,9 +177,17 @@ class LogReader(Protocol):
         offsets that it has read since the last call. It also calls ``stopped`` periodically, and stops early if
         ``stopped`` returns True. Returns the next offset to read in each partition. Unless the load was stopped, this
         offset is at least the partition's offset in ``ends``. The first record of a partition may be after the
-        partition's offset in ``starts``, because of compaction or deletion. Raises `OffsetMgrError`; `CorruptRecords`
-        if a batch of any partition has a wrong checksum.
+        partition's offset in ``starts``, because of compaction or deletion. Records that no owner of the partition has
+        written are ignored (see `invalid_keys`). Raises `OffsetMgrError`; `CorruptRecords` if a batch of any partition
+        has a wrong checksum.
         """
+        ...
+
+    @property
+    def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
+        """The keys in each partition of the last `load` whose newest record another program has written. `load` has
+        ignored this record. The owner appends the key again, with the value from before the record or as a tombstone,
+        because compaction would keep only the invalid record. Partitions without such keys may be missing."""
         ...
 
     def follow(self, starts: Mapping[int, int]) -> None:

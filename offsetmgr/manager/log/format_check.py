@@ -28,7 +28,8 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
     Unknown records are accepted if the topic also has records of the format ``name``, because the shards report the
-    unknown records. A topic with only unknown records is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and any
+    unknown records. A topic with only unknown records is rejected, and so is a topic with only records that no manager
+    has written. Raises `FormatMismatch`, `UnsuitableTopic`, and any
     error from reading.
     """
     partitions = range(log.partitions)
@@ -41,6 +42,7 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
     reader = log.reader()
     try:
         _read(reader, starts, nonempty, newest)
+        invalid = {partition: keys for partition, keys in reader.invalid_keys.items() if keys}
     finally:
         reader.close()
     seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
@@ -59,6 +61,14 @@ def check_format(log: PartitionLog, name: str, what: str, timeout_s: float) -> N
             f"topic {what}",
             f"it has records that are not committed offsets (partition {partition}: {_describe_key(next(iter(keys)))})",
             "choose another --offsets-topic; nothing was written to this one",
+        )
+    if not found and invalid:
+        partition, invalid_keys = next(iter(invalid.items()))
+        raise UnsuitableTopic(
+            f"topic {what}",
+            f"it has only records that no manager has written (partition {partition}: "
+            f"{_describe_key(next(iter(invalid_keys)))})",
+            "choose another --offsets-topic, and import the offsets; nothing was written to this one",
         )
 
 

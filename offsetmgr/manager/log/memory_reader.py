@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 
 from offsetmgr.manager.log.base import LogClosed, LogRecord
@@ -54,6 +55,11 @@ class MemoryReader:
             if progress is not None:
                 progress(reached[partition] - starts[partition])
         return reached
+
+    @property
+    def invalid_keys(self) -> Mapping[int, AbstractSet[bytes]]:
+        """See `LogReader.invalid_keys`. Only owners write to a log in memory."""
+        return {}
 
     def follow(self, starts: Mapping[int, int]) -> None:
         """See `LogReader.follow`."""

@@ -17,12 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
-from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.log.topic import CLEANUP_POLICY, TIMESTAMP_TYPE
 from offsetmgr.manager.node.node_config import NodeConfig
+from offsetmgr.manager.node.peer_monitor import PeerMonitor
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
 from offsetmgr.manager.ownership import (
     ASSIGNMENT_RULES,
@@ -65,6 +66,7 @@ class ManagerNode:
         self._address = (host, port)
         self._resources = AsyncExitStack()
         self._topic_monitor: OffsetsTopicMonitor | None = None
+        self._peers = PeerMonitor(self._remove)
         self._client: Client
 
     async def open(self) -> None:
@@ -92,13 +94,13 @@ class ManagerNode:
             topic.partitions,
             properties=kafka,
             max_message_bytes=topic.max_message_bytes,
-            group=self.group,
             client=self._client,
             manager="{}:{}".format(*self._address),
         )
         self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
         self.ownership = self._make_ownership(topic)
+        self._resources.push_async_callback(self._peers.close)
         refresh_s = min(settings.manager.claim_refresh_s, self.fence.refresh_interval_s)
         self.runtime = ManagerRuntime(
             log, format_, self.ownership, replace(settings.manager, claim_refresh_s=refresh_s)
@@ -178,22 +180,24 @@ class ManagerNode:
         _log.info("checked the offsets topic and the brokers", extra=_checked_properties(topic, self.fence))
         return topic
 
+    async def _remove(self, member_id: str) -> None:
+        await self.ownership.remove(member_id)
+
     def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
-        from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+        from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 
         settings = self.settings
+        config = GroupMemberConfig(
+            self.group,
+            PROTOCOL_TYPE,
+            PROTOCOL,
+            settings.session_timeout_s,
+            settings.rebalance_timeout_s,
+            proof=TopicPartition(topic.name, 0),
+        )
 
         def member(events: OwnershipManager) -> ManagerMember:
-            return KafkaGroupMember(
-                self._client,
-                self.group,
-                events,
-                protocol_type=PROTOCOL_TYPE,
-                protocol=PROTOCOL,
-                session_timeout_s=settings.session_timeout_s,
-                rebalance_timeout_s=settings.rebalance_timeout_s,
-                clock=boottime,
-            )
+            return KafkaGroupMember(self._client, config, events, clock=boottime)
 
         parameters = SharedConfig(
             topic.name,
@@ -208,7 +212,7 @@ class ManagerNode:
             *self._address,
             parameters,
             member,
-            session_timeout_s=settings.session_timeout_s,
+            on_peers=self._peers.update,
             rebalance_timeout_s=settings.rebalance_timeout_s,
         )
 

@@ -14,6 +14,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.manager.expiration import ExpiryReport
+from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, shard_group_count, shard_group_of
 from offsetmgr.manager.ownership_protocol import Ownership
@@ -63,6 +64,10 @@ class ManagerRuntime:
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
         self._shard_groups: list[ShardGroup] = []
+        self._not_before: dict[int, float] = {}
+        """The time of `boottime` before which this process does not claim a shard group."""
+        self._delayed_starts: dict[int, asyncio.TimerHandle] = {}
+        """The timers of assigned shard groups that this process may not claim yet."""
         self._standby: StandbyReplica | None = None
         self._expiration = ExpirationTask(
             self._partitions,
@@ -146,12 +151,13 @@ class ManagerRuntime:
         if self._readers is not None:
             self._readers.shutdown(wait=False)
 
-    def on_assigned(self, shard_group: int) -> None:
-        """See `OwnershipListener.on_assigned`."""
+    def on_assigned(self, shard_group: int, not_before: float = float("-inf")) -> None:
+        """See `OwnershipListener.on_assigned`. Until ``not_before`` the standby follows the shard group."""
         found = self._shard_groups[shard_group]
         if found.assigned or self._closing:
             return
         found.assigned = True
+        self._not_before[shard_group] = not_before
         if not found.has_writer:
             self._start(found)
 
@@ -159,6 +165,7 @@ class ManagerRuntime:
         """See `OwnershipListener.on_revoked`."""
         found = self._shard_groups[shard_group]
         found.assigned = False
+        self._cancel_delayed_start(shard_group)
         found.stop()
         await found.stopped()
 
@@ -169,6 +176,13 @@ class ManagerRuntime:
             shard_group.note_generation(generation)
 
     def _start(self, shard_group: ShardGroup) -> None:
+        """Starts the owner's thread of an assigned shard group, but not before the time that `on_assigned` received."""
+        self._cancel_delayed_start(shard_group.number)
+        if (wait_s := self._not_before[shard_group.number] - boottime()) > 0:
+            timer = asyncio.get_running_loop().call_later(wait_s, self._start, shard_group)
+            self._delayed_starts[shard_group.number] = timer
+            return
+
         def start() -> None:
             if shard_group.assigned:
                 shard_group.start()
@@ -179,6 +193,10 @@ class ManagerRuntime:
             start()
         else:
             self._standby.release(shard_group, start)
+
+    def _cancel_delayed_start(self, shard_group: int) -> None:
+        if (timer := self._delayed_starts.pop(shard_group, None)) is not None:
+            timer.cancel()
 
     def _on_released(self, shard_group: ShardGroup) -> None:
         """Passes the shards of a shard group whose thread has ended to a new owner thread or to the standby."""

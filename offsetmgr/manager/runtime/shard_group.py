@@ -10,20 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import ServerError, TimedOut
+from offsetmgr.core.errors import TimedOut
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, ShardState
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_writer import ShardWriter
-from offsetmgr.manager.runtime.write_batch import AppendResult, PendingRequest, WriteBatch
+from offsetmgr.manager.runtime.write_batch import (
+    AppendResult,
+    PendingRequest,
+    WriteBatch,
+    acknowledge,
+    answer_with_error,
+)
 from offsetmgr.manager.shard import Shard
+from offsetmgr.records.base import EncodedRecord
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_LISTED: Final = 5
 """The maximum number of unreadable records that a log message lists."""
-_DIVERGENCE_HINT: Final = "if the offsets topic was truncated or recreated, restart the managers"
 
 
 class ShardGroup:
@@ -202,7 +208,7 @@ class ShardGroup:
             if batch.deadline > now:
                 self._timeout_timer = self._loop.call_later(batch.deadline - now, self._answer_timed_out)
                 break
-            self._counters.timeouts += _answer_with_error(batch.requests(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._counters.timeouts += answer_with_error(batch.requests(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _complete_waiters(self) -> None:
         """Completes the futures of the waiters whose writes have all ended."""
@@ -275,6 +281,10 @@ class ShardGroup:
         """See `WriterCallbacks.on_replay`."""
         self.shards[partition].replay_newest(part, position)
 
+    def record(self, partition: int, key: bytes) -> EncodedRecord | None:
+        """See `WriterCallbacks.record`."""
+        return self.shards[partition].record(key)
+
     def on_recovered(self) -> None:
         """See `WriterCallbacks.on_recovered`."""
         self._resolve_in_doubt()
@@ -292,7 +302,7 @@ class ShardGroup:
         try:
             for result in results:
                 if result.error is None:
-                    _acknowledge(result)
+                    acknowledge(result)
                 else:
                     self._on_append_failed(result)
         except Exception:
@@ -301,7 +311,7 @@ class ShardGroup:
             )
             self._diverged = True
             for result in results:
-                _answer_with_error(result.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                answer_with_error(result.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.stop()
         for _ in range(batches):
             self._on_batch_ended(self._in_flight.popleft())
@@ -314,7 +324,7 @@ class ShardGroup:
         for batch in self._in_flight:
             for entry in batch.requests():
                 entry.shard.on_discarded(entry.result)
-            _answer_with_error(batch.requests(), ErrorCode.NOT_COORDINATOR)
+            answer_with_error(batch.requests(), ErrorCode.NOT_COORDINATOR)
             self._on_batch_ended(batch)
         self._in_flight.clear()
         self._complete_waiters()
@@ -336,7 +346,7 @@ class ShardGroup:
     def _on_append_failed(self, result: AppendResult) -> None:
         assert result.error is not None
         code = result.error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._counters.errors[code] += _answer_with_error(result.entries, code)
+        self._counters.errors[code] += answer_with_error(result.entries, code)
         self.last_error = str(result.error)
         if result.certain:
             for entry in result.entries:
@@ -354,20 +364,6 @@ class ShardGroup:
         if self._waiters:
             self._waiters = [(None if newest is batch else newest, done) for newest, done in self._waiters]
             self._complete_waiters()
-
-
-def _acknowledge(result: AppendResult) -> None:
-    for shard, coordinator_result, future, _, record_index in result.entries:
-        first = result.first_offset + record_index
-        if first < shard.position:  # replay would skip the record, and no fetch would return it
-            raise ServerError(
-                f"partition {shard.partition}",
-                f"appended at {first}, but already read up to {shard.position}",
-                _DIVERGENCE_HINT,
-            )
-        shard.acknowledged(coordinator_result, first)
-        if not future.done():
-            future.set_result(coordinator_result.response)
 
 
 def _log_unreadable(shard: Shard) -> None:
@@ -391,11 +387,3 @@ def _log_unreadable(shard: Shard) -> None:
 def _fail_waiter(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_exception(TimedOut("commits in flight", "their outcome is still unknown"))
-
-
-def _answer_with_error(entries: Sequence[PendingRequest], code: int) -> int:
-    """Answers the requests that have no response yet with an error. Returns their number."""
-    waiting = [entry for entry in entries if not entry.future.done()]
-    for entry in waiting:
-        entry.future.set_result(entry.error_response(code))
-    return len(waiting)

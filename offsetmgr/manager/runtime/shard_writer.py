@@ -20,11 +20,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.log.base import Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
+from offsetmgr.manager.log.base import AppendOutcome, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.write_batch import (
@@ -36,8 +37,10 @@ from offsetmgr.manager.runtime.write_batch import (
     halves,
     merge_records,
 )
+from offsetmgr.manager.runtime.writer_callbacks import WriterCallbacks
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, check_same_log, truncated_partitions, with_load_permit
+from offsetmgr.records.base import EncodedRecord
 
 T = TypeVar("T")
 
@@ -48,52 +51,11 @@ _LEASE_CHECK_INTERVAL_S: Final = 0.05
 _MIN_TIME_SHARE: Final = 0.1
 """If less than this fraction of the commit timeout remains for a batch, the task does not try to append it."""
 _REPLAY_PART: Final = 1000
+_RECORDS_PER_APPEND: Final = 500
 _REFRESH_RETRY_S: Final = 10.0
 """The pause after a failed refresh of the claim. It is short, because the claim must not expire."""
 
 _logger: Final = logging.getLogger(__name__)
-
-
-class WriterCallbacks(Protocol):
-    """The reports of the task to the shard group."""
-
-    def on_loading(self) -> None:
-        """The task starts to claim and load the shard group."""
-        ...
-
-    def on_retry(self, error: Exception) -> None:
-        """The claim or the load failed, and the task will retry it."""
-        ...
-
-    def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """The load is complete, and the shards now belong to the loop, which can serve them. ``generation`` is the
-        `PartitionLog.generation` of the log from which the shards were read. The shards contain every record that this
-        log had at the time ``as_of`` (`lease.boottime`), which is after the claim."""
-        ...
-
-    def on_topic_recreated(self) -> None:
-        """The topic was recreated after the shards had been read, so the shards must be loaded again."""
-        ...
-
-    def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Called after an append with an unknown outcome. Passes those records of one partition that were not replayed
-        yet, in the form that `Shard.replay_newest` expects."""
-        ...
-
-    def on_recovered(self) -> None:
-        """Called after an append with an unknown outcome, once the task has read the log up to its new claim and has
-        passed all records to `on_replay`."""
-        ...
-
-    def on_append_ended(self, results: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """The append of the oldest batches ended after ``seconds`` seconds. ``batches`` is the number of these batches,
-        and ``results`` are their results. Those of one partition are in order."""
-        ...
-
-    def on_finished(self, fenced: str) -> None:
-        """The task ends and appends nothing any more. ``fenced`` is the text of the error if another writer claimed the
-        shard group, and empty otherwise."""
-        ...
 
 
 class ShardWriter:
@@ -225,6 +187,8 @@ class ShardWriter:
             return False
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         await self._complete_claim()
+        if self.load is not None:
+            await self._append_again(self.load.invalid_keys, lambda partition, key: shards[partition].record(key))
         self._shards = None
         self._listener.on_loaded(shards, self._generation, as_of)
         return True
@@ -247,26 +211,31 @@ class ShardWriter:
         They are few, so the loop replays them."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
-        reached = await self._in_thread(self._read_range, behind, newest)
+        reached, invalid_keys = await self._in_thread(self._read_range, behind, newest)
         if any(reached[partition] < end for partition, end in behind.items()):
             return False
         for partition, found in newest.items():
             await self._replay(partition, found, reached[partition])
         await self._complete_claim()
+        await self._append_again(invalid_keys, self._listener.record)
         self._listener.on_recovered()
         return True
 
     def _read_range(
         self, ends: Mapping[int, int], newest: Mapping[int, dict[bytes, bytes | None]]
-    ) -> Mapping[int, int]:
+    ) -> tuple[Mapping[int, int], Mapping[int, AbstractSet[bytes]]]:
+        """Reads the log up to ``ends``. Returns the positions and the `LogReader.invalid_keys`. Runs in a thread."""
+        if not ends:
+            return {}, {}
         starts = {partition: self._positions[partition] for partition in ends}
         reader = self._log.reader()
         try:
-            reached = reader.load(starts, ends, newest, stopped=self._stopping.is_set) if ends else {}
+            reached = reader.load(starts, ends, newest, stopped=self._stopping.is_set)
+            invalid_keys = reader.invalid_keys
         finally:
             reader.close()
         check_same_log(self._log, self._generation, self._config.claim_timeout_s)
-        return reached
+        return reached, invalid_keys
 
     async def _replay(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Replays the records in parts, so that the loop can do other work between two parts. The last part advances
@@ -281,7 +250,28 @@ class ShardWriter:
 
     async def _complete_claim(self) -> None:
         assert self._writer is not None
-        outcomes = await self._writer.complete_claim(self._config.claim_timeout_s)
+        self._check(await self._writer.complete_claim(self._config.claim_timeout_s))
+
+    async def _append_again(
+        self,
+        invalid_keys: Mapping[int, AbstractSet[bytes]],
+        record_of: Callable[[int, bytes], EncodedRecord | None],
+    ) -> None:
+        """Appends the valid records of keys whose newest record in the log is invalid, because the log cleaner keeps
+        only the newest record of each key."""
+        assert self._writer is not None
+        for partition, keys in invalid_keys.items():
+            records = [record for key in sorted(keys) if (record := record_of(partition, key)) is not None]
+            while records:
+                part, records = records[:_RECORDS_PER_APPEND], records[_RECORDS_PER_APPEND:]
+                self._check(await self._writer.append({partition: part}, self._config.claim_timeout_s))
+                _logger.warning(
+                    "the newest records of some keys were invalid; their valid records were appended again",
+                    extra={"shard": partition, "keys": len(part)},
+                )
+
+    def _check(self, outcomes: Mapping[int, AppendOutcome]) -> None:
+        """Advances the positions after an append whose records change no shard. Raises the error of a partition."""
         for partition, outcome in outcomes.items():
             if isinstance(outcome, OffsetMgrError):
                 raise outcome

@@ -50,7 +50,9 @@ def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplic
 
 
 def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
-    if shard_group.has_writer or shard_group.assigned:
+    if shard_group.assigned and not shard_group.has_writer:
+        return _StatusSnapshot(Role.OWNER, ShardState.INITIAL.value, 0, 0, shard_group.last_error)
+    if shard_group.has_writer:
         return _StatusSnapshot(
             Role.OWNER, shard_group.lifecycle.state.value, *shard_group.load_progress, shard_group.last_error
         )

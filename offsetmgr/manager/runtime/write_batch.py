@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.manager.log.base import AppendOutcome, AppendRejected, OutcomeUnknown
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import EncodedRecord
+
+_DIVERGENCE_HINT: Final = "if the offsets topic was truncated or recreated, restart the managers"
 
 Records: TypeAlias = dict[int, list[EncodedRecord]]
 """Records by partition of the log."""
@@ -140,3 +142,27 @@ def deadline_passed() -> AppendRejected:
     return AppendRejected(
         "commit", "it waited for earlier commits until its timeout", "check that enough brokers are up"
     )
+
+
+def acknowledge(result: AppendResult) -> None:
+    """Replays the records of a successful append in the shards, and answers the requests. Raises `ServerError` if a
+    shard has already read the log beyond the append."""
+    for shard, coordinator_result, future, _, record_index in result.entries:
+        first = result.first_offset + record_index
+        if first < shard.position:  # replay would skip the record, and no fetch would return it
+            raise ServerError(
+                f"partition {shard.partition}",
+                f"appended at {first}, but already read up to {shard.position}",
+                _DIVERGENCE_HINT,
+            )
+        shard.acknowledged(coordinator_result, first)
+        if not future.done():
+            future.set_result(coordinator_result.response)
+
+
+def answer_with_error(entries: Sequence[PendingRequest], code: int) -> int:
+    """Answers the requests that have no response yet with an error. Returns their number."""
+    waiting = [entry for entry in entries if not entry.future.done()]
+    for entry in waiting:
+        entry.future.set_result(entry.error_response(code))
+    return len(waiting)

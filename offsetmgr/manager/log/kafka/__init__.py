@@ -1,7 +1,8 @@
 """`KafkaLog`: the log on the offsets topic of a Kafka cluster.
 
 The writer of a shard group sends idempotent batches over offsetmgr's own client, and claims fence earlier writers (see
-`offsetmgr.manager.log.kafka.writer`). Consumers read the partitions.
+`offsetmgr.manager.log.kafka.writer`). Readers request raw batches over the same kind of client, and ignore batches of
+other programs (see `offsetmgr.manager.log.kafka.batch_audit`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Final
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
+from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
-from offsetmgr.manager.log.kafka.reader import KafkaReader
-from offsetmgr.manager.log.kafka.settings import follower_settings, loader_settings
+from offsetmgr.manager.log.kafka.raw_reader import RawReader
 from offsetmgr.manager.log.kafka.topic_admin import check_successor
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
 
@@ -31,9 +32,8 @@ class KafkaLog:
 
     ``partitions`` is the number of partitions that `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` returned.
     ``properties`` are settings of librdkafka (``security.protocol``, ...). ``max_message_bytes`` is the limit in
-    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers, because librdkafka
-    requires a group id. The readers commit nothing. ``client`` is the client of the writers; by default the log creates
-    one. ``manager`` names this process in its claims.
+    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``client`` is the client of the writers; by default the log
+    creates one. Each reader has its own client. ``manager`` names this process in its claims.
 
     Any thread may call its methods. The writers run on one event loop.
     """
@@ -46,7 +46,6 @@ class KafkaLog:
         *,
         properties: Mapping[str, str] | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        group: str = "offsetmgr",
         client: Client | None = None,
         manager: str = "",
     ) -> None:
@@ -55,11 +54,11 @@ class KafkaLog:
         self._partitions = partitions
         self._properties = dict(properties or {})
         self._max_message_bytes = max_message_bytes
-        self._group = group
         self._client = client
         self._manager = manager or f"{socket.gethostname()}:{os.getpid()}"
         self._known_ends = KnownLogEnds()
         self._history = ProducerHistory()
+        self._claims = ClaimHistory(topic, self._history)
         self._generation = ""
         self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
 
@@ -82,13 +81,9 @@ class KafkaLog:
             self._history,
         )
 
-    def reader(self) -> KafkaReader:
+    def reader(self) -> RawReader:
         """See `PartitionLog.reader`."""
-        return KafkaReader(
-            self.topic,
-            follower_settings(self.bootstrap, self._properties, self._group),
-            loader_settings(self.bootstrap, self._properties, self._group),
-        )
+        return RawReader(self.bootstrap, Security.of(self._properties), self.topic, self._claims)
 
     def generation(self, timeout_s: float) -> str:
         """Returns the topic id; empty for brokers before 2.8 (KIP-516).
@@ -105,6 +100,7 @@ class KafkaLog:
                 self._max_message_bytes = state.max_message_bytes
                 self._known_ends.forget()
                 self._history.forget()
+                self._claims.forget()
             self._generation = found
         return found
 

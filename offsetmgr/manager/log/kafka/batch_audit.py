@@ -6,7 +6,8 @@ that does not belong to the owner is *invalid*: its records are not applied. The
 
 1. A data batch after a claim must have exactly the producer id and epoch of that claim.
 2. The log cleaner removes all claims but the newest one. A data batch before the first claim is therefore valid if a
-   later claim lists its producer id.
+   later claim lists its producer id. If no claim is known, and the reader has not read the log from offset 0, the
+   claims may have been before the part that it read, so all batches are valid.
 3. A claim must be newer than the claim before it. A claim with the same producer id and a lower epoch is invalid. A
    claim with another producer id is invalid if an earlier claim lists this producer id, because brokers never assign a
    producer id twice.
@@ -26,6 +27,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from offsetmgr.core.errors import CorruptData
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_EPOCH, FENCE_KEY, Claim, decode_claim
 
 
@@ -38,17 +40,10 @@ class Outcome(Enum):
     """Valid if a later claim lists the producer id, otherwise invalid."""
 
 
-class BatchProducer(NamedTuple):
-    """The producer id and the epoch in the header of a batch."""
-
-    id: int
-    epoch: int
-
-
 class AuditState(NamedTuple):
     """The knowledge about a partition at one of its offsets."""
 
-    owner: BatchProducer | None = None
+    owner: ProducerEpoch | None = None
     """The producer of the newest claim before the offset; None if no claim was read."""
     exact: bool = False
     """Whether every batch between the claim of ``owner`` and the offset was read. If not, there may be later claims,
@@ -66,10 +61,12 @@ class AuditState(NamedTuple):
 class PartitionAudit:
     """Checks the batches of one partition from one offset on. ``state`` is the knowledge at that offset.
 
-    ``later_ids`` are producer ids that claims after that offset list, as far as the caller knows such claims.
+    ``later_ids`` are producer ids that claims after that offset list, as far as the caller knows such claims. The
+    caller sets ``whole`` to False if the audit does not see the log from offset 0 on.
     """
 
-    def __init__(self, state: AuditState | None = None, later_ids: Iterable[int] = ()) -> None:
+    def __init__(self, state: AuditState | None = None, later_ids: Iterable[int] = (), *, whole: bool = True) -> None:
+        self.whole = whole
         self._start = state or AuditState()
         self._later_ids = frozenset(later_ids)
         self._decided = False
@@ -77,16 +74,16 @@ class PartitionAudit:
         self._undecided: set[int] = set()
 
     @property
-    def has_claims(self) -> bool:
-        """Whether any claim of the partition is known."""
-        return bool(self.state.producer_ids or self._later_ids)
+    def decidable(self) -> bool:
+        """Whether the audit can decide about batches before the first claim."""
+        return self.whole or bool(self.state.producer_ids or self._later_ids)
 
     def is_owner(self, producer_id: int, epoch: int) -> bool:
         """Returns whether a data batch of this producer is certainly valid at this point."""
         return self.state.exact and self.state.owner == (producer_id, epoch)
 
     def check(
-        self, offset: int, producer: BatchProducer, special: Sequence[tuple[bytes, bytes | None]] = ()
+        self, offset: int, producer: ProducerEpoch, special: Sequence[tuple[bytes, bytes | None]] = ()
     ) -> Outcome:
         """Checks the batch at ``offset``. ``special`` contains the records of the batch if a key among them is
         `CLAIM_KEY` or `FENCE_KEY`; otherwise it is empty.
@@ -112,7 +109,7 @@ class PartitionAudit:
     def conclude(self) -> bool:
         """Ends a pass over the batches. Returns whether the caller has to pass them again, because it applied an
         undecided batch that turned out to be invalid."""
-        if self._undecided <= self.state.producer_ids:
+        if not self.decidable or self._undecided <= self.state.producer_ids:
             return False
         self._undecided.clear()
         self.decide_with(self.state.producer_ids)
@@ -132,8 +129,8 @@ class PartitionAudit:
             return "no claim lists its producer id"
         return f"the owner's producer id is {owner.id} with epoch {owner.epoch}"
 
-    def _check_claim(self, offset: int, producer: BatchProducer, value: bytes | None) -> Outcome:
-        if value is None:
+    def _check_claim(self, offset: int, producer: ProducerEpoch, value: bytes | None) -> Outcome:
+        if value is None or producer.id < 0:
             return Outcome.INVALID
         try:
             claim = decode_claim(value)
@@ -155,7 +152,7 @@ class PartitionAudit:
         )
         return Outcome.VALID
 
-    def _check_data(self, producer: BatchProducer) -> Outcome:
+    def _check_data(self, producer: ProducerEpoch) -> Outcome:
         owner = self.state.owner
         if owner is not None:
             if self.state.exact:

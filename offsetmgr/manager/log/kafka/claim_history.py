@@ -10,7 +10,9 @@ import logging
 import threading
 from typing import Final
 
-from offsetmgr.manager.log.kafka.batch_audit import AuditState, BatchProducer, PartitionAudit
+from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.manager.log.kafka.batch_audit import AuditState, PartitionAudit
+from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_ALARMS: Final = 100_000
@@ -18,10 +20,12 @@ _MAX_ALARMS: Final = 100_000
 
 
 class ClaimHistory:
-    """The claims of one topic. Any number of threads may use it."""
+    """The claims of one topic. Adds the producer ids of the claims to ``producers``, so that the next claim of this
+    process lists them. Any number of threads may use it."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, producers: ProducerHistory | None = None) -> None:
         self._topic = topic
+        self._producers = producers or ProducerHistory()
         self._known: dict[int, tuple[int, AuditState]] = {}
         self._alarms: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
@@ -31,7 +35,7 @@ class ClaimHistory:
         with self._lock:
             known = self._known.get(partition)
         if known is None:
-            return PartitionAudit()
+            return PartitionAudit(whole=start == 0)
         position, state = known
         if start > position:
             return PartitionAudit(state._replace(exact=False))
@@ -39,21 +43,17 @@ class ClaimHistory:
             return PartitionAudit(state)
         return PartitionAudit(AuditState(invalid_keys=state.invalid_keys), later_ids=state.producer_ids)
 
-    def is_known(self, partition: int) -> bool:
-        """Returns whether a reader of this process has found a claim of the partition."""
-        with self._lock:
-            return partition in self._known
-
     def record(self, partition: int, position: int, state: AuditState) -> None:
         """Records the knowledge at an offset, unless a reader has already read further."""
         if not state.producer_ids:
             return
+        self._producers.add(partition, state.producer_ids)
         with self._lock:
             known = self._known.get(partition)
             if known is None or known[0] <= position:
                 self._known[partition] = position, state
 
-    def report(self, partition: int, offset: int, producer: BatchProducer, why: str) -> None:
+    def report(self, partition: int, offset: int, producer: ProducerEpoch, why: str) -> None:
         """Logs an invalid batch, once for all readers."""
         with self._lock:
             if (partition, offset) in self._alarms:

@@ -241,6 +241,7 @@ class LogFollower:
 
     def _add_data(self, one: PartitionFollow, fetched: FetchedPartition, empty: bool) -> None:
         with self._changed:
+            one.note_log_start(fetched.log_start_offset)
             try:
                 one.add(fetched.data)
             except OffsetMgrError as error:

@@ -28,6 +28,8 @@ _MAX_WAIT_MS: Final = 100
 _LIMITS: Final = FetchLimits(max_bytes=4 << 20, min_bytes=1, max_wait_ms=_MAX_WAIT_MS, response_bytes=8 << 20)
 """The responses are large, so that the time for a request hardly counts. The requests in flight together limit the
 memory that the raw bytes need."""
+_OMITTED: Final = FetchedPartition(-1, None, b"")
+"""Replaces a partition that the response omits. A broker that throttles the client omits all partitions."""
 
 
 class LogLoad:
@@ -88,7 +90,8 @@ class LogLoad:
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
                 its_offsets = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch_log(dedicated.connection, its_offsets, _LIMITS, remaining(attempt))
+                found = await fetch.fetch_log(dedicated.connection, its_offsets, _LIMITS, remaining(attempt))
+            return {tp: found.get(tp, _OMITTED) for tp in partitions}
 
         return await self._leaders.per_partition(offsets, send, deadline, _MAX_WAIT_MS / 1000)
 
@@ -97,7 +100,7 @@ class LogLoad:
         for tp, outcome in found.items():
             load = self._loads[int(tp.partition)]
             if isinstance(outcome, FetchedPartition):
-                load.log_start = outcome.log_start_offset
+                load.note_log_start(outcome.log_start_offset)
                 load.add(outcome.data)
                 if empty:
                     load.skip_to(self._gaps.end_of_gap(load.partition, load.position, outcome.high_watermark))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord
-from offsetmgr.manager.log.kafka.batch_audit import AuditState, BatchProducer, Outcome, PartitionAudit
+from offsetmgr.manager.log.kafka.batch_audit import AuditState, Outcome, PartitionAudit
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.partition_load import SPECIAL_KEYS, check_suitable, special_records
 from offsetmgr.segments.batch_reader import Record
@@ -67,6 +68,10 @@ class PartitionFollow:
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
 
+    def note_log_start(self, offset: int | None) -> None:
+        """Notes the first offset of the log; None if it is unknown."""
+        self._audit.whole &= not offset
+
     def skip_to(self, position: int) -> None:
         """Skips offsets at which the log has no records."""
         if position > self.fetch_offset:
@@ -94,13 +99,13 @@ class PartitionFollow:
         """Adds the records of a batch. Returns False if the batch is undecided."""
         records: list[Record] = []
         if batch.record_count:
-            producer = BatchProducer(batch.producer_id, batch.producer_epoch)
+            producer = ProducerEpoch(batch.producer_id, batch.producer_epoch)
             records = records_of(data, batch, self.fetch_offset)
             pairs = [(record.key or NO_KEY, record.value) for record in records]
             special = pairs if any(key in SPECIAL_KEYS for key, _ in pairs) else ()
             owned = not special and self._audit.is_owner(*producer)
             outcome = Outcome.VALID if owned else self._audit.check(batch.base_offset, producer, special)
-            if outcome is Outcome.UNDECIDED:
+            if outcome is Outcome.UNDECIDED and self._audit.decidable:
                 return False
             if outcome is Outcome.INVALID:
                 self._audit.note_invalid(key for key, _ in pairs)
@@ -124,7 +129,7 @@ class PartitionFollow:
         """Searches a batch for a valid claim. After the claim is found, goes back to the undecided batch."""
         special = special_records(data, batch, self.fetch_offset) if batch.record_count else ()
         if special:
-            ahead.check(batch.base_offset, BatchProducer(batch.producer_id, batch.producer_epoch), special)
+            ahead.check(batch.base_offset, ProducerEpoch(batch.producer_id, batch.producer_epoch), special)
         if ahead.state.claimed_at != batch.base_offset:
             return False
         self._audit.decide_with(ahead.state.producer_ids)

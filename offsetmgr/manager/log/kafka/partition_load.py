@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Final
 
+from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords
-from offsetmgr.manager.log.kafka.batch_audit import BatchProducer, Outcome
+from offsetmgr.manager.log.kafka.batch_audit import Outcome
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
@@ -39,8 +40,6 @@ class PartitionLoad:
         history: ClaimHistory,
     ) -> None:
         self.partition = partition
-        self.log_start: int | None = None
-        """The first offset of the log, according to the latest response of the leader."""
         self.position = start
         self.audit = history.audit(partition, start)
         self._topic = topic
@@ -63,6 +62,10 @@ class PartitionLoad:
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
 
+    def note_log_start(self, offset: int | None) -> None:
+        """Notes the first offset of the log; None if it is unknown."""
+        self.audit.whole &= not offset
+
     def skip_to(self, position: int) -> None:
         """Skips offsets at which the log has no records."""
         self.position = max(self.position, position)
@@ -72,7 +75,7 @@ class PartitionLoad:
         from `position` on, because the load applied a batch that turned out to be invalid."""
         for key in SPECIAL_KEYS:
             self._newest.pop(key, None)
-        if self._decidable and self.audit.conclude():
+        if self.audit.conclude():
             self._newest.clear()
             self.position = self._start
             return False
@@ -81,18 +84,12 @@ class PartitionLoad:
         self._history.record(self.partition, self.position, self.audit.state)
         return True
 
-    @property
-    def _decidable(self) -> bool:
-        """Whether the claims decide about every batch. A range within a log may contain no claim. If its reader knows
-        no claim from before, all batches of this range are accepted."""
-        return self.audit.has_claims or self.log_start is None or self._start <= self.log_start
-
     def _add(self, data: bytes, batch: RawBatch) -> None:
         audit = self.audit
         if batch.record_count != 1 and audit.is_owner(batch.producer_id, batch.producer_epoch):
             self._apply(data, batch)
             return
-        producer = BatchProducer(batch.producer_id, batch.producer_epoch)
+        producer = ProducerEpoch(batch.producer_id, batch.producer_epoch)
         special = special_records(data, batch, self.position)
         if audit.check(batch.base_offset, producer, special) is Outcome.INVALID:
             audit.note_invalid(record.key or NO_KEY for record in records_of(data, batch, self.position))

@@ -5,14 +5,14 @@ answers a resent batch without comparing the content. The rules:
 
 - The broker reports success with the offset that the producer expects: the batch is *written*. With another offset,
   another producer has appended, and only a new claim can determine the state of the log.
-- The first send is rejected before the append (too few replicas, another leader, too large): nothing is written, and
-  the next batch may use the same sequence numbers. After a rejection that is temporary, the same batch is sent again.
-- No response, or an error after the append: the batch may be written. From then on it is *uncertain*: the same bytes
-  are sent again. A rejection of a resend decides nothing about the first send.
+- The first send is rejected before the append (too few replicas, too large): nothing is written, and the next batch may
+  use the same sequence numbers. After a rejection that is temporary, the same batch is sent again.
+- No response, or an error that may follow the append: the batch may be written. From then on it is *uncertain*: the
+  same bytes are sent again. A rejection of a resend decides nothing about the first send.
 - The broker knows a newer epoch: the producer is *fenced* for good.
 - The outcome is still unknown at the deadline: a new epoch, a claim and a read of the log up to the claim settle it.
 
-Source: org.apache.kafka.storage.internals.log (ProducerAppendInfo, ProducerStateManager).
+Source: org.apache.kafka.storage.internals.log (ProducerAppendInfo, ProducerStateManager), kafka.server.DelayedProduce.
 """
 
 from __future__ import annotations
@@ -43,18 +43,20 @@ _LEADER_CODES: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""The broker does not lead the partition, so it has appended nothing."""
-_NOT_APPENDED_CODES: Final = _LEADER_CODES | {ErrorCode.NOT_ENOUGH_REPLICAS}
+"""The broker does not lead the partition. It may have led the partition before: if another broker becomes the leader
+while this one waits for its followers, it responds with NOT_LEADER_OR_FOLLOWER or, if it no longer has the partition,
+with UNKNOWN_TOPIC_OR_PARTITION. The new leader may have the batch."""
+_NOT_APPENDED_CODES: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS})
 """Temporary rejections before the append."""
-_AFTER_APPEND_CODES: Final = frozenset(
+_AFTER_APPEND_CODES: Final = _LEADER_CODES | frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
 """Errors after which the batch may be in the log."""
@@ -88,9 +90,12 @@ class PartitionProducer:
         epoch: ProducerEpoch,
         next_offset: int | None = None,
         older_ids: frozenset[int] = frozenset(),
+        *,
+        listed: bool = False,
     ) -> None:
         """``next_offset`` is the expected offset of the first batch; None if any offset is possible, as for the first
-        claim. ``older_ids`` are the other producer ids that the partition had before."""
+        claim. ``older_ids`` are the other producer ids that the partition had before. ``listed`` is True if the leader
+        has a state of the producer id from earlier epochs."""
         self.epoch: Final = epoch
         self.older_ids: Final = older_ids
         self.next_offset = next_offset
@@ -101,6 +106,7 @@ class PartitionProducer:
         self.usable = True
         """False after `Fenced` and `OutcomeUnknown`: the producer can send no other batch."""
         self._what = what
+        self._listed = listed
         self._sequence = 0
         self._written = False
         """Whether the partition has a batch of this epoch."""
@@ -123,11 +129,9 @@ class PartitionProducer:
         if code in _FENCED_CODES:
             return self._fail(Fenced(self._what, "another manager has claimed it"))
         self._last_refusal = reason(code)
-        if code in _NOT_APPENDED_CODES:
+        if code in _NOT_APPENDED_CODES or code in _AFTER_APPEND_CODES:
+            self._uncertain |= code in _AFTER_APPEND_CODES
             return Step.RESEND_TO_LEADER if code in _LEADER_CODES else Step.RESEND
-        if code in _AFTER_APPEND_CODES:
-            self._uncertain = True
-            return Step.RESEND
         if self._uncertain or code in _STATE_CODES:
             return self._fail(OutcomeUnknown(self._what, self._last_refusal))
         kind = TooLarge if code in _TOO_LARGE_CODES else AppendRejected
@@ -154,7 +158,7 @@ class PartitionProducer:
         newer = epochs.keys() - self.older_ids - {self.epoch.id}
         if newer or (own is not None and own > self.epoch.epoch):
             self._fail(Fenced(self._what, "another manager has claimed it"))
-        elif self._written and own != self.epoch.epoch:
+        elif (self._written and own != self.epoch.epoch) or (self._listed and own is None):
             self._fail(OutcomeUnknown(self._what, "the leader has no state of this manager's producer"))
 
     def _on_success(self, first_offset: int) -> Step:

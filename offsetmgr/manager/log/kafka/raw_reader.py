@@ -39,6 +39,7 @@ class RawReader:
         self._runner = EventLoopThread()
         self._follower: LogFollower | None = None
         self._states: dict[int, AuditState] = {}
+        self._work: list[concurrent.futures.Future[None]] = []
         self._closing = threading.Lock()
         self._closed = False
 
@@ -66,6 +67,7 @@ class RawReader:
         if not loads or (stopped is not None and stopped()):
             return reached
         loading = self._submit(LogLoad(self._client, self._topic, loads, ends).run())
+        self._work.append(loading)
         try:
             while not concurrent.futures.wait((loading,), _CHECK_INTERVAL_S).done:
                 reached = _report(loads, reached, progress)
@@ -73,6 +75,7 @@ class RawReader:
                     break
         finally:
             self._stop(loading)
+            self._work.remove(loading)
         self._check_open()
         if not loading.cancelled():
             loading.result()
@@ -102,7 +105,7 @@ class RawReader:
         self._check_open()
         if self._follower is None:
             self._follower = LogFollower(self._client, self._topic, self._history)
-            self._submit(self._follower.run())
+            self._work.append(self._submit(self._follower.run()))
         self._follower.follow(starts)
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
@@ -127,14 +130,16 @@ class RawReader:
             self._closed = True
         if self._follower is not None:
             self._follower.close()
+        for one in list(self._work):
+            one.cancel()
         self._runner.run(self._client.close())
         self._runner.close()
 
-    def _submit(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+    def _submit(self, call: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         with self._closing:
             if not self._closed:
-                return self._runner.submit(work)
-        work.close()
+                return self._runner.submit(call)
+        call.close()
         raise self._closed_error()
 
     def _stop(self, loading: concurrent.futures.Future[None]) -> None:

@@ -1,7 +1,7 @@
-"""The settings of librdkafka on which the log depends, with the reasons.
+"""The settings of librdkafka for readers of an offsets topic, with the reasons.
 
 ``properties`` are the user's settings (addresses, TLS, SASL, sockets) under librdkafka's names. The user's settings
-cannot override the settings on which the guarantees of the log depend.
+cannot override the settings on which the guarantees of the readers depend.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.
 _NO_LOG: Final = {"log_level": 0}
 
 
-def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Returns the settings of a reader that waits at the end of the log."""
+def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
+    """Returns the settings of a consumer that reads whole partitions and therefore prefetches a large amount of
+    data."""
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
@@ -37,19 +38,12 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         # offset.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
-        # A record that is damaged on a broker's disk must not be served as an offset.
+        # A record that is damaged on a broker's disk must not be returned.
         "check.crcs": "true",
         # The end-of-partition event comes with the first empty fetch, which a broker answers after this time.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 50,
         "max.poll.interval.ms": 86_400_000,
-    }
-
-
-def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Returns the settings of a reader that loads whole partitions and therefore prefetches a large amount of data."""
-    return {
-        **follower_settings(bootstrap, properties, group),
         "fetch.message.max.bytes": 4 << 20,
         "fetch.max.bytes": 64 << 20,
         "receive.message.max.bytes": 128 << 20,

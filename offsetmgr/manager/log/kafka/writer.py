@@ -16,6 +16,10 @@ A claim takes these steps, in this order:
    not fence it. The writer increments the epoch again, conditionally. If the producer id is still the same, every
    listed id is older than this claim, and the writer appends a batch with the largest epoch for each of them.
 4. The writer appends the claim, and reads it back to compare its token.
+5. If the leader did not list the claim's own producer id in step 2, its state cannot prove that the claim is the newest
+   one: the brokers may have dropped the state of another manager's claim, or another manager may have claimed with
+   another producer id at the same time. The writer increments the epoch again, conditionally. If that succeeds, no
+   other manager has received an epoch since step 1.
 
 Source: KIP-98, KIP-360, KIP-664.
 """
@@ -81,6 +85,8 @@ class KafkaShardGroupWriter:
         self._epochs: dict[int, ProducerEpoch] = {}
         """The producer ids and epochs that the coordinator returned to this writer. No other process may present
         them."""
+        self._unlisted: set[int] = set()
+        """The partitions whose leader has listed no state of the claim's own producer id."""
         self._terminal_error: OffsetMgrError | None = None
 
     # --- claims --------------------------------------------------------------------------------------
@@ -92,7 +98,9 @@ class KafkaShardGroupWriter:
         try:
             await self._new_epochs(self._partitions, deadline)
             await self._fence_other_ids(deadline)
-            return await self._append_claims(deadline)
+            producers = await self._append_claims(deadline)
+            await self._new_epochs(self._unlisted, deadline)
+            return self._on_claimed(producers)
         except Fenced as error:
             self._end(error)
 
@@ -181,13 +189,14 @@ class KafkaShardGroupWriter:
                 if epochs.get(own.id, -1) > own.epoch:
                     raise Fenced(f"{self._topic}-{number}", "another manager has claimed it")
                 self._history.add(number, epochs)
+                (self._unlisted.discard if own.id in epochs else self._unlisted.add)(number)
                 found[number] = {one for one, epoch in epochs.items() if one != own.id and epoch != LARGEST_EPOCH}
                 connection.checked.add(number)
                 missing.discard(number)
         return failure
 
-    async def _append_claims(self, deadline: float) -> Mapping[int, int]:
-        """Appends and confirms one claim in each partition. Returns the offsets after the claims."""
+    async def _append_claims(self, deadline: float) -> dict[int, PartitionProducer]:
+        """Appends and confirms one claim in each partition. Returns the producers of the claims."""
         before = {number: self._expected_offset(number) for number in self._partitions}
         self._producers = {}  # from now on the brokers may reject the earlier epochs
         tokens: dict[int, str] = {}
@@ -195,7 +204,9 @@ class KafkaShardGroupWriter:
         for number in self._partitions:
             epoch, older_ids = self._epochs[number], frozenset(self._history.ids(number))
             self._history.add(number, (epoch.id,))
-            producer = PartitionProducer(f"{self._topic}-{number}", epoch, before[number], older_ids)
+            producer = PartitionProducer(
+                f"{self._topic}-{number}", epoch, before[number], older_ids, listed=number not in self._unlisted
+            )
             tokens[number], record = self._claim_record(number)
             producer.begin([record])
             producers[number] = producer
@@ -204,8 +215,12 @@ class KafkaShardGroupWriter:
             if producer.failure is not None:
                 raise producer.failure
             self._history.on_claimed(number)
-        ends = {number: producer.next_offset or 0 for number, producer in producers.items()}
-        await self._compare_tokens(tokens, ends, deadline)
+        await self._compare_tokens(tokens, _ends(producers), deadline)
+        return producers
+
+    def _on_claimed(self, producers: dict[int, PartitionProducer]) -> Mapping[int, int]:
+        """Makes the producers of the claims the current ones. Returns the offsets after the claims."""
+        ends = _ends(producers)
         self._known_ends.raise_to({number: end - 1 for number, end in ends.items()})
         self._producers = producers
         return ends
@@ -294,6 +309,11 @@ class KafkaShardGroupWriter:
         self._terminal_error = error
         self._connections.close()
         raise error
+
+
+def _ends(producers: Mapping[int, PartitionProducer]) -> dict[int, int]:
+    """Returns the offset after the last batch of each producer."""
+    return {number: producer.next_offset or 0 for number, producer in producers.items()}
 
 
 def _token_at(data: bytes, offset: int) -> str | None:

@@ -1,0 +1,198 @@
+"""The take-over of the shard groups of a killed manager, long before its session expires. A frozen manager is not taken
+for a killed one.
+
+The session timeout is 30 s in these tests, so a take-over within seconds is not the work of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from history import FETCH, violations
+from manager_cluster import (
+    Manager,
+    clients_of,
+    history_of,
+    managers_of,
+    owned_by,
+    served,
+    wait_for,
+)
+
+from offsetmgr.core.model import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.groups import member_requests
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.manager.lease import TAKEOVER_WAIT_S
+from offsetmgr.manager.ownership import managers_group
+from offsetmgr.sandbox import KafkaBroker
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+ROUNDS = 100 if SOAK else 6
+SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
+BURNERS = 6 if SOAK else 2
+"""Processes that keep the processors busy in `test_no_manager_is_removed_by_mistake_on_a_busy_machine`."""
+MAX_TAKEOVER_S = 3.0
+TP = TopicPartition("t", 0)
+REMOVAL = re.compile(r"^(\S+) .*manager (\S+) has died", re.MULTILINE)
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 300)]
+
+
+@pytest.fixture
+def two(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Manager]]:
+    options = ("--offsets-topic", unique, "--session-timeout", "30000")
+    with managers_of(tmp_path, [kafka], 2, *options) as managers:
+        yield managers
+
+
+def addresses(managers: list[Manager]) -> str:
+    return ",".join(manager.address for manager in managers)
+
+
+def removals(managers: list[Manager]) -> list[str]:
+    """The addresses of the managers that other managers removed, from the log files, in order."""
+    found = [match.groups() for manager in managers for match in REMOVAL.finditer(manager.log.read_text())]
+    return [address for _, address in sorted(found)]
+
+
+async def seconds_to_commit(manager: Manager, group: str, value: int, after: Callable[[], None]) -> float:
+    """Calls ``after`` and repeats a commit at the manager until it is acknowledged. Returns the duration."""
+    connection = await BrokerConnection.open(Address.parse(manager.address), Security(), 10)
+    started_at = time.monotonic()
+    after()
+    try:
+        while True:
+            answer = await connection.call(requests.offset_commit(group, {TP: OffsetAndMetadata(value)}), 60)
+            if answer["topics"][0]["partitions"][0]["error_code"] == 0:
+                return time.monotonic() - started_at
+            await asyncio.sleep(0.01)  # the pause between two attempts
+    finally:
+        await connection.close()
+
+
+def restart(killed: Manager, managers: list[Manager]) -> None:
+    killed.start()
+    wait_for(lambda: served(addresses(managers), len(managers)), "both managers share the shards again", 90)
+
+
+def test_commits_resume_within_three_seconds_after_the_owner_was_killed(two: list[Manager]) -> None:
+    durations = []
+    for number in range(3):
+        killed, survivor = two[number % 2], two[1 - number % 2]
+        group = owned_by(killed, addresses(two))
+        durations.append(asyncio.run(seconds_to_commit(survivor, group, number, killed.kill)))
+        restart(killed, two)
+    sys.stdout.write(f"take-over after {', '.join(f'{seconds:.2f}' for seconds in durations)} s\n")
+    assert sorted(durations)[1] < MAX_TAKEOVER_S  # the median, because the machine may stall
+    # The killed manager might have been alive, with a lease.
+    assert min(durations) > TAKEOVER_WAIT_S
+    assert removals(two) == [two[0].address, two[1].address, two[0].address]
+
+
+def test_a_manager_that_stops_hands_its_shard_groups_over_without_the_wait(two: list[Manager]) -> None:
+    group = owned_by(two[0], addresses(two))
+    seconds = asyncio.run(seconds_to_commit(two[1], group, 1, two[0].terminate))
+    assert seconds < TAKEOVER_WAIT_S
+    assert removals(two) == []
+
+
+def test_a_frozen_manager_is_not_removed_and_continues(two: list[Manager]) -> None:
+    group = owned_by(two[0], addresses(two))
+    two[0].freeze()
+    time.sleep(6)  # longer than any take-over of a killed manager, and than the renewal of the connections
+    assert served(two[1].address, 1) is False
+    two[0].thaw()
+    assert asyncio.run(seconds_to_commit(two[0], group, 1, lambda: None)) < 10
+    assert owned_by(two[0], addresses(two)) == group
+    assert removals(two) == []
+
+
+@contextlib.contextmanager
+def busy_machine() -> Iterator[None]:
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BURNERS)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+async def remove_member(bootstrap: str, group: str, dice: random.Random) -> None:
+    """Removes a random member of the managers' group, as an administrator or a mistaken manager would."""
+    client = Client(bootstrap, Security())
+    deadline = asyncio.get_running_loop().time() + 30
+    try:
+        members: Sequence[GroupMember] = ()
+        while len(members) < 2:  # a removed manager rejoins
+            await asyncio.sleep(0.05)
+            found = (await client.describe([group], deadline))[group]
+            members = found.members if isinstance(found, GroupDescription) else ()
+        member = dice.choice(members)
+        connection = await client.node(await client.coordinator(group, deadline)).connection(deadline)
+        answer = await connection.call(member_requests.leave_group(group, member.member_id, None), 30)
+        assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 0)
+    finally:
+        await client.close()
+
+
+def test_living_managers_that_are_removed_from_the_group_answer_no_outdated_fetch(
+    two: list[Manager], kafka: KafkaBroker, tmp_path: Path, unique: str
+) -> None:
+    """Half of the removed managers are frozen at the same time, so that they learn of the removal late."""
+    sys.stdout.write(f"seed {SEED}\n")
+    dice = random.Random(SEED)
+    with clients_of(tmp_path, addresses(two), 2, 3) as files:
+        for _ in range(ROUNDS // 2):
+            asyncio.run(remove_member(kafka.bootstrap, managers_group(unique), dice))
+            if dice.random() < 0.5:
+                frozen = dice.choice(two)
+                frozen.freeze()
+                time.sleep(dice.uniform(0, 3))  # about the duration of a lease and of a take-over
+                frozen.thaw()
+            wait_for(lambda: served(addresses(two), 2), "both managers share the shards again")
+    assert not violations(history_of(files))
+    assert removals(two) == []
+
+
+def test_no_manager_is_removed_by_mistake_on_a_busy_machine(two: list[Manager], tmp_path: Path) -> None:
+    """Managers are killed and frozen at random while clients commit and fetch. Only killed managers are removed, and no
+    fetch returns an older offset than was acknowledged or fetched before."""
+    sys.stdout.write(f"seed {SEED}, {ROUNDS} rounds\n")
+    dice = random.Random(SEED)
+    killed: list[str] = []
+    durations = []
+    with busy_machine(), clients_of(tmp_path, addresses(two), 2, 3) as files:
+        for number in range(ROUNDS):
+            one, other = two if dice.random() < 0.5 else two[::-1]
+            if number % 2:
+                one.freeze()
+                time.sleep(dice.uniform(0.1, 8))  # shorter than the session
+                one.thaw()
+                time.sleep(dice.uniform(0, 2))  # the load between two faults
+            else:
+                group = owned_by(one, addresses(two))
+                durations.append(asyncio.run(seconds_to_commit(other, group, number, one.kill)))
+                killed.append(one.address)
+                restart(one, two)
+    history = history_of(files)
+    sys.stdout.write(
+        f"{len(killed)} killed, take-over after {min(durations):.2f} to {max(durations):.2f} s, median "
+        f"{sorted(durations)[len(durations) // 2]:.2f} s; {sum(o.kind == FETCH and o.done for o in history)} fetches\n"
+    )
+    assert removals(two) == killed
+    assert not violations(history)

@@ -1,0 +1,92 @@
+"""Managers that take over a shard group from one another, with every fault of managers, networks and brokers.
+
+Every acknowledged record is in the log, below the claim of each later owner, and no record of an earlier owner follows
+an acknowledged claim. A rejected record is not in the log, and a record with an unknown outcome is there at most once.
+An owner that has read up to its claim knows every acknowledged record. After the faults a manager claims and appends.
+
+The simulation also finds each fault that `faulty_writers` plants in a copy of the writer.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import pytest
+from faulty_writers import FAULTS, Fault
+from fenced_log_oracle import Violation
+from fenced_log_scenarios import (
+    MANAGERS,
+    NETWORK,
+    REPLICAS,
+    STORM,
+    Scenario,
+    Weather,
+    claim_freezes,
+    claims_race,
+    epochs_end,
+    epochs_repeat,
+    state_expires,
+    storm,
+)
+from simulated_cluster import Settings
+from simulated_managers import Simulation
+
+SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+FIRST_SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
+SEEDS = range(FIRST_SEED, FIRST_SEED + (500 if SOAK else 3))
+SEARCHED_SEEDS = 200
+"""The number of runs in which a planted fault must show itself. Most faults need fewer than ten."""
+PRINTED_LINES = 100
+
+
+class Case(NamedTuple):
+    """A scenario, the frequency of its faults, and the brokers."""
+
+    scenario: Scenario
+    weather: Weather
+    settings: Settings = Settings()
+
+
+CASES = {
+    "all faults": Case(storm, STORM),
+    "network": Case(storm, NETWORK),
+    "replicas": Case(storm, REPLICAS),
+    "managers": Case(storm, MANAGERS),
+    "one broker": Case(storm, STORM, Settings(brokers=1, min_in_sync=1)),
+    "other clients": Case(storm, NETWORK._replace(foreign=3)),
+    "epochs end": Case(epochs_end, MANAGERS),
+    "claims race": Case(claims_race, NETWORK),
+    "epochs repeat": Case(epochs_repeat, NETWORK),
+    "state expires": Case(state_expires, NETWORK),
+    "a claim freezes": Case(claim_freezes, NETWORK),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_no_acknowledged_record_is_lost_and_no_earlier_owner_appends(case: Case, seed: int) -> None:
+    with Simulation(seed, case.settings) as world:
+        try:
+            case.scenario(world, case.weather)
+        except Violation as violation:
+            pytest.fail("\n".join([*world.history[-PRINTED_LINES:], str(violation)]))
+        counts = world.oracle.counts
+        assert counts.acknowledged > 20 and counts.claims >= 3
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fault.replaced:
+        monkeypatch.setattr(f"offsetmgr.manager.log.kafka.writer.{fault.replaced}", fault.copy)
+    assert any(shows_fault(fault, seed) for seed in range(SEARCHED_SEEDS)), f"no run shows {fault.name}"
+
+
+def shows_fault(fault: Fault, seed: int) -> bool:
+    """Returns whether a run of the simulation with a faulty copy fails."""
+    with Simulation(seed, writer=fault.writer) as world:
+        try:
+            fault.scenario(world, fault.weather)
+        except Violation:
+            return True
+    return False
