@@ -21,8 +21,8 @@ from offsetmgr.segments.batch_reader import BATCH_HEADER, BATCH_MIN_BYTES, CRC_F
 
 _CRC: Final = struct.Struct(">I")
 _UNKNOWN: Final = -1
-_LENGTHS: Final = [encode_varint(number << 1) for number in range(1 << 12)]
-"""The zigzag varints of small numbers. Most lengths and offsets are small."""
+_NUMBERS: Final = [encode_varint(number << 1) for number in range(1 << 13)]
+"""The zigzag varints of small numbers."""
 _NULL: Final = b"\1"
 """The length of a value that is null."""
 
@@ -36,15 +36,10 @@ def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Produc
     >>> [(record.key, record.value) for record in found.records]
     [(b'key', b'value'), (b'gone', None)]
     """
-    parts = []
-    for delta, (key, value) in enumerate(records):
-        at, key_length = _length(delta), _length(len(key))
-        content = value or b""
-        value_length = _NULL if value is None else _length(len(content))
-        size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(content)
-        # The attributes and the timestamp delta precede the offset delta; the number of headers is the last byte.
-        parts.append(b"%b\0\0%b%b%b%b%b\0" % (_length(size), at, key_length, key, value_length, content))
-    body = b"".join(parts)
+    try:
+        body = _short_records(records)
+    except IndexError:
+        body = _any_records(records)
     number = len(records)
     data = bytearray(LOG_HEADER.pack(0, BATCH_MIN_BYTES + len(body)))
     data += BATCH_HEADER.pack(
@@ -55,5 +50,30 @@ def append_batch(records: Sequence[tuple[bytes, bytes | None]], producer: Produc
     return bytes(data)
 
 
-def _length(number: int) -> bytes:
-    return _LENGTHS[number] if number < len(_LENGTHS) else encode_varint(number << 1)
+def _short_records(records: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Encodes records. Raises IndexError if there are more of them than `_NUMBERS` has numbers, or if one is longer.
+    There is no call for each number, because that would take as long as the rest."""
+    numbers = _NUMBERS
+    parts: list[bytes] = []
+    for delta, (key, value) in enumerate(records):
+        at, key_length = numbers[delta], numbers[len(key)]
+        content = value or b""
+        value_length = _NULL if value is None else numbers[len(content)]
+        size = 3 + len(at) + len(key_length) + len(key) + len(value_length) + len(content)
+        # The attributes and the timestamp delta precede the offset delta; the number of headers is the last byte.
+        parts += numbers[size], b"\0\0", at, key_length, key, value_length, content, b"\0"
+    return b"".join(parts)
+
+
+def _any_records(records: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Encodes records of any number and length."""
+    parts: list[bytes] = []
+    for delta, (key, value) in enumerate(records):
+        value_length = _NULL if value is None else _number(len(value))
+        content = b"".join((b"\0\0", _number(delta), _number(len(key)), key, value_length, value or b"", b"\0"))
+        parts += _number(len(content)), content
+    return b"".join(parts)
+
+
+def _number(number: int) -> bytes:
+    return encode_varint(number << 1)

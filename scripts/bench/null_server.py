@@ -20,8 +20,8 @@ from typing import Any
 
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
-from offsetmgr.server.network.frames import FrameSplitter
 
 VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.API_VERSIONS: (0, 3),

@@ -15,6 +15,7 @@ import pytest
 from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message, read_response
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.server.network import socket_server
 from offsetmgr.server.network.api import (
     CLOSE_CONNECTION,
@@ -26,7 +27,6 @@ from offsetmgr.server.network.api import (
     HandlerResult,
     Sink,
 )
-from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.limits import ServerLimits
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 

@@ -9,10 +9,9 @@ requests before it has responded to the request that timed out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import ssl
-from typing import Final, cast
+from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
@@ -62,8 +61,7 @@ class BrokerConnection(FrameConnection):
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    reader, writer = await cls._connect(address, security)
-                    connection = cls(address, reader, writer, security.client_id)
+                    connection = await cls._connect(address, security)
                     try:
                         await connection._prepare(security, known, timeout_s, probe=probe, last_attempt=last_attempt)
                         return connection
@@ -83,13 +81,18 @@ class BrokerConnection(FrameConnection):
                 f"broker {address}", f"no answer within {format_seconds(timeout_s)} s", TIMEOUT_HINT
             ) from None
 
-    @staticmethod
-    async def _connect(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    @classmethod
+    async def _connect(cls, address: Address, security: Security) -> BrokerConnection:
         name = address.host if security.tls else None
         try:
-            return await asyncio.open_connection(
-                address.host, address.port, ssl=security.tls, server_hostname=name, limit=1 << 20
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: cls(address, security.client_id),
+                address.host,
+                address.port,
+                ssl=security.tls,
+                server_hostname=name,
             )
+            return connection
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationFailed(
                 f"broker {address}", f"certificate verification failed: {error.verify_message}"
@@ -160,7 +163,7 @@ class BrokerConnection(FrameConnection):
         if done and pending_versions.exception() is None:
             return
         try:
-            other = BrokerConnection(self.address, *await self._connect(self.address, security), security.client_id)
+            other = await self._connect(self.address, security)
         except OffsetMgrError:
             return
         try:
@@ -231,22 +234,17 @@ class BrokerConnection(FrameConnection):
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.
 
-        No request may be in flight. The caller must keep a reference to this `BrokerConnection` as long as the caller
-        uses the transport, because asyncio closes the transport when the StreamWriter of this connection is discarded.
-        Raises `Unreachable` if the connection is broken.
+        No request may be in flight. Raises `Unreachable` if the connection is broken.
         """
-        self._receiver.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._receiver
         if self._failure is not None:
             raise self._failure
+        assert self._transport is not None
+        self._check_deadlines_at(None)
         self._failure = Unreachable(f"broker {self.address}", "the connection was handed over")
-        transport = cast(asyncio.Transport, self._writer.transport)
-        transport.set_protocol(protocol)
-        if transport.is_closing():
+        self._transport.set_protocol(protocol)
+        if self._transport.is_closing():
             raise Unreachable(f"broker {self.address}", "the connection broke")
-        transport.resume_reading()
-        return transport
+        return self._transport
 
 
 async def probe_old_versions(

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from offsetmgr.core.errors import (
+    InvalidRequest,
     OffsetMgrError,
     ServerError,
     TimedOut,
     Unreachable,
 )
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
+from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.kafka.protocol.primitives import Cursor
 from offsetmgr.kafka.protocol.releases import Versions
 from offsetmgr.kafka.protocol.request_codec import send_and_read, send_in_version
@@ -25,6 +26,8 @@ from offsetmgr.kafka.protocol.schema_codec import Message, encode_response, requ
 T = TypeVar("T")
 
 _MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
+_MIN_FRAME_BYTES: Final = 4
+"""The size of a correlation id."""
 
 _MAX_IN_FLIGHT: Final = 200
 
@@ -50,23 +53,34 @@ def format_seconds(seconds: float) -> str:
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
-class FrameConnection:
-    """The part of `BrokerConnection` that exchanges frames, matches responses to requests, and handles timeouts and the
-    end of the connection."""
+class _Exchange(NamedTuple):
+    """A request that waits for its response."""
 
-    def __init__(
-        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
-    ) -> None:
+    correlation: int
+    answer: asyncio.Future[bytes]
+    timeout_s: float
+    deadline: float
+    """A time of the loop's clock."""
+
+
+class FrameConnection(asyncio.Protocol):
+    """The part of `BrokerConnection` that exchanges frames, matches responses to requests, and handles timeouts and the
+    end of the connection. It is the protocol of the connection's transport."""
+
+    def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
         self.versions: Versions = {}
         """The API versions of the broker; empty until they are known."""
-        self._reader = reader
-        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameSplitter(_MAX_FRAME_BYTES, _MIN_FRAME_BYTES)
         name = client_id.encode()
         self._client_id = struct.pack(">h", len(name)) + name
         self._correlation = itertools.count(1)
-        self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+        self._waiting: deque[_Exchange] = deque()
         self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls `_check_deadlines` at the earliest deadline, or earlier."""
         self._failure: OffsetMgrError | None = None
         self._answered = False
         self._login_unproven = False
@@ -74,7 +88,6 @@ class FrameConnection:
         broker has responded only to ApiVersions."""
         self._raw_tokens = False
         """Whether the connection currently exchanges SASL tokens, which have no headers, instead of requests."""
-        self._receiver = asyncio.create_task(self._receive())
 
     @property
     def closed(self) -> bool:
@@ -132,17 +145,34 @@ class FrameConnection:
         async with self._in_flight:
             if self._failure is not None:
                 raise self._failure
+            assert self._transport is not None
             correlation = 0 if isinstance(request, bytes) else next(self._correlation)
-            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            self._waiting.append((correlation, answer))
-            self._writer.write(self._frame(request, correlation))
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await answer
-            except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {format_seconds(timeout_s)} s")
-                self._fail(error)
-                raise error from None
+            answer: asyncio.Future[bytes] = self._loop.create_future()
+            deadline = self._loop.time() + timeout_s
+            self._waiting.append(_Exchange(correlation, answer, timeout_s, deadline))
+            if self._timer is None or deadline < self._timer.when():
+                self._check_deadlines_at(deadline)
+            self._transport.write(self._frame(request, correlation))
+            return await answer
+
+    def _check_deadlines_at(self, time: float | None) -> None:
+        """Sets the timer. One timer serves all requests of the connection, because most requests are answered long
+        before their deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if time is None else self._loop.call_at(time, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        """Ends the connection if the deadline of a request has passed."""
+        self._timer = None
+        waiting = [exchange for exchange in self._waiting if not exchange.answer.done()]
+        if not waiting:
+            return
+        first = min(waiting, key=lambda exchange: exchange.deadline)
+        if first.deadline <= self._loop.time():
+            self._fail(TimedOut(f"broker {self.address}", f"no answer within {format_seconds(first.timeout_s)} s"))
+        else:
+            self._check_deadlines_at(first.deadline)
 
     def _frame(self, request: EncodedRequest | bytes, correlation: int) -> bytes:
         if isinstance(request, bytes):
@@ -150,25 +180,37 @@ class FrameConnection:
         head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
         return _INT32.pack(len(head) + len(request.body)) + head + request.body
 
-    async def _receive(self) -> None:
+    # --- called by the transport ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.min_bytes = 0 if self._raw_tokens else _MIN_FRAME_BYTES
+        self._frames.feed(data)
         try:
-            while True:
-                (length,) = _INT32.unpack(await self._reader.readexactly(4))
-                if not (0 if self._raw_tokens else 4) <= length <= _MAX_FRAME_BYTES:
-                    raise self._not_kafka()
-                frame = await self._reader.readexactly(length)
-                correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
-                # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
-                if not self._waiting or correlation not in (self._waiting[0][0], 0):
-                    raise self._not_kafka()
-                self._answered, self._login_unproven = True, False
-                _, answer = self._waiting.popleft()
-                if not answer.done():
-                    answer.set_result(frame)
-        except OffsetMgrError as error:
-            self._fail(error)
-        except (OSError, asyncio.IncompleteReadError):
-            self._fail(self._connection_lost() if self._answered else self._not_kafka())
+            while self._failure is None and (frame := self._frames.next()) is not None:
+                self._received(frame[4:])
+        except InvalidRequest:
+            self._fail(self._not_kafka())
+
+    def eof_received(self) -> bool:
+        """Closes the connection when the broker closes its sending side."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
+        self._fail(self._connection_lost() if self._answered else self._not_kafka())
+
+    def _received(self, frame: bytes) -> None:
+        correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
+        # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
+        if not self._waiting or correlation not in (self._waiting[0].correlation, 0):
+            self._fail(self._not_kafka())
+            return
+        self._answered, self._login_unproven = True, False
+        answer = self._waiting.popleft().answer
+        if not answer.done():
+            answer.set_result(frame)
 
     def _connection_lost(self) -> Unreachable:
         hint = (
@@ -187,13 +229,14 @@ class FrameConnection:
         if self._failure is not None:
             return
         self._failure = error
+        self._check_deadlines_at(None)
         while self._waiting:
-            _, answer = self._waiting.popleft()
+            answer = self._waiting.popleft().answer
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # Otherwise asyncio would log an error that a cancelled caller does not retrieve.
-        self._writer.close()
-        self._receiver.cancel()
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """Closes the connection and does not wait. Requests in flight fail with `Unreachable`."""
@@ -202,5 +245,4 @@ class FrameConnection:
     async def close(self) -> None:
         """Closes the connection. Requests in flight fail with `Unreachable`."""
         self.abort()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await self._receiver
+        await asyncio.sleep(0)  # The transport closes its socket in the next iteration of the loop.

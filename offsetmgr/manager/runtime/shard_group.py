@@ -166,6 +166,8 @@ class ShardGroup:
         if batch is None:
             batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout_s)
             self._loop.call_soon(self._submit_batch)
+            if self._writer is not None:
+                self._writer.wake()  # The task then runs right after `_submit_batch`, not an iteration later.
         before = batch.count
         batch.add(shard, result, future, error_response)
         self._backpressure.add(batch.count - before)

@@ -98,6 +98,11 @@ class ShardWriter:
         self._queue.append(batch)
         self._wake.set()
 
+    def wake(self) -> None:
+        """Makes the task check its queue in the next iteration of the event loop, after the callbacks that are already
+        scheduled for this iteration."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Stops the task after it has appended the queued batches."""
         self._stopping.set()

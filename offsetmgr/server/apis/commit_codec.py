@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Final
 
@@ -36,6 +37,8 @@ _ROW: Final = struct.Struct(">iq2x")
 _ROW_EPOCH: Final = struct.Struct(">iqi2x")
 """A partition with a leader epoch and without metadata. In flexible versions the last two bytes are the metadata's
 length and the number of tags."""
+_MANY: Final = 256
+"""Up to this number of partitions, one call encodes all results without errors."""
 _RESULT: Final = struct.Struct(">ih")
 _RESULT_TAGS: Final = struct.Struct(">ihx")
 
@@ -123,6 +126,13 @@ def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, i
     cursor.tags(known)
 
 
+@lru_cache(maxsize=2 * (_MANY + 1))
+def _success(number: int, *, flexible: bool) -> struct.Struct:
+    """Returns the format of the results of this number of partitions without errors. Error code 0 and an empty set of
+    tags are zero bytes, like padding."""
+    return struct.Struct(">" + ("i3x" if flexible else "i2x") * number)
+
+
 def encode(version: int, topics: Sequence[tuple[str, Sequence[PartitionCommit]]], response: CommitResponse) -> bytes:
     """Encodes the body of the response to a commit of these partitions."""
     flexible = version >= FLEXIBLE
@@ -135,8 +145,10 @@ def encode(version: int, topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
         parts.append(count(len(partitions), flexible=flexible))
         if errors:
             parts += [pack(p[0], response.error or errors.get((topic, p[0]), 0)) for p in partitions]
-        else:
+        elif response.error or len(partitions) > _MANY:
             parts += map(pack, [p[0] for p in partitions], repeat(response.error))
+        else:
+            parts.append(_success(len(partitions), flexible=flexible).pack(*[p[0] for p in partitions]))
         if flexible:
             parts.append(NO_TAGS)
     if flexible:

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.server.network.api import Api, ApiRequest, ServerInfo, ServerPort, Sink
-from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
 _MAX_HELD_BYTES: Final = 16 * 1024 * 1024
@@ -317,10 +317,14 @@ class ServerConnection(asyncio.Protocol):
         return _StreamSink(self, self._pipeline)
 
     def put(self, response: bytes) -> None:
-        """Queues a response; all responses of one turn of the event loop are sent in one system call."""
+        """Queues a response. All responses of one turn of the event loop are sent in one system call. The response to
+        the last unanswered request is sent at once, because no other response can follow in this turn, unless the
+        connection is just processing requests."""
         self._out.append(response)
         self._out_bytes += len(response)
-        if not self._flushing:
+        if len(self._pipeline) == 1 and not self._processing and not self._out_full():
+            self.flush()
+        elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_turn)
 

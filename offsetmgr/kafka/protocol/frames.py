@@ -9,7 +9,7 @@ from typing import Final
 from offsetmgr.core.errors import InvalidRequest
 
 _INT32: Final = struct.Struct(">i")
-_MIN_FRAME_BYTES: Final = 8
+_MIN_REQUEST_BYTES: Final = 8
 """Size of the shortest request header: API key, version, correlation id."""
 
 
@@ -20,11 +20,13 @@ class FrameSplitter:
     frame that arrives in many pieces is joined once, when it is complete.
     """
 
-    __slots__ = ("_data", "_gathered_bytes", "_missing", "_parts", "_position", "limit")
+    __slots__ = ("_data", "_gathered_bytes", "_missing", "_parts", "_position", "limit", "min_bytes")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, min_bytes: int = _MIN_REQUEST_BYTES) -> None:
         self.limit = limit
         """Maximum size of a frame, without its length field."""
+        self.min_bytes = min_bytes
+        """Minimum size of a frame, without its length field."""
         self._data = b""
         self._position = 0
         self._parts: list[bytes] = []
@@ -53,16 +55,16 @@ class FrameSplitter:
     def next(self) -> bytes | None:
         """Returns the next frame with its length field; None if no complete frame has arrived.
 
-        Raises `InvalidRequest` if the length field is too small for a request or exceeds the limit.
+        Raises `InvalidRequest` if the length field is less than the minimum or exceeds the limit.
         """
         data, position = self._data, self._position
         available = len(data) - position
         if available < 4:
             return None
         (length,) = _INT32.unpack_from(data, position)
-        if not _MIN_FRAME_BYTES <= length <= self.limit:
+        if not self.min_bytes <= length <= self.limit:
             raise InvalidRequest(
-                "request", f"its length field is {length} bytes, but must be from {_MIN_FRAME_BYTES} to {self.limit}"
+                "frame", f"its length field is {length} bytes, but must be from {self.min_bytes} to {self.limit}"
             )
         size = 4 + length
         if available < size:
