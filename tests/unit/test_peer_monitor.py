@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,9 @@ from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.node import peer_monitor
 from offsetmgr.manager.node.peer_monitor import PeerMonitor, connect
 from offsetmgr.manager.peer_liveness import ConnectionAttempt
+from offsetmgr.server.network.limits import ServerLimits
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.network.tls import server_tls
 
 LISTENER = """
 import socket, sys
@@ -189,6 +193,40 @@ def test_the_monitor_renews_its_connections_and_closes_the_old_ones(monkeypatch:
             return len(await asyncio.to_thread(first.recv, 1))
 
     assert asyncio.run(main()) == 0
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
+def test_a_manager_that_requires_a_login_counts_and_logs_no_closed_connection(
+    encrypted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The monitor sends nothing on its connections, neither a TLS handshake nor a login."""
+    monkeypatch.setattr(peer_monitor, "_RENEWAL_S", 0.2)
+
+    async def main() -> tuple[list[str], Mapping[str, float]]:
+        removals = Removals()
+        server = SocketServer([], limits=ServerLimits(authentication_seconds=1.0), requires_login=True)
+        listener = ServerListener(server, "127.0.0.1", 0, tls=server_tls(certificate(tmp_path)) if encrypted else None)
+        await listener.start()
+        async with monitor_of(removals, listener.port):
+            await asyncio.sleep(2)  # longer than a connection may stay open without a login
+            metrics = server.metrics()
+        await server.close()
+        return removals.removed, metrics
+
+    removed, metrics = asyncio.run(main())
+    assert removed == []
+    assert [name for name in metrics if "cut" in name or "failed" in name] == []
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def certificate(directory: Path) -> Path:
+    """A file with a self-signed certificate and its key."""
+    key, cert, both = (directory / name for name in ("key.pem", "cert.pem", "both.pem"))
+    options = ["-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    both.write_text(cert.read_text() + key.read_text())
+    return both
 
 
 def test_only_the_peers_of_the_newest_assignment_are_watched() -> None:
