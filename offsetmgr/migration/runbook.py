@@ -210,14 +210,13 @@ def _warnings(
     history: GroupHistory, observation: Observation, changes: tuple[CommitModeChange, ...]
 ) -> tuple[str, ...]:
     warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in observation.unreadable]
-    idle = [
-        tp for tp, t in history.partitions.items() if t.lag == 0 and not t.kafka.changes and not t.zookeeper.changes
-    ]
+    quiet_ms = EvidenceThresholds().quiet_ms
+    idle = [tp for tp, t in history.partitions.items() if t.lag == 0 and t.unchanged_ms >= quiet_ms]
     if idle:
         warnings.append(
-            f"{count_of(len(idle), 'partition')} had no traffic while the group was watched ({_shortened(idle)}): their"
-            " gates say unknown. Send a message to each, or use --accept-idle, which lets them pass if the offsets"
-            " show that nothing can be lost"
+            f"{count_of(len(idle), 'partition')} had no traffic for {quiet_ms // 1000} s or longer"
+            f" ({_shortened(idle)}): their gates say unknown. Send a message to each, or use --accept-idle, which lets"
+            " them pass if the offsets show that nothing can be lost"
         )
     for member in observation.members.values():
         if member.host is None:

@@ -3,9 +3,10 @@ is plausible.
 
 librdkafka's Admin client has two faults, which were both observed. If a response does not arrive in time, the client
 returns a negative offset and no error. If the client has missed a change of the leader, it sends all further requests
-to the old leader or with the old epoch. Therefore a failed request is retried with a new client. There are two
-exceptions. An error that a retry cannot fix (`_NOT_RETRIED`) is raised at once. The first retries after an outdated end
-offset use the same client, because the broker may still be writing the transaction markers.
+to the old leader or with the old epoch. Therefore a failed request is retried with a new client. There are three
+exceptions. An error that a retry cannot fix (`_NOT_RETRIED`) is raised at once. An unknown partition is retried for
+`UNKNOWN_TOPIC_TIMEOUT_S` seconds, because the broker that leads a new partition may not know it yet. The first retries
+after an outdated end offset use the same client, because the broker may still be writing the transaction markers.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
 )
 from offsetmgr.core.retry import Backoff, BlockingRetries
+from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.manager.log.kafka.topics import id_of
 
 _FIRST_ATTEMPT_S: Final = 0.5
 _BACKOFF: Final = Backoff(0.002, 0.25)
 _MARKER_WRITE_S: Final = 0.1
-_NOT_RETRIED: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
+_NOT_RETRIED: Final = (AuthenticationFailed, NotAuthorized, ConfigError)
 
 # confluent-kafka declares no types for these.
 _OffsetSpec: Final[Any] = ck_admin.OffsetSpec
@@ -58,7 +60,8 @@ class PartitionOffsets:
 
     def topic_id(self, timeout_s: float) -> str:
         """Returns the current id of the topic; empty if the brokers do not support topic ids."""
-        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
+        start, attempt = time.monotonic(), _FIRST_ATTEMPT_S
+        deadline = start + timeout_s
         retries = BlockingRetries(deadline, _BACKOFF)
         requests = ck.TopicCollection([self._topic])
         while True:
@@ -74,7 +77,7 @@ class PartitionOffsets:
                 found = error
             if not isinstance(found, OffsetMgrError):
                 return id_of(found)
-            if isinstance(found, _NOT_RETRIED) or retries.exhausted:
+            if _is_final(found, start) or retries.exhausted:
                 raise found
             self._admin.close()
             attempt *= 2
@@ -87,7 +90,8 @@ class PartitionOffsets:
     def _request_until_complete(
         self, partitions: Sequence[int], spec: Any, timeout_s: float, lower_bound: Callable[[int], int]
     ) -> dict[int, int]:
-        deadline, attempt = time.monotonic() + timeout_s, _FIRST_ATTEMPT_S
+        start, attempt = time.monotonic(), _FIRST_ATTEMPT_S
+        deadline = start + timeout_s
         retries = BlockingRetries(deadline, _BACKOFF)
         offsets: dict[int, int] = {}
         while missing := [partition for partition in partitions if partition not in offsets]:
@@ -99,7 +103,7 @@ class PartitionOffsets:
                 failure = TimedOut(f"end of {self._topic}-{outdated[0]}", "no broker returns the newest records yet")
             if failure is None:
                 continue
-            if isinstance(failure, _NOT_RETRIED) or retries.exhausted:
+            if _is_final(failure, start) or retries.exhausted:
                 raise failure
             if not outdated or retries.next_pause_s > _MARKER_WRITE_S:
                 self._admin.close()
@@ -132,3 +136,11 @@ class PartitionOffsets:
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure
+
+
+def _is_final(error: OffsetMgrError, start: float) -> bool:
+    """Returns whether another request cannot succeed. ``start`` is the time of the first request, of the monotonic
+    clock."""
+    if isinstance(error, UnknownTopicOrPartition):
+        return time.monotonic() >= start + UNKNOWN_TOPIC_TIMEOUT_S
+    return isinstance(error, _NOT_RETRIED)
