@@ -20,8 +20,11 @@ import hypothesis  # before kio, which registers its strategies only if hypothes
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from release_fixtures import release_cluster, start_release
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+
+__all__ = ["release_cluster", "start_release"]  # pytest finds these fixtures here
 
 
 def pytest_configure() -> None:

@@ -162,9 +162,7 @@ def connect_via(via: Mapping[str, str]) -> None:
     """Makes every connection to a broker go through a proxy."""
     connect = BrokerConnection._connect
 
-    async def connect_to_proxy(
-        address: Address, security: Security
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect_to_proxy(address: Address, security: Security) -> BrokerConnection:
         return await connect(Address.parse(via.get(str(address), str(address))), security)
 
     BrokerConnection._connect = staticmethod(connect_to_proxy)  # type: ignore[method-assign]

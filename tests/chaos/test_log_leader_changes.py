@@ -6,7 +6,6 @@ may have the batch.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,7 +42,7 @@ def unreachable(brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch) -> Itera
     proxy = StallingProxy(address)
     connect = BrokerConnection._connect
 
-    async def connect_to_proxy(to: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect_to_proxy(to: Address, security: Security) -> BrokerConnection:
         return await connect(Address.parse(proxy.address) if str(to) == address else to, security)
 
     monkeypatch.setattr(BrokerConnection, "_connect", staticmethod(connect_to_proxy))

@@ -23,7 +23,7 @@ from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.stores.uri import open_store
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(240)]
 
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 LIBRDKAFKA = """

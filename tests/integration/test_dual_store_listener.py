@@ -129,6 +129,7 @@ def offsets_of(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> di
     return {tp.partition: committed.offset for tp, committed in found.offsets.items()}
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_both_stores_hold_the_last_acknowledged_offsets_after_failures(tmp_path: Path) -> None:
     python, java = PythonCommitter("python-app"), JavaCommitter("java-app")

@@ -347,6 +347,7 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
         assert mirror.groups[unique].lag == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_offsets_of_a_locked_group_outlive_the_retention(zookeeper, make_topic, unique, tmp_path):
     short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}

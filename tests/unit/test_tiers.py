@@ -39,8 +39,11 @@ def test_a_test_with_these_markers_is_in_one_tier(markers: tuple[str, ...]) -> N
     assert selects["without_servers"] or not selects["fast"]
 
 
-@pytest.mark.parametrize(("marker", "script"), [("matrix", "test"), ("soak", "soak")])
-def test_the_script_runs_all_files_that_have_the_marker(marker: str, script: str) -> None:
-    paths = re.findall(r"tests/[\w/.]+", (PROJECT / "scripts" / script).read_text("utf-8"))
-    marked = [path for path in (PROJECT / "tests").rglob("test_*.py") if f"mark.{marker}" in path.read_text("utf-8")]
+def test_the_matrix_is_chosen_from_all_tests() -> None:
+    assert 'pytest -m "$matrix" -n 2 --dist loadfile --no-loadscope-reorder --durations=30 "${@:-tests}"' in SCRIPT
+
+
+def test_the_soak_runs_all_files_that_have_its_marker() -> None:
+    paths = re.findall(r"tests/[\w/.]+", (PROJECT / "scripts" / "soak").read_text("utf-8"))
+    marked = [path for path in (PROJECT / "tests").rglob("test_*.py") if "mark.soak" in path.read_text("utf-8")]
     assert [path for path in marked if not any(path.is_relative_to(PROJECT / one) for one in paths)] == []
