@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,7 +103,9 @@ def rollback_command(
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
-        print_next_step(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
+        print_next_step(report, "rolled back: every offset is as it was before")
+        if report.ok:
+            _note_empty_groups(plan, state, target)
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
@@ -117,6 +120,26 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
             yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
+
+
+def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore) -> None:
+    """Prints the groups that had no offset before ``migrate apply``, and exist without an offset now, with the command
+    that removes them."""
+    from offsetmgr.groups.selection import literal_pattern
+
+    created = {
+        group.target_group
+        for group in plan.groups()
+        if group.group in state.apply.intents and all(step.target is None for step in group.steps)
+    }
+    found = target.scan(sorted(created.intersection(target.groups())))
+    empty = [one.group for one in found if not (one.offsets or one.errors or one.error)]
+    if empty:
+        names = " ".join(f"--group {shlex.quote(literal_pattern(name))}" for name in empty)
+        note(
+            f"{count_of(len(empty), 'group')} that had no offset before {'is' if len(empty) == 1 else 'are'} empty now"
+        )
+        note(f"to remove: offsetmgr groups delete --store {shlex.quote(plan.header.target.uri)} {names} --execute")
 
 
 def late_deletion_note(store: OffsetStore) -> str:

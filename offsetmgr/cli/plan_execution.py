@@ -11,7 +11,9 @@ from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import note
 from offsetmgr.cli.stop_signals import stop_on_signal
-from offsetmgr.migration.journaled_writer import JournaledWriter, Report
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter, Report
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import journaled_writer
 from offsetmgr.migration.progress import MigrationState
@@ -37,12 +39,27 @@ def exit_if_interrupted(report: Report) -> None:
 def plan_writer(
     plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
-    """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr."""
+    """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr. If an error ends the
+    run, prints how much was written before."""
+    done = Report()
+
+    def count(outcome: GroupOutcome) -> None:
+        done.add(outcome)
+        shown.count(outcome)
+
     with (
         stop_on_signal("groups under way are finished") as stop,
         migrate_output.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
         journaled_writer(
-            plan, name, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
+            plan, name, store, stop=stop, progress=count, wait_empty_s=wait_empty, waiting=LockWait()
         ) as run,
     ):
-        yield run
+        try:
+            yield run
+        except OffsetMgrError:
+            if done.written:
+                note(
+                    f"{count_of(done.written, 'offset')} in {count_of(done.changed, 'group')} had been changed when the"
+                    " error occurred; groups in progress may have changed too. The next run checks them"
+                )
+            raise

@@ -1,8 +1,9 @@
 """Replaces files atomically: a reader sees the old content or the new content, never a mixture.
 
 Ordering contract: `write_atomically` and `replace_file` write and fsync a temporary file, rename it over the old file,
-and fsync the directory. After they return, the new content survives a power failure. The functions differ only in their
-errors: `replace_file` raises `FileFailure`, and `write_atomically` raises `OSError` for callers with other errors.
+and fsync the directory. After they return, the new content survives a power failure. They also remove the temporary
+files of earlier writers of the same file that were killed. The functions differ only in their errors: `replace_file`
+raises `FileFailure`, and `write_atomically` raises `OSError` for callers with other errors.
 `exclusive_writer` excludes concurrent writers.
 
 Callers that truncate a file, append to a file, or rename files use `write_synced` and `sync_directory`.
@@ -13,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -25,6 +28,9 @@ from offsetmgr.core.retry import Backoff, BlockingRetries
 
 T = TypeVar("T")
 _LOCK_BACKOFF: Final = Backoff.fixed(0.02)
+_ABANDONED_AFTER_S: Final = 60.0
+"""The least age of a temporary file that another writer removes. A writer locks its file right after it has created
+it."""
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 """The errors of a file system without hard links."""
 
@@ -64,6 +70,7 @@ def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tup
     target = Path(os.path.realpath(path))
     if not overwrite and target.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    _remove_abandoned(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         result = _write_temporary(target, temporary, write)
@@ -75,6 +82,15 @@ def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tup
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return target, result
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes the temporary files of ``target`` whose writers have ended. A living writer holds a lock on its file."""
+    for found in target.parent.glob(f".{glob.escape(target.name)}.{8 * '[0-9a-f]'}.tmp"):
+        with contextlib.suppress(OSError), found.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_S:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found.unlink()
 
 
 def _rename_to_new(temporary: Path, target: Path) -> None:
@@ -90,6 +106,8 @@ def _rename_to_new(temporary: Path, target: Path) -> None:
 
 def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
     def write_with_mode(stream: BinaryIO) -> T:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if target.exists():
             os.fchmod(stream.fileno(), target.stat().st_mode & 0o7777)
         return write(stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -412,6 +413,25 @@ def test_a_removal_after_finalize_checks_again_and_keeps_newer_source_offsets(
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes", code=1)
     assert "the source is ahead of the target (100)" in done.stderr
     assert world.offsets(world.zk, unique)[0] == LOG_END
+
+
+def test_a_rollback_prints_the_command_that_removes_the_groups_that_are_empty_after_it(
+    world: World, unique: str
+) -> None:
+    new, other, existing = f"{unique}-new*", f"{unique}-new 2", f"{unique}-existing"
+    for group in (new, other, existing):
+        world.commit(world.zk, group, 10)
+    world.commit(world.kafka, existing, 5)
+    world.plan("--group", f"{unique}-*")
+    world.run("migrate", "apply", "plan.json", "--yes")
+
+    done = world.run("migrate", "rollback", "plan.json", "--yes")
+
+    *_, count, line = done.stderr.splitlines()
+    assert count == "2 groups that had no offset before are empty now"
+    command = shlex.split(line.removeprefix("to remove: offsetmgr "))
+    world.run(*command, "--yes")
+    assert {name for name in world.kafka.groups() if name.startswith(unique)} == {existing}
 
 
 def test_a_rollback_by_another_process_during_the_prompt_is_detected(world: World, unique: str) -> None:

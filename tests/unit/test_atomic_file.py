@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -132,3 +136,54 @@ def test_a_synced_file_is_written_over_an_incomplete_file_of_an_earlier_run(file
 
 def without_hard_links(source: Path, target: Path) -> None:
     raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from offsetmgr.core.atomic_file import write_atomically
+
+def die(stream):
+    stream.write(b"half")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_atomically(Path(sys.argv[1]), die, overwrite=True)
+"""
+
+
+def temporary_files(file: Path) -> list[Path]:
+    return [path for path in file.parent.iterdir() if path != file]
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_the_next_write_removes_the_temporary_file_of_a_killed_writer(file: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False).returncode == -signal.SIGKILL
+    (left,) = temporary_files(file)
+    age(left)
+
+    write_atomically(file, write_new, overwrite=True)
+
+    assert file.read_bytes() == b"new"
+    assert temporary_files(file) == []
+
+
+def test_a_write_keeps_the_temporary_file_of_a_slow_writer_and_other_files(file: Path) -> None:
+    other = file.with_name(f".{file.name}.backup.tmp")
+    other.write_bytes(b"of another program")
+    age(other)
+
+    def write_slowly(stream: BinaryIO) -> None:
+        stream.write(b"slow")
+        stream.flush()
+        for path in temporary_files(file):
+            age(path)
+        write_atomically(file, write_new, overwrite=True)
+
+    write_atomically(file, write_slowly, overwrite=True)
+
+    assert file.read_bytes() == b"slow"
+    assert temporary_files(file) == [other]

@@ -77,7 +77,9 @@ class BrokerNode:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
         except TimeoutError:
-            raise TimedOut(f"broker {self.address}", "all connections to it were busy until the timeout") from None
+            why = f"it has not responded to the {MAX_ACTIVE_CONNECTIONS} requests before this one"
+            hint = "check that its process runs and is not stopped, then run the command again"
+            raise TimedOut(f"broker {self.address}", why, hint) from None
         dedicated: DedicatedConnection | None = None
         try:
             while self._idle and self._idle[-1].closed:
