@@ -24,6 +24,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
+from offsetmgr.core.extras import install_hint
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 
@@ -99,7 +100,7 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
     try:
         from offsetmgr.spark.table_registration import table_job
     except ModuleNotFoundError as missing:
-        hint = "pip install 'offsetmgr[spark]'"
+        hint = install_hint("spark")
         raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing
     with table_job("offsetmgr", master, settings) as spark:
         yield spark

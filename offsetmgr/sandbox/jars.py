@@ -1,4 +1,4 @@
-"""The jars of the servers, which Apache Ivy downloads (`spark.ivy`).
+"""The jars of the servers, which Apache Ivy downloads (`spark.ivy`). The package maven-artifact finds Ivy.
 
 Each set of jars is fetched once and kept in the cache directory (`paths.cache_directory`). This module writes no file
 outside of that directory.
@@ -11,14 +11,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.core.extras import install_hint
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory
-from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_complete, wheel_jar
+from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_complete
 
 Progress = Callable[[str], None]
 """A function that receives a line of text about each step."""
 
+_IVY_VERSION: Final = "2.5.3"
+_IVY_SHA256: Final = "9502aa5aabf0b1484924a13ef4b5d24f121f7f91aab6768f11cc9d0906c0803b"
+_TIMEOUT_S: Final = 60.0
+_NETWORK_HINT: Final = "check the network connection and the proxy settings, then try again"
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     # This set contains ZooKeeper 3.8. kafka-tools is fetched without its dependencies: its only further dependency is
@@ -48,8 +54,10 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     ),
     # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
+    # A Java compiler, for the programs of the sandbox.
+    "janino": (Module("org.codehaus.janino", "janino", "3.1.9"),),
 }
-DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
+DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2", "janino")
 """The sets of jars that the servers of the sandbox need in their default releases."""
 
 
@@ -72,19 +80,6 @@ def resolve(name: str, progress: Progress | None = None) -> Path:
     return directory
 
 
-def pyspark_jar(prefix: str) -> Path:
-    """Returns the jar in PySpark's wheel whose name starts with ``prefix``, without importing PySpark. Raises
-    `SandboxError`."""
-    found = wheel_jar(prefix)
-    if found is None:
-        raise SandboxError(
-            f"the sandbox needs {prefix}*.jar of PySpark's wheel",
-            "PySpark is not installed, or its installation is incomplete",
-            "pip install 'offsetmgr[sandbox]'",
-        )
-    return found
-
-
 def _fingerprint(name: str) -> str:
     """Returns a hash of the set's definition, so that a release of offsetmgr does not use jars that another release
     fetched for a different definition."""
@@ -92,7 +87,7 @@ def _fingerprint(name: str) -> str:
 
 
 def _download(name: str, directory: Path, cache: Path, report: Progress) -> None:
-    ivy = Ivy(pyspark_jar("ivy-"), java_program(), cache / "ivy")
+    ivy = Ivy(_ivy_jar(cache, report), java_program(), cache / "ivy")
     report(f"fetching the jars of {name}")
     try:
         count = ivy.download(
@@ -102,6 +97,33 @@ def _download(name: str, directory: Path, cache: Path, report: Progress) -> None
         raise SandboxError(
             f"cannot fetch the jars of {name}",
             "; ".join(failed.reasons[-4:]),
-            "check the network connection and the proxy settings, then try again; fetched files are kept",
+            f"{_NETWORK_HINT}; fetched files are kept",
         ) from failed
     report(f"fetched {count} jars of {name}")
+
+
+def _ivy_jar(cache: Path, report: Progress) -> Path:
+    """Returns the jar of Ivy in the cache directory, and fetches it first if needed."""
+    jar = cache / f"ivy-{_IVY_VERSION}.jar"
+    if not jar.exists():
+        report("fetching Apache Ivy")
+        content = _fetch_ivy()
+        if hashlib.sha256(content).hexdigest() != _IVY_SHA256:
+            raise SandboxError("cannot fetch Apache Ivy", "the file that arrived has another SHA-256 than expected")
+        replace_file(jar, lambda stream: stream.write(content), overwrite=True)
+    return jar
+
+
+def _fetch_ivy() -> bytes:
+    try:
+        from maven_artifact import Artifact, Downloader
+        from requests import RequestException, get
+    except ImportError as error:
+        raise SandboxError("cannot fetch Apache Ivy", f"{error.name} is missing", install_hint("sandbox")) from error
+    address = Downloader().resolver.uri_for_artifact(Artifact("org.apache.ivy", "ivy", _IVY_VERSION))
+    try:
+        response = get(address, timeout=_TIMEOUT_S)
+        response.raise_for_status()
+        return bytes(response.content)
+    except RequestException as error:
+        raise SandboxError("cannot fetch Apache Ivy", str(error), _NETWORK_HINT) from error

@@ -145,9 +145,8 @@ class OldConsumer(ServerProcess):
     def _command(self) -> list[str]:
         file = self.directory / "consumer.properties"
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
-        compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         return java_command(
-            [jars.resolve(JARS[self.version]), *compiler],
+            [jars.resolve(JARS[self.version]), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
             jvm=(*self.jvm, *log4j_flags(self.directory)),

@@ -16,6 +16,7 @@ from typing import Final
 
 from offsetmgr.config.user_directories import downloads_directory
 from offsetmgr.core.errors import SparkError
+from offsetmgr.core.extras import install_hint
 from offsetmgr.spark.ivy import DownloadFailed, Ivy, Module, cache_lock, is_complete, java_path, wheel_jar
 from offsetmgr.spark.versions import installed
 
@@ -96,7 +97,7 @@ def _ivy(home: Path) -> Ivy:
         raise SparkError(
             "no Kafka connector",
             "PySpark is not installed, or its installation has no jars",
-            "pip install 'offsetmgr[spark]'",
+            install_hint("spark"),
         )
     if java is None:
         raise SparkError(

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from offsetmgr.core.errors import SparkError, UnsupportedOperation
+from offsetmgr.core.extras import install_hint
 
 OLDEST: Final = (4, 0)
 NEWEST: Final = (4, 3)
@@ -26,7 +27,7 @@ def installed() -> str:
     try:
         import pyspark
     except ModuleNotFoundError as missing:
-        hint = "pip install 'offsetmgr[spark]'"
+        hint = install_hint("spark")
         raise UnsupportedOperation("Spark", f"{missing.name} is not installed", hint) from missing
     return str(pyspark.__version__)
 

@@ -83,9 +83,8 @@ class JavaCommitter(Committer):
     def run(self, bootstrap: str, topic: str, directory: Path) -> None:
         stop = directory / "enough"
         program = Path(__file__).with_name("OffsetCommitter.java")
-        compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         command = java_command(
-            [jars.resolve("kafka-4.1"), *compiler],
+            [jars.resolve("kafka-4.1"), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(program), "OffsetCommitter", bootstrap, self.group, topic, str(PARTITIONS), str(stop)],
             jvm=("-Xmx128m", *QUICK_START),

@@ -12,9 +12,8 @@ from offsetmgr.sandbox.java import java_command
 
 def run_java(name: str, arguments: Sequence[str] = (), *, stdin: str = "", timeout: float = 150) -> list[str]:
     """The lines that ``NAME.java`` prints. ``timeout`` is in seconds."""
-    compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
     command = java_command(
-        [jars.resolve("kafka-0.10.2"), *compiler],
+        [jars.resolve("kafka-0.10.2"), jars.resolve("janino")],
         "org.codehaus.janino.SimpleCompiler",
         [str(Path(__file__).with_name(f"{name}.java")), name, *arguments],
     )

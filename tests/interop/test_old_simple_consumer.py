@@ -60,7 +60,7 @@ class OldSimpleConsumer:
     def __init__(self, broker: KafkaBroker, directory: Path) -> None:
         program = Path(__file__).with_name("OldSimpleConsumer.java")
         command = java_command(
-            [jars.resolve("kafka-0.10.2"), jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")],
+            [jars.resolve("kafka-0.10.2"), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(program), "OldSimpleConsumer", "127.0.0.1", str(broker.port)],
             jvm=("-Xmx128m", *QUICK_START, *log4j_flags(directory)),

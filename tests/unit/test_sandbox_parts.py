@@ -123,15 +123,26 @@ def test_an_unknown_set_of_jars_names_the_known_ones() -> None:
         jars.resolve("kafka-5.0")
 
 
-def test_ivy_comes_from_pysparks_wheel_without_importing_pyspark() -> None:
+def test_the_sandbox_does_not_need_pyspark() -> None:
     program = (
-        "import sys; from offsetmgr.sandbox import jars; print(jars.pyspark_jar('ivy-'), 'pyspark' in sys.modules)"
+        "import sys; sys.modules['pyspark'] = None; from offsetmgr import sandbox; "
+        "print('offsetmgr.spark.connector' in sys.modules)"
     )
 
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
-    assert Path(output[0]).name.startswith("ivy-2.")
-    assert output[1] == "False"
+    assert output == "False\n"
+
+
+def test_an_unreachable_repository_of_ivy_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+
+    with pytest.raises(SandboxError, match=r"cannot fetch Apache Ivy: .*[Pp]roxy") as caught:
+        jars.resolve("kafka-0.10.2")
+
+    assert caught.value.hint == "check the network connection and the proxy settings, then try again"
+    assert [path.name for path in tmp_path.iterdir()] == ["resolve.lock"]
 
 
 @pytest.mark.slow

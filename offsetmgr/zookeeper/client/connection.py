@@ -33,6 +33,7 @@ from offsetmgr.core.errors import (
     TimedOut,
     Unreachable,
 )
+from offsetmgr.core.extras import install_hint
 from offsetmgr.zookeeper.client.acl import parse_acl
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
@@ -344,7 +345,7 @@ def _sasl_options(credential: str | None) -> dict[str, str] | None:
     if credential is None:
         return None
     if importlib.util.find_spec("puresasl") is None:
-        raise ConfigError("zookeeper.auth=sasl", "the package pure-sasl is missing", "install offsetmgr[sasl]")
+        raise ConfigError("zookeeper.auth=sasl", "the package pure-sasl is missing", install_hint("sasl"))
     user, _, password = credential.partition(":")
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
 
