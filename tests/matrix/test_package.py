@@ -30,8 +30,8 @@ def installed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     (wheel,) = packages.glob("*.whl")
-    pip = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", PROJECT / "constraints.txt", wheel], check=True)
+    pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--constraint", str(PROJECT / "constraints.txt"), str(wheel)], check=True)
     return environment / "bin"
 
 
