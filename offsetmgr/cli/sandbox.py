@@ -47,6 +47,7 @@ COLUMNS = (
     Column("pid", right=True),
     Column("address", optional=True),
     Column("group", optional=True),
+    Column("member_id", optional=True),
     Column("topic", optional=True),
     Column("offsets_storage", optional=True),
     Column("dual_commit", optional=True),
@@ -125,6 +126,32 @@ def up(
 
 
 @app.command()
+def restart(
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="The member's id in ZooKeeper, or its name in the sandbox.")
+    ],
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="SETTINGS", help="Settings such as offsets.storage=kafka dual.commit.enabled=true."),
+    ],
+    state: StateDirectory = None,
+) -> None:
+    """Stop one old consumer, and start it with other settings.
+
+    The settings can be one argument, as in: offsetmgr runbook bounce --command 'offsetmgr sandbox restart {member}
+    {settings}'.
+    """
+    pairs: dict[str, str] = {}
+    for word in " ".join(settings).split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(word, "is not a setting", "write NAME=VALUE")
+        pairs[name] = value
+    restarted = _sandbox(state).restart_old_consumer(member, pairs, note)
+    note(f"{restarted.name} is now {restarted.details['member_id']}")
+
+
+@app.command()
 def down(state: StateDirectory = None) -> None:
     """Stop all servers, and remove their data.
 
@@ -155,6 +182,7 @@ def status(
             server.pid,
             server.address or None,
             server.details.get("group"),
+            server.details.get("member_id"),
             server.details.get("topic"),
             server.details.get("offsets_storage"),
             server.details.get("dual_commit"),

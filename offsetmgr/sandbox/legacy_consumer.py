@@ -3,8 +3,8 @@
 
 Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest``, and prints neither the
 partition nor the offset, which are needed to count lost and repeated messages. Therefore `OldConsumer` runs a small
-program, ``OldConsumerMain.java`` in this directory, that uses the library of Kafka's old consumer. Janino, a compiler
-in PySpark's wheel, compiles and runs the source, so that neither a JDK nor a compiled class is needed.
+program, ``OldConsumerMain.java`` in this directory, that uses the library of Kafka's old consumer. The compiler
+Janino compiles and runs the source, so that neither a JDK nor a compiled class is needed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ServerProcess(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._ref: ProcessRef | None = None
         self._log_start = 0
-        self.on_launch: Callable[[ServerProcess], None] | None = None
+        self.on_launch: Callable[[ServerProcess], object] | None = None
         """Called as soon as the process exists, before the server is ready, so that a caller can record the process."""
 
     @abstractmethod

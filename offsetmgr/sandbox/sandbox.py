@@ -49,6 +49,13 @@ class SampleGroup:
     """Number of partitions with which the topic is created if it does not exist."""
 
 
+RESTART_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "offsets.storage": ("zookeeper", "kafka"),
+    "dual.commit.enabled": ("true", "false"),
+}
+"""The settings with which `Sandbox.restart_old_consumer` can start a consumer, and their values."""
+
+
 class Sandbox:
     """The sandbox whose state and data are in ``directory`` (default: `state_directory`). The constructor performs no
     I/O."""
@@ -133,9 +140,43 @@ class Sandbox:
             new = (name for name in (f"{sample.group}-{n}" for n in range(1_000_000)) if name not in taken)
             release = state.broker_version if state.broker_version in OLD_CONSUMERS else OLD_CONSUMER
             return [
-                self._start_old_consumer(next(new), sample, state.zookeeper, release, report)
+                self._start_old_consumer(next(new), sample, state.zookeeper, release, report).name
                 for _ in range(sample.members)
             ]
+
+    def restart_old_consumer(
+        self, member: str, settings: Mapping[str, str], progress: Progress | None = None
+    ) -> ServerRecord:
+        """Stops one old consumer and starts it with other settings. ``member`` is its id in ZooKeeper, or its name in
+        the sandbox.
+
+        ``settings`` are consumer properties (`RESTART_SETTINGS`); the consumer keeps the properties that it does not
+        contain. Returns the record of the restarted consumer. Raises `SandboxError`, `UsageError`.
+        """
+        if unknown := sorted(settings.keys() - RESTART_SETTINGS.keys()):
+            raise UsageError(unknown[0], "is not a setting of a restart", f"known are {', '.join(RESTART_SETTINGS)}")
+        for name, value in settings.items():
+            if value not in RESTART_SETTINGS[name]:
+                raise UsageError(f"{name}={value}", f"the value is one of {', '.join(RESTART_SETTINGS[name])}")
+        report = progress or (lambda _line: None)
+        with self._locked(report):
+            state = self.status()
+            consumers = [s for s in (state.servers if state else ()) if s.kind == "old-consumer"]
+            found = [s for s in consumers if member in (s.name, s.details.get("member_id"))]
+            if state is None or state.zookeeper is None or not found:
+                running = ", ".join(s.details.get("member_id", s.name) for s in consumers if s.running())
+                raise SandboxError(f"no old consumer {member} is in the sandbox", f"running are: {running or 'none'}")
+            old = found[0]
+            report(f"stopping old consumer {old.name}")
+            old.ref.stop(OldConsumer.stop_timeout)
+            sample = SampleGroup(
+                1,
+                old.details["group"],
+                old.details["topic"],
+                "kafka" if settings.get("offsets.storage", old.details["offsets_storage"]) == "kafka" else "zookeeper",
+                settings.get("dual.commit.enabled", str(old.details["dual_commit"]).lower()) == "true",
+            )
+            return self._start_old_consumer(old.name, sample, state.zookeeper, old.version, report)
 
     def down(self, progress: Progress | None = None) -> list[str]:
         """Stops all servers, waits until they have ended, and removes their data. Returns the names of the stopped
@@ -199,7 +240,7 @@ class Sandbox:
 
     def _start_old_consumer(
         self, name: str, sample: SampleGroup, zookeeper: str, version: str, report: Progress
-    ) -> str:
+    ) -> ServerRecord:
         jars.resolve(OLD_CONSUMERS[version], report)
         report(f"starting old consumer {name}")
         consumer = OldConsumer(
@@ -225,7 +266,8 @@ class Sandbox:
         except BaseException:
             self._remove_record(name)
             raise
-        return name
+        details["member_id"] = consumer.member_id
+        return self._record(consumer, "old-consumer", name, version, details=details)
 
     def _record(
         self,
@@ -236,7 +278,7 @@ class Sandbox:
         *,
         address: str = "",
         details: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> ServerRecord:
         state = self.status()
         assert state is not None
         entry = ServerRecord(
@@ -244,6 +286,7 @@ class Sandbox:
         )
         others = tuple(other for other in state.servers if other.name != name)
         states.save(self.directory, replace(state, servers=(*others, entry)))
+        return entry
 
     def _remove_record(self, name: str) -> None:
         state = self.status()

@@ -333,6 +333,33 @@ def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
         members = client.get_children("/consumers/g/ids")
     assert len(members) == 3
     assert partitions_of(exported["OFFSETMGR_BOOTSTRAP_SERVER"] or "", "t") == 4
+
+    # When one of them restarts with the settings that a bounce passes to its command
+    status = sandbox.status()
+    assert status is not None
+    member = status.servers[-1].details["member_id"]
+    program = [str(Path(sys.executable).with_name("offsetmgr")), "sandbox", "restart"]
+    state = ["--state", str(sandbox.directory)]
+    settings = "offsets.storage=zookeeper dual.commit.enabled=false"
+    restarted = subprocess.run([*program, member, settings, *state], capture_output=True, text=True, check=True)
+
+    # Then it is another member, with these settings
+    status = sandbox.status()
+    assert status is not None
+    details = status.servers[-1].details
+    assert (details["offsets_storage"], details["dual_commit"]) == ("zookeeper", False)
+    assert restarted.stderr.endswith(f"g-2 is now {details['member_id']}\n")
+    with connected(exported["OFFSETMGR_ZOOKEEPER"] or "") as client:
+        assert set(client.get_children("/consumers/g/ids")) == {*members, details["member_id"]} - {member}
+    unknown = subprocess.run([*program, member, settings, *state], capture_output=True, text=True, check=False)
+    assert (unknown.returncode, "running are: " in unknown.stderr) == (1, True)
+    wrong = subprocess.run(
+        [*program, "g-2", "offsets.storage=disk", *state], capture_output=True, text=True, check=False
+    )
+    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (
+        2,
+        "error: offsets.storage=disk: the value is one of zookeeper, kafka",
+    )
     assert sandbox.down() == ["g-2", "g-1", "g-0", "broker-0", "zookeeper"]
 
 
