@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -27,11 +28,15 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 __all__ = ["release_cluster", "start_release"]  # pytest finds these fixtures here
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Restores the handling of SIGINT: a shell that starts the tests in the background ignores the signal, and the
     processes that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Edits write their before-images and the operation log there.
+    state = tempfile.TemporaryDirectory(prefix="offsetmgr-state-", ignore_cleanup_errors=True)
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
     # No deadline for one example: its duration depends on the machine. `pytest-timeout` bounds the whole test.
     examples = 300 if os.environ.get("OFFSETMGR_SOAK") else 30
     hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples)

@@ -14,7 +14,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import EditStatus, OffsetStore
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import Counts, EditPlan, GroupEditPlan
-from offsetmgr.groups.saved_edit import execute_saved
+from offsetmgr.groups.saved_edit import EditOrigin, execute_saved
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import Weakness
@@ -129,14 +129,19 @@ class PlannedEdit:
         return self._report
 
     def execute(
-        self, before_images: Path | str | None = None, *, on_durable: Callable[[Path], None] = lambda _path: None
+        self,
+        before_images: Path | str | None = None,
+        *,
+        reason: str = "",
+        on_durable: Callable[[Path], None] = lambda _path: None,
     ) -> EditReport:
         """Writes the changes that have no problem, each on the condition that the store still holds the value that the
         plan read.
 
         ``before_images`` is the path of a new file that receives the previous offsets before the first write; without
-        it, the method creates one in the state directory (``XDG_STATE_HOME``). ``on_durable`` is called with each
-        such path before the first write. A failed change is not raised: it is in ``EditReport.failed``.
+        it, the method creates one in the state directory (``XDG_STATE_HOME``). ``reason`` is for the operation log
+        (``offsetmgr edits list``). ``on_durable`` is called with each such path before the first write. A failed change
+        is not raised: it is in ``EditReport.failed``.
 
         Raises `UsageError` if the plan was executed before, the file exists, or the `OffsetAdmin` is closed. Raises
         `OffsetMgrError` if the file cannot be written or the whole store is unreachable; see `report` for the changes
@@ -158,7 +163,9 @@ class PlannedEdit:
 
         path = Path(before_images) if before_images is not None else default_image_path(self._operation)
         not_atomic: set[str] = set()
-        with closing(execute_saved(self._store, self._plan, path, durable).results) as results:
+        with closing(
+            execute_saved(self._store, self._plan, path, EditOrigin(self._operation, reason), durable).results
+        ) as results:
             for result in results:
                 for tp, outcome in result.outcomes.items():
                     if outcome.error is not None:

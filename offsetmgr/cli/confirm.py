@@ -21,12 +21,13 @@ class RunFlags(NamedTuple):
 
 
 class EditFlags(NamedTuple):
-    """The options of a command that edits offsets: those of `RunFlags`, and ``--before-image``."""
+    """The options of a command that edits offsets: those of `RunFlags`, ``--before-image`` and ``--reason``."""
 
     execute: bool
     yes: bool
     before_image: str | None
     output: OutputFormat
+    reason: str | None
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -31,6 +31,7 @@ from offsetmgr.cli.options import (
     ContextName,
     Execute,
     FormatOption,
+    Reason,
     Store,
     Timeout,
     Yes,
@@ -117,6 +118,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         parameter("yes", Yes, False),
         parameter("before_image", BeforeImage),
         parameter("output", FormatOption, OutputFormat.TABLE),
+        parameter("reason", Reason),
     ]
     edits = "flags" in signature.parameters
     own = [

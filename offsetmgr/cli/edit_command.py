@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from shlex import quote
+from shlex import join, split
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,7 +23,7 @@ from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.describe import reject_active
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.execute import may_have_written
-from offsetmgr.groups.saved_edit import execute_saved
+from offsetmgr.groups.saved_edit import EditOrigin, execute_saved, undo_command
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Edit:
         self.operation = operation
         self.store = store
         self.directory = directory
-        self.execute, self.yes, self.image, self.output = flags
+        self.execute, self.yes, self.image, self.output, self.reason = flags
         self.confirmed = False
         """Whether this edit was confirmed, by the user or by --yes."""
         self.as_csv = as_csv
@@ -212,11 +212,10 @@ class Edit:
     def _execute(self, proposal: EditPlan) -> tuple[list[str], Iterator[GroupEditResult]]:
         """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results."""
         path = Path(self.image) if self.image else default_image_path(self.operation)
-        saved = execute_saved(self.store, proposal, path, lambda path: note(f"before-images: {path}"))
-        return [self._undo(image.path, image.header.source_uri) for image in saved.images], saved.results
-
-    def _undo(self, path: Path, uri: str) -> str:
-        return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.followup_options} --execute"
+        origin = EditOrigin(self.operation, self.reason or "", split(self.followup_options))
+        saved = execute_saved(self.store, proposal, path, origin, lambda path: note(f"before-images: {path}"))
+        undo = [join((*undo_command(image, origin.undo_options), "--execute")) for image in saved.images]
+        return undo, saved.results
 
 
 def _size(writes: int, groups: int) -> str:

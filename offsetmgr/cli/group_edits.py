@@ -123,7 +123,7 @@ def rename(
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
     first = connect.edit("groups rename", flags, store, directory, print_undo=False)
     image = f"{flags.before_image}.deleted" if flags.before_image else None
-    agreed = EditFlags(True, True, image, OutputFormat.TABLE)  # the user has agreed to the whole rename
+    agreed = EditFlags(True, True, image, OutputFormat.TABLE, flags.reason)  # the user has agreed to the whole rename
     second = connect.edit("groups rename delete", agreed, store, directory, print_undo=False)
     try:
         crossing = cross_cluster_check("groups rename", store, store, None)

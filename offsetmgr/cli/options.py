@@ -110,6 +110,12 @@ BeforeImage = Annotated[
         show_default=False,
     ),
 ]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", metavar="TEXT", help="Why, for the operation log (offsetmgr edits list).", show_default=False
+    ),
+]
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
 UnterminatedOption = Annotated[
     bool,

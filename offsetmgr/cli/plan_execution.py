@@ -13,7 +13,7 @@ from offsetmgr.cli.render import note
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter, Report
+from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import journaled_writer
 from offsetmgr.migration.progress import MigrationState
@@ -41,22 +41,17 @@ def plan_writer(
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr. If an error ends the
     run, prints how much was written before."""
-    done = Report()
-
-    def count(outcome: GroupOutcome) -> None:
-        done.add(outcome)
-        shown.count(outcome)
-
     with (
         stop_on_signal("groups under way are finished") as stop,
         migrate_output.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
         journaled_writer(
-            plan, name, store, stop=stop, progress=count, wait_empty_s=wait_empty, waiting=LockWait()
+            plan, name, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
         ) as run,
     ):
         try:
             yield run
         except OffsetMgrError:
+            done = run[0].report
             if done.written:
                 note(
                     f"{count_of(done.written, 'offset')} in {count_of(done.changed, 'group')} had been changed when the"

@@ -132,6 +132,24 @@ def write_synced(path: Path, write: Callable[[BinaryIO], T], *, new: bool = Fals
     return result
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Appends a line to a file, which is created if needed, and fsyncs both. The lines of concurrent writers do not
+    mix. Removes the incomplete line of a writer that was killed. Raises `OSError`."""
+    new = not path.exists()
+    with path.open("a+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        complete = 0
+        for found in stream:
+            complete += len(found) if found.endswith(b"\n") else 0
+        stream.truncate(complete)
+        stream.write(line + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    if new:
+        sync_directory(path.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Makes the entries of created, renamed and removed files durable. An fsync of a file alone does not make its
     directory entry durable. Raises `OSError`."""

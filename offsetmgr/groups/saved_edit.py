@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.dual_execute import StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.groups.execute import execute
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+
+
+class EditOrigin(NamedTuple):
+    """What the operation log records about an edit: the command (``offsets reset``), the user's reason, and the
+    connection options that the command of the undo needs."""
+
+    operation: str
+    reason: str = ""
+    undo_options: Sequence[str] = ()
 
 
 class SavedEdit(NamedTuple):
@@ -26,13 +37,24 @@ class SavedEdit(NamedTuple):
 
 
 def execute_saved(
-    store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None] = lambda _path: None
+    store: OffsetStore,
+    plan: EditPlan,
+    path: Path,
+    origin: EditOrigin,
+    on_durable: Callable[[Path], None] = lambda _path: None,
 ) -> SavedEdit:
-    """Starts an edit. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
+    """Starts an edit, which the operation log records. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and
+    ``.secondary``.
 
     ``on_durable`` is called with the path of each file as soon as the file is durable. Raises any error of a store that
-    does not report its identity.
+    does not report its identity. The first ``next`` of the results raises `FileFailure` if the operation log cannot be
+    written; nothing was changed then.
     """
+    saved = _saved(store, plan, path, on_durable)
+    return SavedEdit(saved.images, _recorded(saved, plan, origin))
+
+
+def _saved(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
     if not isinstance(store, StorePair):
         image = image_file(path, store, plan, on_durable)
         return SavedEdit((image,), execute(store, [plan], image))
@@ -41,3 +63,27 @@ def execute_saved(
         for which, one in (("primary", store.primary), ("secondary", store.secondary))
     )
     return SavedEdit((first, second), execute_dual(store, plan, (first, second)))
+
+
+def _recorded(saved: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator[GroupEditResult, None, None]:
+    start = OperationStart(
+        name=origin.operation,
+        stores=tuple(image.header.source_uri for image in saved.images),
+        groups=shortened(group.group for group in plan if group.problem is None),
+        group_count=plan.counts.groups,
+        changes=plan.counts.writes,
+        files=tuple(str(image.path.absolute()) for image in saved.images),
+        undo=tuple(undo_command(image, origin.undo_options) for image in saved.images),
+        reason=origin.reason,
+    )
+    with closing(saved.results) as results, OperationLog().recorded(start) as progress:
+        for result in results:
+            progress.failed += len(result.failures)
+            progress.written += sum(found.status is EditStatus.WRITTEN for found in result.outcomes.values())
+            yield result
+
+
+def undo_command(image: BeforeImageFile, options: Sequence[str]) -> tuple[str, ...]:
+    """Returns the command line that undoes the edit of one store, without ``--execute``."""
+    store = ("--store", image.header.source_uri)
+    return ("offsetmgr", "offsets", "import", str(image.path.absolute()), *store, *options)

@@ -152,6 +152,8 @@ class JournaledWriter:
     wait_empty_s: float = 0.0
     waiting: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
+    report: Report = field(default_factory=Report, init=False)
+    """The counts so far."""
     _stopped_early: bool = False
     """Whether ``stop`` prevented a batch from starting."""
 
@@ -163,7 +165,7 @@ class JournaledWriter:
         until the latest time at which this lock ends. Raises an error only if the whole store or the journal cannot be
         used. After such an error, the journal contains the intent of every write that was executed.
         """
-        report = Report()
+        report = self.report
         waiting: dict[str, GroupWrite] = {}
         wait_s: dict[str, float] = {}
         locked: set[str] = set()

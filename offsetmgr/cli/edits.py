@@ -1,0 +1,159 @@
+"""``offsetmgr edits``: the operation log of edits and migrations, and the undo of an edit."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.plurals import count_of
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.operation_log import Operation
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Edits and migrations that were made from this account: list, show, undo.",
+)
+
+OperationId = Annotated[str, typer.Argument(metavar="ID", help="The id in `offsetmgr edits list`.")]
+
+_LIST: Final = (
+    Column("id"),
+    Column("at_ms", title="AT", time=True),
+    Column("operation"),
+    Column("outcome"),
+    Column("written", right=True),
+    Column("groups", right=True),
+    Column("user"),
+    Column("undone_by", optional=True),
+    Column("reason", optional=True),
+)
+
+
+@app.command("list")
+def list_command(
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="Only operations on this group.", show_default=False),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N operations.", show_default=False)
+    ] = None,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """List the edits and migrations of this account on this machine, the oldest first.
+
+    The log is operations.jsonl in the state directory (XDG_STATE_HOME). An operation whose outcome is unknown was
+    killed, or still runs.
+    """
+    from offsetmgr.groups.operation_log import OperationLog
+
+    found = [one for one in OperationLog().operations() if group is None or group in one.start.groups]
+    shown = found[-last:] if last is not None else found
+    rows = [
+        (
+            one.id,
+            one.at_ms,
+            one.start.name,
+            one.outcome,
+            one.written,
+            one.start.group_count,
+            one.user,
+            one.undone_by or None,
+            one.start.reason or None,
+        )
+        for one in shown
+    ]
+    write_rows(_LIST, rows, output)
+
+
+@app.command("show")
+def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Show one edit or migration: who, when, why, the command, the stores, and the undo."""
+    from offsetmgr.groups.operation_log import OperationLog
+
+    one = OperationLog().find(operation_id)
+    rest = one.start.group_count - len(one.start.groups)
+    fields: list[tuple[str, str | int | None]] = [
+        ("id", one.id),
+        ("operation", one.start.name),
+        ("outcome", one.outcome),
+        ("at_ms", one.at_ms),
+        ("ended_ms", one.ended_ms),
+        ("user", one.user),
+        ("host", one.host),
+        ("reason", one.start.reason or None),
+        ("command", one.command),
+        ("stores", ", ".join(one.start.stores)),
+        ("groups", ", ".join(one.start.groups) + (f", and {rest:,} more" if rest > 0 else "")),
+        ("changes", one.start.changes),
+        ("written", one.written),
+        ("failed", one.failed),
+        ("files", ", ".join(one.start.files) or None),
+        ("undo", "; ".join(shlex.join(words) for words in one.start.undo) or None),
+        ("undoes", one.undoes or None),
+        ("undone_by", one.undone_by or None),
+    ]
+    if output is OutputFormat.TABLE:
+        times = {"at_ms": _moment(one.at_ms), "ended_ms": _moment(one.ended_ms)}
+        shown = [(name.removesuffix("_ms"), times.get(name, value)) for name, value in fields if value is not None]
+        write_rows((Column("what"), Column("value")), shown, output)
+    else:
+        write_rows([Column(name) for name, _ in fields], [tuple(value for _, value in fields)], output)
+
+
+@app.command("undo")
+def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes = False, reason: Reason = None) -> None:
+    """Undo an edit or `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".
+
+    An offset that has changed since the edit is not restored; the command reports it. Without --execute the command
+    shows what it would change.
+    """
+    from offsetmgr.groups.operation_log import OperationLog
+
+    one = OperationLog().find(operation_id)
+    if not one.start.undo:
+        raise UsageError(f"undo of {one.id}", f"{one.start.name} has no undo", _hint(one))
+    if one.undone_by:
+        raise UsageError(
+            f"undo of {one.id}", f"{one.undone_by} undid it already", f"offsetmgr edits show {one.undone_by}"
+        )
+    note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
+    failed = 0
+    for words in one.start.undo:
+        failed = max(failed, _run(one, words, execute=execute, yes=yes, reason=reason or f"undo of {one.id}"))
+    if failed:
+        raise typer.Exit(failed)
+
+
+def _run(one: Operation, words: tuple[str, ...], *, execute: bool, yes: bool, reason: str) -> int:
+    from offsetmgr.cli.app import run
+    from offsetmgr.groups.operation_log import undoing
+
+    migration = words[1] == "migrate"
+    if migration and not execute:  # `migrate rollback` shows nothing without doing it
+        note(f"would run: {shlex.join(words)}")
+        note("hint: add --execute to do it")
+        return 0
+    flags = [*(("--execute",) if execute and not migration else ()), *(("--yes",) if yes and execute else ())]
+    note(f"$ {shlex.join((*words, *flags))}")
+    with undoing(one.id):
+        return run([*words[1:], *flags, *(() if migration else ("--reason", reason))])
+
+
+def _hint(one: Operation) -> str:
+    if one.start.name == "migrate rollback":
+        return "make a new plan, and apply it"
+    return f"offsetmgr edits show {one.id}"
+
+
+def _moment(ms: int | None) -> str | None:
+    from offsetmgr.cli.migrate_output import moment
+
+    return None if ms is None else moment(ms)

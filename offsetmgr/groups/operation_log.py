@@ -1,0 +1,242 @@
+"""The operation log: every edit of offsets and every run of a migration, with its author, its reason and its undo.
+
+The log is the file ``operations.jsonl`` in the state directory (``XDG_STATE_HOME``), one JSON object a line. An
+operation has a line for its start, which is durable before the operation changes anything, and a line for its end. An
+operation without an end was killed, or still runs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import shlex
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.config.connection import state_directory
+from offsetmgr.core.atomic_file import append_line, reason
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.stores.uri import redact
+
+VERSION: Final = 1
+MAX_GROUPS: Final = 1_000
+"""The number of group names that a record contains at most."""
+_undoes: ContextVar[str] = ContextVar("undoes", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStart:
+    """An operation that is about to begin. ``name`` is the command without its arguments, for example ``offsets
+    reset``; ``reason`` is the text of ``--reason``. ``files`` are the before-images or the plan. ``undo`` are the
+    command lines that undo the operation, without ``--execute`` and ``--yes``."""
+
+    name: str
+    stores: tuple[str, ...]
+    groups: tuple[str, ...]
+    group_count: int
+    changes: int
+    files: tuple[str, ...] = ()
+    undo: tuple[tuple[str, ...], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation in the log. Times are milliseconds since 1970 UTC.
+
+    ``outcome`` is ``done``, ``failed`` (at least one change failed, or an error ended the operation), ``interrupted``,
+    or ``unknown`` if the log has no end of the operation. ``written`` and ``failed`` count offsets; they are None if
+    the outcome is unknown. ``undone_by`` is the id of the operation that undid this one, if every command of the undo
+    succeeded.
+    """
+
+    id: str
+    at_ms: int
+    user: str
+    host: str
+    command: str
+    start: OperationStart
+    undoes: str = ""
+    ended_ms: int | None = None
+    outcome: str = "unknown"
+    written: int | None = None
+    failed: int | None = None
+    undone_by: str = ""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The counts of an operation that is running. ``interrupted`` is True if the user stopped the operation."""
+
+    id: str
+    written: int = 0
+    failed: int = 0
+    interrupted: bool = False
+
+
+class OperationLog:
+    """The operation log in ``path``. Any number of processes may use it."""
+
+    def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
+        self.path = path or state_directory() / "operations.jsonl"
+        self._clock = clock or SystemClock()
+
+    @contextmanager
+    def recorded(self, start: OperationStart) -> Iterator[Progress]:
+        """Records the start of an operation, and its end with the counts in the yielded `Progress`.
+
+        Raises `FileFailure` before the operation begins if the start cannot be recorded.
+        """
+        now = self._clock.now_ms()
+        progress = Progress(f"{datetime.fromtimestamp(now / 1000, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+        self._append(
+            {
+                "kind": "start",
+                "version": VERSION,
+                "id": progress.id,
+                "at_ms": now,
+                "user": _user(),
+                "host": socket.gethostname(),
+                "command": _command_line(),
+                "undoes": _undoes.get(),
+                **asdict(start),
+            }
+        )
+        outcome = "interrupted"
+        try:
+            yield progress
+            outcome = "interrupted" if progress.interrupted else "failed" if progress.failed else "done"
+        except OffsetMgrError:
+            outcome = "failed"
+            raise
+        finally:
+            with suppress(FileFailure):  # the operation is over, and the log shows an unknown outcome
+                self._append(
+                    {
+                        "kind": "end",
+                        "id": progress.id,
+                        "at_ms": self._clock.now_ms(),
+                        "outcome": outcome,
+                        "written": progress.written,
+                        "failed": progress.failed,
+                    }
+                )
+
+    def operations(self) -> list[Operation]:
+        """Returns all operations, the oldest first. Raises `FileFailure`, `MalformedData` and `UnknownVersion`."""
+        found: dict[str, Operation] = {}
+        for number, record in self._records():
+            try:
+                if record["kind"] == "start":
+                    found[record["id"]] = _operation(record, f"{self.path}, line {number}")
+                elif record["id"] in found:
+                    found[record["id"]] = _ended(found[record["id"]], record)
+            except (KeyError, TypeError) as error:
+                raise MalformedData(
+                    f"{self.path}, line {number}", f"it is not a record of an operation ({error})"
+                ) from error
+        undone = Counter(one.undoes for one in found.values() if one.outcome == "done")
+        for one in list(found.values()):
+            other = found.get(one.undoes)
+            if other is not None and undone[other.id] >= len(other.start.undo):
+                found[other.id] = replace(other, undone_by=one.id)
+        return list(found.values())
+
+    def find(self, id_: str) -> Operation:
+        """Returns one operation. Raises `UsageError` if the log does not have it, and the errors of `operations`."""
+        for one in self.operations():
+            if one.id == id_:
+                return one
+        raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
+
+    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        try:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FileFailure(f"operation log {self.path}", reason(error)) from error
+        for number, line in enumerate(lines, 1):
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                if line.endswith(b"\n") and line.strip():
+                    raise MalformedData(f"{self.path}, line {number}", f"it is not JSON ({error})") from error
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self.path, json.dumps(record, ensure_ascii=False).encode())
+        except OSError as error:
+            hint = "set XDG_STATE_HOME to a directory that can be written"
+            raise FileFailure(f"operation log {self.path}", reason(error), hint) from error
+
+
+@contextmanager
+def undoing(id_: str) -> Iterator[None]:
+    """Marks the operations within the context as the undo of another one."""
+    token = _undoes.set(id_)
+    try:
+        yield
+    finally:
+        _undoes.reset(token)
+
+
+def shortened(groups: Iterable[str]) -> tuple[str, ...]:
+    """Returns the first `MAX_GROUPS` names."""
+    return tuple(name for _, name in zip(range(MAX_GROUPS), groups, strict=False))
+
+
+def _operation(record: Mapping[str, Any], where: str) -> Operation:
+    if record["version"] != VERSION:
+        raise UnknownVersion(where, f"version {record['version']!r}, this program knows {VERSION}")
+    start = OperationStart(
+        name=record["name"],
+        stores=tuple(record["stores"]),
+        groups=tuple(record["groups"]),
+        group_count=record["group_count"],
+        changes=record["changes"],
+        files=tuple(record["files"]),
+        undo=tuple(tuple(words) for words in record["undo"]),
+        reason=record["reason"],
+    )
+    return Operation(
+        record["id"], record["at_ms"], record["user"], record["host"], record["command"], start, record["undoes"]
+    )
+
+
+def _ended(started: Operation, record: Mapping[str, Any]) -> Operation:
+    return replace(
+        started,
+        ended_ms=record["at_ms"],
+        outcome=record["outcome"],
+        written=record["written"],
+        failed=record["failed"],
+    )
+
+
+def _user() -> str:
+    """Returns the user who runs this process, with the user who called sudo."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    caller = os.environ.get("SUDO_USER", "")
+    return f"{name} (sudo by {caller})" if caller and caller != name else name
+
+
+def _command_line() -> str:
+    """Returns the command line of this process, without credentials in URIs."""
+    words: Sequence[str] = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    return shlex.join(redact(word) for word in words)
