@@ -13,7 +13,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.operation_log import Operation
+    from offsetmgr.groups.operation_log import RecordedOperation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -96,7 +96,7 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
         ("written", one.written),
         ("failed", one.failed),
         ("files", ", ".join(one.start.files) or None),
-        ("undo", "; ".join(shlex.join(words) for words in one.start.undo) or None),
+        ("undo", "; ".join(one.start.undo) or None),
         ("undoes", one.undoes or None),
         ("undone_by", one.undone_by or None),
     ]
@@ -126,13 +126,14 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
         )
     note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
-    for words in one.start.undo:
-        failed = max(failed, _run(one, words, execute=execute, yes=yes, reason=reason or f"undo of {one.id}"))
+    reason = reason or f"undo of {one.id}"
+    for command in one.start.undo:
+        failed = max(failed, _run(one, shlex.split(command), execute=execute, yes=yes, reason=reason))
     if failed:
         raise typer.Exit(failed)
 
 
-def _run(one: Operation, words: tuple[str, ...], *, execute: bool, yes: bool, reason: str) -> int:
+def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, reason: str) -> int:
     from offsetmgr.cli.app import run
     from offsetmgr.groups.operation_log import undoing
 
@@ -147,7 +148,7 @@ def _run(one: Operation, words: tuple[str, ...], *, execute: bool, yes: bool, re
         return run([*words[1:], *flags, *(() if migration else ("--reason", reason))])
 
 
-def _hint(one: Operation) -> str:
+def _hint(one: RecordedOperation) -> str:
     if one.start.name == "migrate rollback":
         return "make a new plan, and apply it"
     return f"offsetmgr edits show {one.id}"

@@ -26,7 +26,8 @@ from typing import Any, Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.stores.uri import redact
 
 VERSION: Final = 1
@@ -47,12 +48,12 @@ class OperationStart:
     group_count: int
     changes: int
     files: tuple[str, ...] = ()
-    undo: tuple[tuple[str, ...], ...] = ()
+    undo: tuple[str, ...] = ()
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RecordedOperation:
     """One operation in the log. Times are milliseconds since 1970 UTC.
 
     ``outcome`` is ``done``, ``failed`` (at least one change failed, or an error ended the operation), ``interrupted``,
@@ -76,7 +77,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Progress:
+class OperationProgress:
     """The counts of an operation that is running. ``interrupted`` is True if the user stopped the operation."""
 
     id: str
@@ -93,13 +94,13 @@ class OperationLog:
         self._clock = clock or SystemClock()
 
     @contextmanager
-    def recorded(self, start: OperationStart) -> Iterator[Progress]:
-        """Records the start of an operation, and its end with the counts in the yielded `Progress`.
+    def recorded(self, start: OperationStart) -> Iterator[OperationProgress]:
+        """Records the start of an operation, and its end with the counts in the yielded `OperationProgress`.
 
         Raises `FileFailure` before the operation begins if the start cannot be recorded.
         """
         now = self._clock.now_ms()
-        progress = Progress(f"{datetime.fromtimestamp(now / 1000, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+        progress = OperationProgress(f"{datetime.fromtimestamp(now / 1000, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
         self._append(
             {
                 "kind": "start",
@@ -133,19 +134,21 @@ class OperationLog:
                     }
                 )
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[RecordedOperation]:
         """Returns all operations, the oldest first. Raises `FileFailure`, `MalformedData` and `UnknownVersion`."""
-        found: dict[str, Operation] = {}
-        for number, record in self._records():
-            try:
-                if record["kind"] == "start":
-                    found[record["id"]] = _operation(record, f"{self.path}, line {number}")
-                elif record["id"] in found:
-                    found[record["id"]] = _ended(found[record["id"]], record)
-            except (KeyError, TypeError) as error:
-                raise MalformedData(
-                    f"{self.path}, line {number}", f"it is not a record of an operation ({error})"
-                ) from error
+        found: dict[str, RecordedOperation] = {}
+        for record in self._records():
+            id_ = record.text("id")
+            if record.text("kind") == "start":
+                found[id_] = _started(record)
+            elif id_ in found:
+                found[id_] = replace(
+                    found[id_],
+                    ended_ms=record.integer("at_ms"),
+                    outcome=record.text("outcome"),
+                    written=record.integer("written"),
+                    failed=record.integer("failed"),
+                )
         undone = Counter(one.undoes for one in found.values() if one.outcome == "done")
         for one in list(found.values()):
             other = found.get(one.undoes)
@@ -153,14 +156,14 @@ class OperationLog:
                 found[other.id] = replace(other, undone_by=one.id)
         return list(found.values())
 
-    def find(self, id_: str) -> Operation:
+    def find(self, id_: str) -> RecordedOperation:
         """Returns one operation. Raises `UsageError` if the log does not have it, and the errors of `operations`."""
         for one in self.operations():
             if one.id == id_:
                 return one
         raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
 
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _records(self) -> Iterator[FieldReader]:
         try:
             lines = self.path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -168,11 +171,8 @@ class OperationLog:
         except OSError as error:
             raise FileFailure(f"operation log {self.path}", reason(error)) from error
         for number, line in enumerate(lines, 1):
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                if line.endswith(b"\n") and line.strip():
-                    raise MalformedData(f"{self.path}, line {number}", f"it is not JSON ({error})") from error
+            if line.endswith(b"\n"):  # a killed writer leaves an incomplete line
+                yield FieldReader.parse(line, f"{self.path}, line {number}")
 
     def _append(self, record: Mapping[str, Any]) -> None:
         try:
@@ -198,31 +198,26 @@ def shortened(groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for _, name in zip(range(MAX_GROUPS), groups, strict=False))
 
 
-def _operation(record: Mapping[str, Any], where: str) -> Operation:
-    if record["version"] != VERSION:
-        raise UnknownVersion(where, f"version {record['version']!r}, this program knows {VERSION}")
+def _started(record: FieldReader) -> RecordedOperation:
+    record.version((VERSION,))
     start = OperationStart(
-        name=record["name"],
-        stores=tuple(record["stores"]),
-        groups=tuple(record["groups"]),
-        group_count=record["group_count"],
-        changes=record["changes"],
-        files=tuple(record["files"]),
-        undo=tuple(tuple(words) for words in record["undo"]),
-        reason=record["reason"],
+        name=record.text("name"),
+        stores=tuple(record.text_list("stores")),
+        groups=tuple(record.text_list("groups")),
+        group_count=record.integer("group_count"),
+        changes=record.integer("changes"),
+        files=tuple(record.text_list("files")),
+        undo=tuple(record.text_list("undo")),
+        reason=record.text("reason"),
     )
-    return Operation(
-        record["id"], record["at_ms"], record["user"], record["host"], record["command"], start, record["undoes"]
-    )
-
-
-def _ended(started: Operation, record: Mapping[str, Any]) -> Operation:
-    return replace(
-        started,
-        ended_ms=record["at_ms"],
-        outcome=record["outcome"],
-        written=record["written"],
-        failed=record["failed"],
+    return RecordedOperation(
+        record.text("id"),
+        record.integer("at_ms"),
+        record.text("user"),
+        record.text("host"),
+        record.text("command"),
+        start,
+        record.text("undoes"),
     )
 
 

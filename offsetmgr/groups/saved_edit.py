@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +17,8 @@ from offsetmgr.groups.operation_log import OperationLog, OperationStart, shorten
 
 
 class EditOrigin(NamedTuple):
-    """What the operation log records about an edit: the command (``offsets reset``), the user's reason, and the
-    connection options that the command of the undo needs."""
+    """The part of an edit's record in the operation log that the caller knows: the command (``offsets reset``), the
+    user's reason, and the connection options that the command of the undo needs."""
 
     operation: str
     reason: str = ""
@@ -73,7 +74,7 @@ def _recorded(saved: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator
         group_count=plan.counts.groups,
         changes=plan.counts.writes,
         files=tuple(str(image.path.absolute()) for image in saved.images),
-        undo=tuple(undo_command(image, origin.undo_options) for image in saved.images),
+        undo=tuple(shlex.join(undo_command(image, origin.undo_options)) for image in saved.images),
         reason=origin.reason,
     )
     with closing(saved.results) as results, OperationLog().recorded(start) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,6 @@ def _operation(plan: PlanFile, name: str, store: OffsetStore, reason: str) -> Op
         group_count=plan.summary.groups,
         changes=plan.summary.writes,
         files=(path,),
-        undo=(("offsetmgr", "migrate", "rollback", path),) if name == "apply" else (),
+        undo=(shlex.join(("offsetmgr", "migrate", "rollback", path)),) if name == "apply" else (),
         reason=reason,
     )
