@@ -210,8 +210,8 @@ class Takeovers:
         def on_batch(batch: RawBatch) -> None:
             found[batch.partition] += [StoredRecord(one.offset, one.key, one.value) for one in batch.records]
 
-        with RawLogReader(self._bootstrap, self._topic, self._partitions, on_batch) as reader:
-            reader.read_to_end()
+        with RawLogReader(self._bootstrap, self._topic, self._partitions, on_batch):
+            pass
         return found
 
     @property
