@@ -122,7 +122,7 @@ async def outcomes_of_a_frozen_manager(
     return outcomes
 
 
-@pytest.mark.parametrize("ignores_lease", [False, True])
+@pytest.mark.parametrize("ignores_lease", [False, pytest.param(True, marks=pytest.mark.matrix)])
 def test_a_manager_that_wakes_after_the_brokers_forgot_its_successor_acknowledges_nothing(
     broker: KraftBroker, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch, ignores_lease: bool
 ) -> None:
