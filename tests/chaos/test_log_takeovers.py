@@ -139,6 +139,7 @@ def test_no_take_over_loses_or_doubles_an_acknowledged_record(bootstrap: str, tm
         report = takeovers.finish()
         stored = report_run(takeovers, report)
     assert not report.violations, "\n".join(report.violations[:9])
+    assert not takeovers.false_alarms
     assert report.takeovers >= 0.5 * ROUNDS
     if SOAK:
         assert stored < 0.5 * takeovers.records
@@ -166,6 +167,7 @@ def test_no_take_over_loses_a_record_while_leaders_change_and_brokers_die(tmp_pa
             stored = report_run(takeovers, report)
             sys.stdout.write(f"leaders moved {moved} times, {killed} brokers killed\n")
     assert not report.violations, "\n".join(report.violations[:9])
+    assert not takeovers.false_alarms
     assert report.takeovers >= 0.5 * ROUNDS
     assert stored < 0.5 * takeovers.records
     assert moved and killed
