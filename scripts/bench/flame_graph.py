@@ -5,6 +5,7 @@ The sampler is py-spy, which is installed into a temporary environment of its ow
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 import venv
@@ -38,6 +39,9 @@ def record(py_spy: Path, pid: int, seconds: float, image: Path) -> Sequence[str]
              "--rate", str(SAMPLES_PER_SECOND), "--output", str(file), "--nonblocking"],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+    title = f"{SAMPLES_PER_SECOND} samples a second; the width of a function is its share of them"
+    drawn = re.sub(r'(<text id="title"[^>]*>)[^<]*', rf"\g<1>{title}", image.read_text(encoding="utf-8"))
+    image.write_text(drawn, encoding="utf-8")
     return stacks.read_text(encoding="utf-8").splitlines()
 
 

@@ -185,7 +185,10 @@ class PartitionHistory:
 
 
 class RawLogReader:
-    """Reads partitions of a topic from offset 0 on, in its own thread, and passes each batch to ``on_batch``."""
+    """Reads partitions of a topic from offset 0 on, in its own thread, and passes each batch to ``on_batch``.
+
+    A context manager. At the end of a block without an error it reads to the end of the log.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: Iterable[int], on_batch: Callable[[RawBatch], None]
@@ -204,11 +207,14 @@ class RawLogReader:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._stopped.set()
         assert self._done is not None
         try:
+            if exc_type is None:
+                self.read_to_end()
+            self._stopped.set()
             self._done.result(_TIMEOUT_S)
         finally:
+            self._stopped.set()
             self._runner.close()
 
     def read_to_end(self) -> None:
@@ -242,7 +248,12 @@ class RawLogReader:
         try:
             while not self._stopped.is_set():
                 # A partition without a leader must not delay the others for long.
-                found = await leaders.per_partition(self._positions, fetch, now() + _ATTEMPT_S, _LONG_POLL_MS / 1000)
+                found: dict[TopicPartition, FetchedPartition | OffsetMgrError]
+                try:
+                    deadline = now() + _ATTEMPT_S
+                    found = await leaders.per_partition(self._positions, fetch, deadline, _LONG_POLL_MS / 1000)
+                except OffsetMgrError as error:  # no broker has responded yet
+                    found = dict.fromkeys(self._positions, error)
                 for tp, answer in found.items():
                     if not isinstance(answer, OffsetMgrError):
                         answered[tp] = now()

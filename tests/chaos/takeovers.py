@@ -42,6 +42,8 @@ MAX_GAP_S: Final = 0.03
 DURATIONS_S: Final = ((0.0, 0.05), (0.05, 0.5), (0.5, 4.0))
 """The ranges of the durations of disturbances. The longest last for several take-overs."""
 SHARD_GROUP: Final = 1
+FOREIGN_BATCH: Final = "another program wrote to the offsets topic"
+"""The beginning of the log message about a batch that no claim covers."""
 
 
 class OwnerProcess:
@@ -50,6 +52,8 @@ class OwnerProcess:
     def __init__(self, number: int, directory: Path, settings: dict[str, object], brokers: Sequence[str]) -> None:
         self.number = number
         self.files: list[Path] = []
+        """The events of all processes."""
+        self.logs: list[Path] = []
         self.frozen = False
         self.cut = False
         self._directory = directory
@@ -69,8 +73,8 @@ class OwnerProcess:
             "via": {address: proxy.address for address, proxy in self._proxies.items()},
         }
         self._lines = set()
-        self._log_file = self._directory / f"log-{name}"
-        with self._log_file.open("w") as log:
+        self.logs.append(self._directory / f"log-{name}")
+        with self.logs[-1].open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(OWNER), json.dumps(arguments)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
@@ -84,7 +88,7 @@ class OwnerProcess:
 
     def has_written(self, line: str) -> bool:
         """Whether the process has written a line to its standard output."""
-        assert self._process.poll() is None, self._log_file.read_text()
+        assert self._process.poll() is None, self.logs[-1].read_text()
         return line in self._lines
 
     @property
@@ -210,9 +214,14 @@ class Takeovers:
         def on_batch(batch: RawBatch) -> None:
             found[batch.partition] += [StoredRecord(one.offset, one.key, one.value) for one in batch.records]
 
-        with RawLogReader(self._bootstrap, self._topic, self._partitions, on_batch) as reader:
-            reader.read_to_end()
+        with RawLogReader(self._bootstrap, self._topic, self._partitions, on_batch):
+            pass
         return found
+
+    @property
+    def false_alarms(self) -> int:
+        """The number of batches that owners have attributed to another program. The test runs no other program."""
+        return sum(file.read_text().count(FOREIGN_BATCH) for slot in self._slots for file in slot.logs)
 
     @property
     def records(self) -> int:

@@ -57,8 +57,8 @@ def stored(bootstrap: str, topic: str) -> list[bytes | None]:
     def on_batch(batch: RawBatch) -> None:
         found.extend(record.value for record in batch.records if record.key == b"k")
 
-    with RawLogReader(bootstrap, topic, [0], on_batch) as reader:
-        reader.read_to_end()
+    with RawLogReader(bootstrap, topic, [0], on_batch):
+        pass
     return found
 
 

@@ -1,7 +1,8 @@
 """Three managers, three brokers and four committing clients; managers and brokers are killed repeatedly.
 
 No acknowledged commit is lost. No fetch returns less than was acknowledged before it began, or no offset for a group
-that has one: `history` checks the operations that the clients recorded.
+that has one: `history` checks the operations that the clients recorded. Every acknowledged commit is in the managers'
+log, and no batch of a former owner follows the claim of another one: `raw_log` reads all batches.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import os
 import random
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from committing_client import PARTITIONS, consumer
 from confluent_kafka import TopicPartition
-from history import COMMIT, FETCH, violations
+from history import COMMIT, FETCH, Operation, violations
 from manager_cluster import (
+    SHARDS,
     acknowledged,
     clients_of,
     fetch_until_answered,
@@ -28,7 +31,12 @@ from manager_cluster import (
     three_brokers,
     wait_for,
 )
+from raw_log import PartitionHistory, RawBatch, RawLogReader
 
+from offsetmgr.manager.log.topic import DEFAULT_TOPIC
+from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.records.base import OffsetKey
+from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
 from offsetmgr.sandbox import ZooKeeperServer
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
@@ -49,7 +57,15 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
     with three_brokers(tmp_path, chroot) as brokers, managers_of(tmp_path, brokers, 3) as managers:
         bootstrap = ",".join(broker.bootstrap for broker in brokers)
         addresses = ",".join(manager.address for manager in managers)
-        with clients_of(tmp_path, addresses, CLIENTS, 3) as files:
+        log = {partition: PartitionHistory(partition) for partition in range(SHARDS)}
+
+        def on_batch(batch: RawBatch) -> None:
+            log[batch.partition].add(batch)
+
+        with (
+            RawLogReader(bootstrap, DEFAULT_TOPIC, log, on_batch),
+            clients_of(tmp_path, addresses, CLIENTS, 3) as files,
+        ):
             wait_for(lambda: all(acknowledged(file) >= 5 for file in files), "all clients commit")
             killed = {"manager": 0, "broker": 0}
             for number in range(KILLS):
@@ -81,7 +97,7 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
                 "all clients commit again", 240,
             )  # fmt: skip
         history = history_of(files)
-        found = violations(history)
+        found = violations(history) + violations_of_log(log, history)
         assert not found, f"seed {SEED}: {len(found)} violations, the first: {found[:5]}"
         # In the end a fetch returns every last acknowledged commit.
         last: dict[tuple[str, int], int] = {}
@@ -96,3 +112,18 @@ def test_no_kill_of_a_manager_or_broker_loses_or_hides_a_commit(zookeeper: ZooKe
         done = sum(o.kind == COMMIT and o.done for o in history), sum(o.kind == FETCH and o.done for o in history)
         sys.stdout.write(f"{killed} killed; {done[0]} commits acknowledged, {done[1]} fetches answered, 0 violations\n")
         assert min(done) > 20 * KILLS
+
+
+def violations_of_log(log: Mapping[int, PartitionHistory], history: Sequence[Operation]) -> list[str]:
+    """The violations of the rules of claims, and the acknowledged commits that are not in the log."""
+    format_ = AvroRecordFormat()
+    stored: set[tuple[str, int, int]] = set()
+    for partition in log.values():
+        for key, value in zip(partition.keys, partition.values, strict=True):
+            if key is None or value is None or key in (CLAIM_KEY, FENCE_KEY):
+                continue
+            decoded = format_.decode_key(key)
+            if isinstance(decoded, OffsetKey):
+                stored.add((decoded.group, decoded.partition, format_.decode_value(value).offset))
+    lost = [o for o in history if o.kind == COMMIT and o.done and (*o.key, o.value) not in stored]
+    return [one for partition in log.values() for one in partition.violations] + [f"not in the log: {o}" for o in lost]

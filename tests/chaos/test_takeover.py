@@ -41,7 +41,7 @@ from offsetmgr.manager.ownership import managers_group
 from offsetmgr.sandbox import KafkaBroker
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-ROUNDS = 100 if SOAK else 6
+ROUNDS = 200 if SOAK else 6
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 BURNERS = 6 if SOAK else 2
 """Processes that keep the processors busy in `test_no_manager_is_removed_by_mistake_on_a_busy_machine`."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from processes import wait_for
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -134,6 +136,16 @@ def test_an_owner_whose_transactional_id_expired_loses_the_partition_at_its_next
         owner.claim(TIMEOUT_S)
 
     claimed(log).append({0: [(b"k", b"v")]}, TIMEOUT_S)
+
+
+def test_no_administrator_can_delete_the_records_of_the_topic(log: KafkaLog) -> None:
+    """The deletion of a claim would end the fence."""
+    last = claimed(log).append({0: [(b"k", b"v")]}, TIMEOUT_S)
+    assert isinstance(last[0], int)
+    up_to = TopicPartition(log.topic, 0, last[0] + 1)
+    admin = AdminClient({"bootstrap.servers": log.bootstrap})
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        admin.delete_records([up_to])[up_to].result(TIMEOUT_S)
 
 
 def test_a_refresh_keeps_the_producer_and_the_transactional_id(log: KafkaLog) -> None:

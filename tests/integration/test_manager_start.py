@@ -110,16 +110,36 @@ def test_a_listener_for_a_store_logs_nothing_about_shards_when_it_stops(kafka: K
     assert "shards" not in log
 
 
-def test_a_topic_with_foreign_records_is_rejected_and_unchanged(kafka: KafkaBroker, unique: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "why", "end"),
+    [
+        ({}, r"partition 3: key b'customer-17'", 1),
+        (
+            {"transactional.id": "earlier"},
+            r"partition 3 has a batch of a transaction at offset 0: an earlier version",
+            2,
+        ),
+    ],
+    ids=["foreign", "transactional"],
+)
+def test_a_topic_with_foreign_records_is_rejected_and_unchanged(
+    kafka: KafkaBroker, unique: str, settings: dict[str, str], why: str, end: int
+) -> None:
+    """A transaction also leaves a marker in the log."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     created = admin.create_topics([NewTopic(unique, 8, 1, config=settings_for(1))])
     created[unique].result(30)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, **settings})
+    if settings:
+        producer.init_transactions(30)
+        producer.begin_transaction()
     producer.produce(unique, b"Ada", b"customer-17", 3)
     assert producer.flush(30) == 0
+    if settings:
+        producer.commit_transaction(30)
 
     async def scenario() -> None:
-        with pytest.raises(UnsuitableTopic, match=r"partition 3: key b'customer-17'"):
+        with pytest.raises(UnsuitableTopic, match=why):
             async with running(options(kafka, topic=unique, partitions=8)):
                 pass
 
@@ -127,4 +147,4 @@ def test_a_topic_with_foreign_records_is_rejected_and_unchanged(kafka: KafkaBrok
     partitions = [TopicPartition(unique, number) for number in range(8)]
     with KafkaCluster(kafka.bootstrap) as cluster:
         found = cluster.log_ranges(partitions)
-    assert [found[tp] for tp in partitions] == [LogRange(0, int(tp.partition == 3)) for tp in partitions]
+    assert [found[tp] for tp in partitions] == [LogRange(0, end * (tp.partition == 3)) for tp in partitions]

@@ -30,7 +30,7 @@ from fenced_log_scenarios import (
     storm,
 )
 from simulated_cluster import Settings
-from simulated_managers import Simulation
+from simulated_managers import CLAIM_TIMEOUT_S, Simulation
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 FIRST_SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -73,6 +73,20 @@ def test_no_acknowledged_record_is_lost_and_no_earlier_owner_appends(case: Case,
             pytest.fail("\n".join([*world.history[-PRINTED_LINES:], str(violation)]))
         counts = world.oracle.counts
         assert counts.acknowledged > 20 and counts.claims >= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_claim_is_read_back_from_the_next_leader(seed: int) -> None:
+    with Simulation(seed) as world:
+        world.assign(world.start_manager(), revoke=True)
+        partition = world.cluster.partitions[0]
+        world.run(10, lambda: bool(partition.committed))
+        assert partition.leader is not None and not world.oracle.counts.claims
+
+        world.cluster.kill(partition.leader)
+
+        assert world.run(CLAIM_TIMEOUT_S, lambda: world.oracle.counts.claims > 0)
+        assert len(partition.committed) == 1  # it needs no further claim
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

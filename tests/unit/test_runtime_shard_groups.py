@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -28,6 +29,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
+from offsetmgr.manager.runtime.shard_writer import ShardWriter
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
@@ -49,6 +51,20 @@ def test_an_owner_fenced_by_a_successor_acknowledges_nothing_and_leaves_the_shar
             runtime.on_assigned(shard_group)
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
+
+    scenario(work)
+
+
+def test_a_shard_group_that_was_revoked_is_not_kept_in_memory_until_the_next_refresh_of_its_claim() -> None:
+    def writers() -> int:
+        gc.collect()
+        return sum(isinstance(one, ShardWriter) for one in gc.get_objects())
+
+    async def work() -> None:
+        async with manager(MemoryLog(PARTITIONS), Lease()) as runtime:
+            before = writers()
+            await runtime.on_revoked(shard_group_of(runtime, "g"))
+            assert writers() == before - 1
 
     scenario(work)
 

@@ -88,6 +88,7 @@ class ShardWriter:
         self._writer: ShardGroupWriter | None = None
         self._claimed = False
         self._refresh_due = False
+        self._refresh_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,6 +126,8 @@ class ShardWriter:
         except Fenced as error:
             fenced = str(error)
         finally:
+            if self._refresh_timer is not None:
+                self._refresh_timer.cancel()  # the loop would keep this object, and its load, until the refresh
             if self._writer is not None:
                 self._writer.close()
         self._listener.on_finished(fenced)
@@ -352,8 +355,10 @@ class ShardWriter:
             self._refresh_due = True
             self._wake.set()
 
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
         self._refresh_due = False
-        asyncio.get_running_loop().call_later(delay_s, refresh)
+        self._refresh_timer = asyncio.get_running_loop().call_later(delay_s, refresh)
 
     async def _refresh_claim(self) -> None:
         """Claims the shard group again, so that the brokers keep the state of the producers. After a failure the next

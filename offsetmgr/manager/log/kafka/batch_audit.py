@@ -13,8 +13,15 @@ that does not belong to the owner is *invalid*: its records are not applied. The
    producer id twice.
 4. A fence (`FENCE_KEY` with `FENCE_EPOCH`) is valid and changes nothing.
 5. A batch without records is ignored. (The log cleaner has removed its records.)
+6. The log cleaner may remove claims while the reader reads. If records are missing between the claim of the owner and a
+   batch of another producer, the batch is invalid only if the claim of the owner is still in the log: the cleaner
+   removes a claim before it removes the claims that follow it.
 
-The caller passes the batches in log order to `check`. If `check` returns `Outcome.UNDECIDED`, the decision depends on
+The caller passes the batches in log order to `check`, and calls `note_gap` if records are missing before a batch. If
+`check` returns `Outcome.RECHECK`, the caller reads the claim again (`ClaimRecheck`), calls `on_rechecked`, passes the
+batch again, and calls `end_chunk` after the batches that it had read before it read the claim again.
+
+If `check` returns `Outcome.UNDECIDED`, the decision depends on
 claims that follow. A caller that reads a whole range applies the batch and calls `conclude` after the last batch. If
 `conclude` returns True, the caller has to read the range again, and `check` then decides all batches. A caller that
 follows the log reads ahead to the next claim, calls `decide_with`, and passes the batch again.
@@ -38,6 +45,8 @@ class Outcome(Enum):
     INVALID = "invalid"
     UNDECIDED = "undecided"
     """Valid if a later claim lists the producer id, otherwise invalid."""
+    RECHECK = "recheck"
+    """Invalid if the claim of the owner is still in the log."""
 
 
 class AuditState(NamedTuple):
@@ -56,6 +65,8 @@ class AuditState(NamedTuple):
     """The producer ids of all claims that were read, and all producer ids that these claims list."""
     invalid_keys: frozenset[bytes] = frozenset()
     """The keys whose newest record is in an invalid batch."""
+    gap: bool = False
+    """Whether records are missing between the claim of ``owner`` and the offset."""
 
 
 class PartitionAudit:
@@ -72,6 +83,7 @@ class PartitionAudit:
         self._decided = False
         self.state = self._start
         self._undecided: set[int] = set()
+        self._rechecked = False
 
     @property
     def decidable(self) -> bool:
@@ -96,6 +108,22 @@ class PartitionAudit:
         if producer.epoch == FENCE_EPOCH and special and all(key == FENCE_KEY for key, _ in special):
             return Outcome.VALID
         return self._check_data(producer)
+
+    def note_gap(self) -> None:
+        """Notes that records are missing before the next batch."""
+        if self.state.exact and not self.state.gap:
+            self.state = self.state._replace(gap=True)
+
+    def on_rechecked(self, *, present: bool) -> None:
+        """Handles the result of a recheck of the owner's claim. It applies to all batches that the caller had read
+        before the recheck."""
+        self._rechecked = True
+        if not present:
+            self.state = self.state._replace(exact=False)
+
+    def end_chunk(self) -> None:
+        """Ends the batches to which the last recheck applies."""
+        self._rechecked = False
 
     def note_valid(self, keys: Iterable[bytes]) -> None:
         """Notes the keys of the records of a valid batch, which are newer than earlier records of invalid batches."""
@@ -156,7 +184,9 @@ class PartitionAudit:
         owner = self.state.owner
         if owner is not None:
             if self.state.exact:
-                return Outcome.VALID if producer == owner else Outcome.INVALID
+                if producer == owner:
+                    return Outcome.VALID
+                return Outcome.RECHECK if self.state.gap and not self._rechecked else Outcome.INVALID
             if producer.id == owner.id:
                 return Outcome.VALID if producer.epoch >= owner.epoch else Outcome.INVALID
             if producer.id in self.state.producer_ids:

@@ -14,6 +14,7 @@ from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord
 from offsetmgr.manager.log.kafka.batch_audit import AuditState, Outcome, PartitionAudit
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
+from offsetmgr.manager.log.kafka.claim_recheck import ClaimRecheck
 from offsetmgr.manager.log.kafka.partition_load import SPECIAL_KEYS, check_suitable, special_records
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.newest_values import NO_KEY
@@ -50,23 +51,43 @@ class PartitionFollow:
         self._ahead: PartitionAudit | None = None
         """The audit that searches the next claim; None if every batch so far is decided."""
         self._undecided_at = 0
+        self._recheck: ClaimRecheck | None = None
         self._runs: deque[_Run] = deque()
 
     def add(self, data: bytes) -> None:
         """Adds the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
         try:
-            for batch in raw_batches(data):
-                if batch.last_offset < self.fetch_offset:
-                    continue
-                check_suitable(self._topic, self.partition, batch)
-                if self._ahead is not None:
-                    if self._finds_claim(self._ahead, data, batch):
-                        return
-                elif not self._add(data, batch):
-                    self._ahead, self._undecided_at = PartitionAudit(self._audit.state), self.fetch_offset
-                self.fetch_offset = batch.last_offset + 1
+            if self._recheck is not None:
+                present = self._recheck.is_present(data)
+                if present is None:
+                    return
+                self._audit.on_rechecked(present=present)
+                _, data, self.fetch_offset = self._recheck
+                self._recheck = None
+            self._add_batches(data)
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
+
+    def _add_batches(self, data: bytes) -> None:
+        for batch in raw_batches(data):
+            if batch.last_offset < self.fetch_offset:
+                continue
+            check_suitable(self._topic, self.partition, batch)
+            if self._ahead is not None:
+                if self._finds_claim(self._ahead, data, batch):
+                    break
+            else:
+                if batch.base_offset > self.fetch_offset or not batch.record_count:
+                    self._audit.note_gap()
+                outcome = self._add(data, batch)
+                if outcome is Outcome.RECHECK:
+                    self._recheck = ClaimRecheck(self._audit.state.claimed_at, data, self.fetch_offset)
+                    self.fetch_offset = self._recheck.claimed_at
+                    return
+                if outcome is Outcome.UNDECIDED:
+                    self._ahead, self._undecided_at = PartitionAudit(self._audit.state), self.fetch_offset
+            self.fetch_offset = batch.last_offset + 1
+        self._audit.end_chunk()
 
     def note_log_start(self, offset: int | None) -> None:
         """Notes the first offset of the log; None if it is unknown."""
@@ -76,7 +97,8 @@ class PartitionFollow:
         """Skips offsets at which the log has no records."""
         if position > self.fetch_offset:
             self.fetch_offset = position
-            if self._ahead is None:
+            if self._ahead is None and self._recheck is None:
+                self._audit.note_gap()
                 self._append([], position)
 
     def take(self, max_records: int) -> list[LogRecord]:
@@ -95,9 +117,10 @@ class PartitionFollow:
         self.buffered -= len(taken)
         return taken
 
-    def _add(self, data: bytes, batch: RawBatch) -> bool:
-        """Adds the records of a batch. Returns False if the batch is undecided."""
+    def _add(self, data: bytes, batch: RawBatch) -> Outcome:
+        """Adds the records of a batch, unless the outcome is `UNDECIDED` or `RECHECK`."""
         records: list[Record] = []
+        outcome = Outcome.VALID
         if batch.record_count:
             producer = ProducerEpoch(batch.producer_id, batch.producer_epoch)
             records = records_of(data, batch, self.fetch_offset)
@@ -105,8 +128,10 @@ class PartitionFollow:
             special = pairs if any(key in SPECIAL_KEYS for key, _ in pairs) else ()
             owned = not special and self._audit.is_owner(*producer)
             outcome = Outcome.VALID if owned else self._audit.check(batch.base_offset, producer, special)
-            if outcome is Outcome.UNDECIDED and self._audit.decidable:
-                return False
+            if outcome is Outcome.UNDECIDED and not self._audit.decidable:
+                outcome = Outcome.VALID
+            if outcome in (Outcome.UNDECIDED, Outcome.RECHECK):
+                return outcome
             if outcome is Outcome.INVALID:
                 self._audit.note_invalid(key for key, _ in pairs)
                 self._history.report(self.partition, batch.base_offset, producer, self._audit.describe())
@@ -119,7 +144,7 @@ class PartitionFollow:
             if key not in SPECIAL_KEYS
         ]
         self._append(found, batch.last_offset + 1)
-        return True
+        return outcome
 
     def _append(self, records: list[LogRecord], end: int) -> None:
         self.buffered += len(records)

@@ -13,6 +13,7 @@ from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.batch_audit import Outcome
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
+from offsetmgr.manager.log.kafka.claim_recheck import ClaimRecheck
 from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
 from offsetmgr.segments.newest_values import NO_KEY, collect_newest
@@ -49,18 +50,35 @@ class PartitionLoad:
         """The values of this load. They are in the result at once if the result was empty before, because a second pass
         must not lose the values from before."""
         self._history = history
+        self._recheck: ClaimRecheck | None = None
 
     def add(self, data: bytes) -> None:
         """Loads the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
         try:
-            for batch in raw_batches(data):
-                if batch.last_offset >= self.position:
-                    check_suitable(self._topic, self.partition, batch)
-                    if batch.record_count:
-                        self._add(data, batch)
-                    self.position = batch.last_offset + 1
+            if self._recheck is not None:
+                present = self._recheck.is_present(data)
+                if present is None:
+                    return
+                self.audit.on_rechecked(present=present)
+                _, data, self.position = self._recheck
+                self._recheck = None
+            self._add_batches(data)
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
+
+    def _add_batches(self, data: bytes) -> None:
+        for batch in raw_batches(data):
+            if batch.last_offset < self.position:
+                continue
+            check_suitable(self._topic, self.partition, batch)
+            if batch.base_offset > self.position or not batch.record_count:
+                self.audit.note_gap()
+            if batch.record_count and not self._add(data, batch):
+                self._recheck = ClaimRecheck(self.audit.state.claimed_at, data, self.position)
+                self.position = self._recheck.claimed_at
+                return
+            self.position = batch.last_offset + 1
+        self.audit.end_chunk()
 
     def note_log_start(self, offset: int | None) -> None:
         """Notes the first offset of the log; None if it is unknown."""
@@ -68,7 +86,9 @@ class PartitionLoad:
 
     def skip_to(self, position: int) -> None:
         """Skips offsets at which the log has no records."""
-        self.position = max(self.position, position)
+        if position > self.position:
+            self.position = position
+            self.audit.note_gap()
 
     def finish(self) -> bool:
         """Ends the load, and records the claims in the history. Returns False if the caller has to read the log again
@@ -84,14 +104,18 @@ class PartitionLoad:
         self._history.record(self.partition, self.position, self.audit.state)
         return True
 
-    def _add(self, data: bytes, batch: RawBatch) -> None:
+    def _add(self, data: bytes, batch: RawBatch) -> bool:
+        """Loads a batch. Returns False if the owner's claim has to be read again first."""
         audit = self.audit
         if batch.record_count != 1 and audit.is_owner(batch.producer_id, batch.producer_epoch):
             self._apply(data, batch)
-            return
+            return True
         producer = ProducerEpoch(batch.producer_id, batch.producer_epoch)
         special = special_records(data, batch, self.position)
-        if audit.check(batch.base_offset, producer, special) is Outcome.INVALID:
+        outcome = audit.check(batch.base_offset, producer, special)
+        if outcome is Outcome.RECHECK:
+            return False
+        if outcome is Outcome.INVALID:
             audit.note_invalid(record.key or NO_KEY for record in records_of(data, batch, self.position))
             self._history.report(self.partition, batch.base_offset, producer, audit.describe())
         elif special:
@@ -99,6 +123,7 @@ class PartitionLoad:
             self._newest.update(without_special(special))
         else:
             self._apply(data, batch)
+        return True
 
     def _apply(self, data: bytes, batch: RawBatch) -> None:
         if not self.audit.state.invalid_keys:

@@ -35,6 +35,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
 from offsetmgr.manager.log.kafka.batch_sender import BatchSender, attempt_deadline
@@ -168,8 +169,7 @@ class KafkaShardGroupWriter:
         return {number: ids for number, ids in found.items() if ids}
 
     async def _describe(self, missing: set[int], found: dict[int, set[int]], deadline: float) -> OffsetMgrError | None:
-        leaders, errors = await self._connections.by_leader(sorted(missing), deadline)
-        failure = next(iter(errors.values()), None)
+        leaders, failure = await self._leaders_of(missing, deadline)
         for leader, numbers in leaders.items():
             try:
                 attempt = attempt_deadline(deadline)
@@ -235,8 +235,7 @@ class KafkaShardGroupWriter:
         retries = Retries(deadline)
         left = dict(tokens)
         while left:
-            leaders, _ = await self._connections.by_leader(left, deadline)
-            failure: OffsetMgrError | None = None
+            leaders, failure = await self._leaders_of(left, deadline)
             for leader, numbers in leaders.items():
                 offsets = {number: ends[number] - 1 for number in numbers}
                 attempt = attempt_deadline(deadline)
@@ -245,6 +244,8 @@ class KafkaShardGroupWriter:
                     answers = await connection.read(offsets, attempt)
                 except OffsetMgrError as error:
                     failure = error
+                    for number in numbers:
+                        self._connections.forget_leader(number)
                     continue
                 for number, found in answers.items():
                     if isinstance(found, OffsetMgrError):
@@ -257,6 +258,18 @@ class KafkaShardGroupWriter:
                         raise OutcomeUnknown(f"{self._topic}-{number}", why)
             if left and not await retries.pause():
                 raise failure or OutcomeUnknown(self._what, "its claims cannot be read back")
+
+    async def _leaders_of(
+        self, partitions: Iterable[int], deadline: float
+    ) -> tuple[Mapping[Address, Sequence[int]], OffsetMgrError | None]:
+        """Returns the partitions of each leader, and the error of a partition whose leader is unknown at the moment."""
+        try:
+            leaders, errors = await self._connections.by_leader(sorted(partitions), attempt_deadline(deadline))
+        except OffsetMgrError as error:
+            if not error.retriable:
+                raise
+            return {}, error
+        return leaders, next(iter(errors.values()), None)
 
     # --- appends -------------------------------------------------------------------------------------
 
