@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.config.tls_properties import TLS_KEYS, translate_tls
 from offsetmgr.core.errors import ConfigError
 
 _UNCHANGED: Final = frozenset(
@@ -22,7 +23,7 @@ _UNCHANGED: Final = frozenset(
     sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
     sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.token.endpoint.url
     ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem
-    ssl.key.password ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
+    ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
     enable.ssl.certificate.verification
     metadata.max.age.ms reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
     connections.max.idle.ms socket.connection.setup.timeout.ms socket.timeout.ms socket.keepalive.enable
@@ -36,27 +37,15 @@ _RENAMED: Final = {
     "request.timeout.ms": "socket.timeout.ms",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "ssl.truststore.certificates": "ssl.ca.pem",
-    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
-    "ssl.keystore.key": "ssl.key.pem",
 }
 
-_SPECIAL: Final = frozenset(
-    {
-        "ssl.truststore.location",
-        "ssl.truststore.type",
-        "ssl.truststore.password",
-        "ssl.keystore.location",
-        "ssl.keystore.type",
-        "ssl.keystore.password",
-        "ssl.endpoint.identification.algorithm",
-        "sasl.jaas.config",
-        "default.api.timeout.ms",
-        "zookeeper.auth",
-        "zookeeper.acl",
-    }
-)
-"""Keys whose translation is more than a change of the name. The functions below translate them."""
+_SPECIAL: Final = TLS_KEYS | {
+    "sasl.jaas.config",
+    "default.api.timeout.ms",
+    "zookeeper.auth",
+    "zookeeper.acl",
+}
+"""Keys whose translation is more than a change of the name."""
 
 _UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
@@ -114,12 +103,7 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
             raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
     if "sasl.jaas.config" in properties:
         kafka.update(_jaas(properties["sasl.jaas.config"], source))
-    kafka.update(_truststore(properties, source))
-    kafka.update(_keystore(properties, source))
-    if "ssl.endpoint.identification.algorithm" in properties:
-        kafka["ssl.endpoint.identification.algorithm"] = (
-            properties["ssl.endpoint.identification.algorithm"].lower() or "none"
-        )
+    kafka.update(translate_tls(properties, source))
     auth = properties.get("zookeeper.auth")
     return ClientProperties(
         kafka={k: v for k, v in kafka.items() if k != "bootstrap.servers"},
@@ -192,51 +176,6 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
         options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         at = match.end()
     return options
-
-
-def _store_type(properties: Mapping[str, str], which: str) -> str:
-    """Returns PEM, PKCS12 or JKS: the configured type, else the type that the file's suffix implies, else Java's
-    default, JKS."""
-    if store_type := properties.get(f"ssl.{which}.type"):
-        return store_type.upper()
-    ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]
-    return {"pem": "PEM", "crt": "PEM", "p12": "PKCS12", "pfx": "PKCS12"}.get(ending, "JKS")
-
-
-def _truststore(properties: Mapping[str, str], source: str) -> dict[str, str]:
-    if "ssl.truststore.location" not in properties:
-        if "ssl.truststore.type" in properties and properties["ssl.truststore.type"].upper() != "PEM":
-            raise _unsupported(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
-        return {}
-    if (kind := _store_type(properties, "truststore")) != "PEM":
-        raise _unsupported(
-            source,
-            "ssl.truststore.location",
-            f"a {kind} truststore cannot be read: export its certificates to PEM (keytool -list -rfc -keystore FILE) "
-            "and set ssl.ca.location",
-        )
-    return {"ssl.ca.location": properties["ssl.truststore.location"]}
-
-
-def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
-    location = properties.get("ssl.keystore.location")
-    if location is None:
-        if "ssl.keystore.password" in properties:
-            raise _unsupported(source, "ssl.keystore.password", "it has no effect without ssl.keystore.location")
-        if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
-            raise _unsupported(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
-        return {}
-    kind = _store_type(properties, "keystore")
-    if kind == "PEM":
-        return {"ssl.certificate.location": location, "ssl.key.location": location}
-    if kind == "PKCS12":
-        password = properties.get("ssl.keystore.password")
-        return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
-    raise _unsupported(
-        source,
-        "ssl.keystore.location",
-        f"a {kind} keystore cannot be read: convert it with keytool -importkeystore -deststoretype PKCS12",
-    )
 
 
 def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int | None:

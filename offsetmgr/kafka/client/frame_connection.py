@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from offsetmgr.core.errors import (
+    AuthenticationFailed,
     InvalidRequest,
     OffsetMgrError,
     ServerError,
@@ -198,8 +200,11 @@ class FrameConnection(asyncio.Protocol):
         """Closes the connection when the broker closes its sending side."""
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
-        self._fail(self._connection_lost() if self._answered else self._not_kafka())
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self._fail(self._rejected_by_tls(exc))
+        else:
+            self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
     def _received(self, frame: bytes) -> None:
         correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
@@ -217,6 +222,15 @@ class FrameConnection(asyncio.Protocol):
             "the listener may require a login: set security.protocol in the client properties (--command-config FILE)"
         )
         return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
+
+    def _rejected_by_tls(self, error: ssl.SSLError) -> AuthenticationFailed:
+        """The error if the broker ends the TLS connection with an alert. With TLS 1.3 the broker checks the client's
+        certificate only after the handshake has succeeded for the client."""
+        return AuthenticationFailed(
+            f"broker {self.address}",
+            f"the broker ended the TLS connection ({error.reason})",
+            "the listener may require a client certificate: set ssl.keystore.location in the client properties",
+        )
 
     def _not_kafka(self) -> ServerError:
         return ServerError(
