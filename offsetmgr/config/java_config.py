@@ -12,16 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.config.sasl_properties import SASL_KEYS, translate_sasl
 from offsetmgr.config.tls_properties import TLS_KEYS, translate_tls
 from offsetmgr.core.errors import ConfigError
 
 _UNCHANGED: Final = frozenset(
     """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
-    sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
-    sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
-    sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
-    sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.token.endpoint.url
+    sasl.mechanism sasl.mechanisms sasl.username sasl.password
     ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem
     ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
     enable.ssl.certificate.verification
@@ -39,12 +37,15 @@ _RENAMED: Final = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
 }
 
-_SPECIAL: Final = TLS_KEYS | {
-    "sasl.jaas.config",
-    "default.api.timeout.ms",
-    "zookeeper.auth",
-    "zookeeper.acl",
-}
+_SPECIAL: Final = (
+    TLS_KEYS
+    | SASL_KEYS
+    | {
+        "default.api.timeout.ms",
+        "zookeeper.auth",
+        "zookeeper.acl",
+    }
+)
 """Keys whose translation is more than a change of the name."""
 
 _UNSUPPORTED: Final = {
@@ -56,19 +57,14 @@ _UNSUPPORTED: Final = {
     "ssl.secure.random.implementation": "offsetmgr uses OpenSSL: remove it",
     "ssl.engine.factory.class": "a Java class cannot be loaded here: give PEM files (ssl.ca.location, ...)",
     "security.providers": "a Java class cannot be loaded here: remove it",
-    "sasl.client.callback.handler.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
-    "sasl.login.callback.handler.class": "a Java class cannot be loaded here: for OAUTHBEARER with a token "
-    "endpoint use sasl.oauthbearer.method=oidc",
     "sasl.login.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
+    "sasl.oauthbearer.config": "unsigned tokens are not supported: set sasl.oauthbearer.token.endpoint.url or "
+    "sasl.oauthbearer.token.command",
     "metric.reporters": "a Java class cannot be loaded here: remove it",
     "interceptor.classes": "a Java class cannot be loaded here: remove it",
     "group.id": "groups are chosen with --group: remove it",
     "retries": "limit the wait with --timeout instead",
 }
-
-_JAAS_OPTION: Final = re.compile(
-    r"""\s*([A-Za-z0-9_.\-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,7 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
             kafka[_RENAMED[key]] = value
         elif key not in _SPECIAL:
             raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
-    if "sasl.jaas.config" in properties:
-        kafka.update(_jaas(properties["sasl.jaas.config"], source))
+    kafka.update(translate_sasl(properties, source))
     kafka.update(translate_tls(properties, source))
     auth = properties.get("zookeeper.auth")
     return ClientProperties(
@@ -133,49 +128,11 @@ def _hint_for_unknown(key: str) -> str:
         return "it is a setting for consumers of records, and offsetmgr consumes none: remove it"
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
         return "it is a setting for producers of records, and offsetmgr produces none: remove it"
+    if key.startswith(("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.", "sasl.login.read.")):
+        return "offsetmgr renews a token when 80 % of its lifetime have passed: remove it"
     if key.startswith("zookeeper."):
         return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
-
-
-def _jaas(text: str, source: str) -> dict[str, str]:
-    """Returns librdkafka's settings for the credentials of a JAAS line, ``MODULE required key="value" ...;``."""
-    key = "sasl.jaas.config"
-    module, _, rest = text.strip().partition(" ")
-    flag, _, options_text = rest.strip().partition(" ")
-    if flag.rstrip(";").lower() not in ("required", "requisite", "sufficient", "optional"):
-        raise ConfigError(f"{source}: {key}", "not of the form 'MODULE required OPTION=\"VALUE\" ... ;'")
-    options = _jaas_options(options_text, source)
-    name = module.rpartition(".")[2]
-    if name in ("PlainLoginModule", "ScramLoginModule"):
-        if "username" not in options or "password" not in options:
-            raise ConfigError(f"{source}: {key}", f"{name} needs both username and password")
-        return {"sasl.username": options["username"], "sasl.password": options["password"]}
-    if name == "Krb5LoginModule":
-        names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
-        return {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
-    if name == "OAuthBearerLoginModule":
-        names = {
-            "clientId": "sasl.oauthbearer.client.id",
-            "clientSecret": "sasl.oauthbearer.client.secret",
-            "scope": "sasl.oauthbearer.scope",
-        }
-        found = {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
-        return {"sasl.oauthbearer.method": "oidc", **found} if found else {}
-    raise _unsupported(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
-
-
-def _jaas_options(text: str, source: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    at = 0
-    while text[at:].strip() not in ("", ";"):
-        match = _JAAS_OPTION.match(text, at)
-        if match is None:
-            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be parsed after {len(options)} options")
-        quoted = match[2] if match[2] is not None else match[3]
-        options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-        at = match.end()
-    return options
 
 
 def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int | None:

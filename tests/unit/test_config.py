@@ -178,7 +178,7 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
     [
         ({"ssl.truststore.location": "t", "ssl.truststore.type": "BCFKS"}, "ssl.truststore.type", "PKCS12"),
         ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols", "remove it"),
-        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "sasl.username"),
+        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "token.command"),
         ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
         ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consumers of records"),
         ({"acks": "all"}, "acks", "producers of records"),

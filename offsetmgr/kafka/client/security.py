@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.tls_context import tls_context
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
-from offsetmgr.kafka.client.sasl import Mechanism, mechanism
+from offsetmgr.kafka.client.sasl import OAUTHBEARER, Mechanism, OAuthBearer, mechanism
 from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.oauth_tokens import TokenSource
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
+
+_LOGIN_TIMEOUT_S: Final = 10.0
+_TOKEN_TIMEOUT_FRACTION: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,8 @@ class Security:
     assumed_versions: Versions | None = None
     """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. The client
     requests the API versions from the broker if the broker is of a later release or the connection uses SASL."""
+    tokens: TokenSource | None = field(default=None, repr=False)
+    """The source of tokens for OAUTHBEARER."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
@@ -38,17 +48,40 @@ class Security:
         if protocol not in _PROTOCOLS:
             raise ConfigError("security.protocol", f"must be one of {', '.join(_PROTOCOLS)}, not {protocol}")
         tls = _tls(properties) if protocol.endswith("ssl") else None
-        sasl = None
+        sasl, tokens = None, None
         if protocol.startswith("sasl"):
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
-            mechanism(*sasl)
-        assumed = fallback_versions(properties.get("broker.version.fallback", ""))
-        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed)
+            if name.upper() == OAUTHBEARER:
+                from offsetmgr.kafka.client.oauth_tokens import token_source  # Few connections use tokens.
 
-    def login(self) -> Mechanism | None:
-        """Returns a new SASL exchange, or None if the connection has no SASL."""
+                tokens = token_source(properties)
+            else:
+                mechanism(*sasl)
+        assumed = fallback_versions(properties.get("broker.version.fallback", ""))
+        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens)
+
+    @property
+    def requires_login(self) -> bool:
+        return self.sasl is not None
+
+    def login(self, timeout_s: float = _LOGIN_TIMEOUT_S) -> Mechanism | None:
+        """Returns a new SASL exchange, or None if the connection has no SASL. With OAUTHBEARER, the call may have to
+        wait for a new token."""
+        if self.tokens is not None:
+            return OAuthBearer(self.tokens.token(timeout_s).value, self.tokens.extensions)
         return mechanism(*self.sasl) if self.sasl else None
+
+    async def begin_login(self, host: str, timeout_s: float) -> tuple[Mechanism, bytes]:  # noqa: ARG002
+        """Returns a new SASL exchange and its first message, and does not block the event loop."""
+
+        def begin() -> tuple[Mechanism, bytes]:
+            # The error of a source that does not answer should arrive before the broker's connection times out.
+            login = self.login(timeout_s * _TOKEN_TIMEOUT_FRACTION)
+            assert login is not None
+            return login, login.start()
+
+        return await asyncio.to_thread(begin) if self.tokens is not None else begin()
 
 
 def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
