@@ -473,6 +473,8 @@ MECHANISMS: Final = (
             "config/connection.py": "a TOML file that has only tables of strings",
             "config/toml_table.py": "parses TOML for a FieldReader",
             "kafka/client/manager_admin.py": "a response of a manager, which has no fixed fields",
+            "kafka/client/oauth_tokens.py": "outputs of token commands and endpoints, whose fields have several names",
+            "kafka/client/sasl.py": "the reason of a rejected token, for a message",
             "migration/bounce_checkpoint.py": "dataclasses in their plain form",
             "migration/journal.py": "lines with a checksum, written by this program",
             "migration/plan_codec.py": "lines of a hashed file, decoded in bulk",

@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.config.sasl_properties import SASL_KEYS, translate_sasl
+from offsetmgr.config.tls_properties import TLS_KEYS, translate_tls
 from offsetmgr.core.errors import ConfigError
 
 _UNCHANGED: Final = frozenset(
     """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
-    sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
-    sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
-    sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
-    sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.token.endpoint.url
+    sasl.mechanism sasl.mechanisms sasl.username sasl.password
     ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem
-    ssl.key.password ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
+    ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.crl.location
     enable.ssl.certificate.verification
     metadata.max.age.ms reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
     connections.max.idle.ms socket.connection.setup.timeout.ms socket.timeout.ms socket.keepalive.enable
@@ -36,27 +35,18 @@ _RENAMED: Final = {
     "request.timeout.ms": "socket.timeout.ms",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "ssl.truststore.certificates": "ssl.ca.pem",
-    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
-    "ssl.keystore.key": "ssl.key.pem",
 }
 
-_SPECIAL: Final = frozenset(
-    {
-        "ssl.truststore.location",
-        "ssl.truststore.type",
-        "ssl.truststore.password",
-        "ssl.keystore.location",
-        "ssl.keystore.type",
-        "ssl.keystore.password",
-        "ssl.endpoint.identification.algorithm",
-        "sasl.jaas.config",
+_SPECIAL: Final = (
+    TLS_KEYS
+    | SASL_KEYS
+    | {
         "default.api.timeout.ms",
         "zookeeper.auth",
         "zookeeper.acl",
     }
 )
-"""Keys whose translation is more than a change of the name. The functions below translate them."""
+"""Keys whose translation is more than a change of the name."""
 
 _UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
@@ -67,19 +57,14 @@ _UNSUPPORTED: Final = {
     "ssl.secure.random.implementation": "offsetmgr uses OpenSSL: remove it",
     "ssl.engine.factory.class": "a Java class cannot be loaded here: give PEM files (ssl.ca.location, ...)",
     "security.providers": "a Java class cannot be loaded here: remove it",
-    "sasl.client.callback.handler.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
-    "sasl.login.callback.handler.class": "a Java class cannot be loaded here: for OAUTHBEARER with a token "
-    "endpoint use sasl.oauthbearer.method=oidc",
     "sasl.login.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
+    "sasl.oauthbearer.config": "unsigned tokens are not supported: set sasl.oauthbearer.token.endpoint.url or "
+    "sasl.oauthbearer.token.command",
     "metric.reporters": "a Java class cannot be loaded here: remove it",
     "interceptor.classes": "a Java class cannot be loaded here: remove it",
     "group.id": "groups are chosen with --group: remove it",
     "retries": "limit the wait with --timeout instead",
 }
-
-_JAAS_OPTION: Final = re.compile(
-    r"""\s*([A-Za-z0-9_.\-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +97,8 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
             kafka[_RENAMED[key]] = value
         elif key not in _SPECIAL:
             raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
-    if "sasl.jaas.config" in properties:
-        kafka.update(_jaas(properties["sasl.jaas.config"], source))
-    kafka.update(_truststore(properties, source))
-    kafka.update(_keystore(properties, source))
-    if "ssl.endpoint.identification.algorithm" in properties:
-        kafka["ssl.endpoint.identification.algorithm"] = (
-            properties["ssl.endpoint.identification.algorithm"].lower() or "none"
-        )
+    kafka.update(translate_sasl(properties, source))
+    kafka.update(translate_tls(properties, source))
     auth = properties.get("zookeeper.auth")
     return ClientProperties(
         kafka={k: v for k, v in kafka.items() if k != "bootstrap.servers"},
@@ -149,94 +128,11 @@ def _hint_for_unknown(key: str) -> str:
         return "it is a setting for consumers of records, and offsetmgr consumes none: remove it"
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
         return "it is a setting for producers of records, and offsetmgr produces none: remove it"
+    if key.startswith(("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.", "sasl.login.read.")):
+        return "offsetmgr renews a token when 80 % of its lifetime have passed: remove it"
     if key.startswith("zookeeper."):
         return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
-
-
-def _jaas(text: str, source: str) -> dict[str, str]:
-    """Returns librdkafka's settings for the credentials of a JAAS line, ``MODULE required key="value" ...;``."""
-    key = "sasl.jaas.config"
-    module, _, rest = text.strip().partition(" ")
-    flag, _, options_text = rest.strip().partition(" ")
-    if flag.rstrip(";").lower() not in ("required", "requisite", "sufficient", "optional"):
-        raise ConfigError(f"{source}: {key}", "not of the form 'MODULE required OPTION=\"VALUE\" ... ;'")
-    options = _jaas_options(options_text, source)
-    name = module.rpartition(".")[2]
-    if name in ("PlainLoginModule", "ScramLoginModule"):
-        if "username" not in options or "password" not in options:
-            raise ConfigError(f"{source}: {key}", f"{name} needs both username and password")
-        return {"sasl.username": options["username"], "sasl.password": options["password"]}
-    if name == "Krb5LoginModule":
-        names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
-        return {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
-    if name == "OAuthBearerLoginModule":
-        names = {
-            "clientId": "sasl.oauthbearer.client.id",
-            "clientSecret": "sasl.oauthbearer.client.secret",
-            "scope": "sasl.oauthbearer.scope",
-        }
-        found = {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
-        return {"sasl.oauthbearer.method": "oidc", **found} if found else {}
-    raise _unsupported(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
-
-
-def _jaas_options(text: str, source: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    at = 0
-    while text[at:].strip() not in ("", ";"):
-        match = _JAAS_OPTION.match(text, at)
-        if match is None:
-            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be parsed after {len(options)} options")
-        quoted = match[2] if match[2] is not None else match[3]
-        options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-        at = match.end()
-    return options
-
-
-def _store_type(properties: Mapping[str, str], which: str) -> str:
-    """Returns PEM, PKCS12 or JKS: the configured type, else the type that the file's suffix implies, else Java's
-    default, JKS."""
-    if store_type := properties.get(f"ssl.{which}.type"):
-        return store_type.upper()
-    ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]
-    return {"pem": "PEM", "crt": "PEM", "p12": "PKCS12", "pfx": "PKCS12"}.get(ending, "JKS")
-
-
-def _truststore(properties: Mapping[str, str], source: str) -> dict[str, str]:
-    if "ssl.truststore.location" not in properties:
-        if "ssl.truststore.type" in properties and properties["ssl.truststore.type"].upper() != "PEM":
-            raise _unsupported(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
-        return {}
-    if (kind := _store_type(properties, "truststore")) != "PEM":
-        raise _unsupported(
-            source,
-            "ssl.truststore.location",
-            f"a {kind} truststore cannot be read: export its certificates to PEM (keytool -list -rfc -keystore FILE) "
-            "and set ssl.ca.location",
-        )
-    return {"ssl.ca.location": properties["ssl.truststore.location"]}
-
-
-def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
-    location = properties.get("ssl.keystore.location")
-    if location is None:
-        if "ssl.keystore.password" in properties:
-            raise _unsupported(source, "ssl.keystore.password", "it has no effect without ssl.keystore.location")
-        if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
-            raise _unsupported(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
-        return {}
-    kind = _store_type(properties, "keystore")
-    if kind == "PEM":
-        return {"ssl.certificate.location": location, "ssl.key.location": location}
-    if kind == "PKCS12":
-        password = properties.get("ssl.keystore.password")
-        return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
-    raise _unsupported(
-        source,
-        "ssl.keystore.location",
-        f"a {kind} keystore cannot be read: convert it with keytool -importkeystore -deststoretype PKCS12",
-    )
 
 
 def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int | None:

@@ -20,6 +20,7 @@ from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamS
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.librdkafka import error_of
+from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
@@ -74,9 +75,9 @@ class Fetcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts the thread. Raises `ConfigError`."""
+        """Starts the thread. Raises `ConfigError`, and the errors of `librdkafka_settings`."""
         try:
-            consumer = ck.Consumer(self._settings, logger=_SILENT)
+            consumer = ck.Consumer(librdkafka_settings(self._settings), logger=_SILENT)
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="offsetmgr-fetcher", daemon=True)

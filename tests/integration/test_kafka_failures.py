@@ -336,13 +336,13 @@ def test_the_wrong_password_is_rejected_and_never_printed(secured: str, mechanis
     assert all("mallory-guess" not in f"{e} {e.hint}" for e in errors)
 
 
-def test_a_mechanism_that_only_librdkafka_supports_is_rejected_by_name(secured: str) -> None:
-    config = ConnectionConfig(kafka={"security.protocol": "sasl_plaintext", "sasl.mechanisms": "OAUTHBEARER"})
+def test_an_unknown_mechanism_is_rejected_by_name(secured: str) -> None:
+    config = ConnectionConfig(kafka={"security.protocol": "sasl_plaintext", "sasl.mechanisms": "CRAM-MD5"})
 
     with KafkaStore(secured, config) as store, pytest.raises(UnsupportedOperation) as caught:
         store.fetch("g")
 
-    assert "OAUTHBEARER" in str(caught.value)
+    assert "CRAM-MD5" in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -161,9 +161,10 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required userna
             {"ssl.certificate.location": "k", "ssl.key.location": "k", "ssl.key.password": "s"},
         ),
         (
-            {"ssl.keystore.location": "k.p12", "ssl.keystore.password": "s"},
-            {"ssl.keystore.location": "k.p12", "ssl.keystore.password": "s"},
+            {"ssl.key.location": "k.pem", "ssl.key.password": "s"},
+            {"ssl.key.location": "k.pem", "ssl.key.password": "s"},
         ),
+        ({"ssl.truststore.certificates": "x"}, {"ssl.ca.pem": "x"}),
         ({"ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
         ({"request.timeout.ms": "5"}, {"socket.timeout.ms": "5"}),
     ],
@@ -175,11 +176,9 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
 @pytest.mark.parametrize(
     ("java", "key", "hint"),
     [
-        ({"ssl.truststore.location": "t.jks"}, "ssl.truststore.location", "ssl.ca.location"),
-        ({"ssl.truststore.location": "t"}, "ssl.truststore.location", "JKS"),
-        ({"ssl.keystore.location": "k.jks"}, "ssl.keystore.location", "PKCS12"),
+        ({"ssl.truststore.location": "t", "ssl.truststore.type": "BCFKS"}, "ssl.truststore.type", "PKCS12"),
         ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols", "remove it"),
-        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "sasl.username"),
+        ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "token.command"),
         ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
         ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consumers of records"),
         ({"acks": "all"}, "acks", "producers of records"),

@@ -40,9 +40,18 @@ _VERSIONS_TIMEOUT_S: Final = 2.0
 """The time without a response to ApiVersions after which a login checks whether the broker is too old for that
 request."""
 
+_LIFETIME_FRACTION: Final = 0.85
+"""The part of a session's lifetime after which the client logs in again; the Java client waits for 85 to 95 %."""
+
 
 class BrokerConnection(FrameConnection):
     """An open connection, returned by `open`. Many tasks may use `call` at once."""
+
+    def __init__(self, address: Address, client_id: str) -> None:
+        super().__init__(address, client_id)
+        self._login_lock = asyncio.Lock()
+        self._security: Security | None = None
+        """The settings of the last login; None without one."""
 
     @classmethod
     async def open(
@@ -56,7 +65,7 @@ class BrokerConnection(FrameConnection):
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (the server is not a Kafka broker).
         """
-        known, login = versions, security.login() is not None
+        known, login = versions, security.requires_login
         probe, suspected, last_attempt = known is None and not login, None, False
         try:
             async with asyncio.timeout(timeout_s):
@@ -123,7 +132,7 @@ class BrokerConnection(FrameConnection):
         and the broker closes the connection during the login, the method raises `AuthenticationFailed` instead of
         `ConnectionClosedByBroker`.
         """
-        login = security.login()
+        login = security.requires_login
         if versions is None and probe:
             versions = await probe_old_versions(self, timeout_s, security.assumed_versions)
         if versions is None or (login and not versions):  # the login depends on the API versions
@@ -141,7 +150,7 @@ class BrokerConnection(FrameConnection):
             self.versions = versions
             self._answered = True  # An earlier connection has shown that this is a Kafka broker.
         if login:
-            await self._login(login, timeout_s, last_attempt=last_attempt)
+            await self._login(security, timeout_s, last_attempt=last_attempt)
 
     async def _request_versions(self, timeout_s: float) -> Versions:
         try:
@@ -177,10 +186,11 @@ class BrokerConnection(FrameConnection):
         if versions is not None and not ACCEPTS_LOGINS.supported_by(versions):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), versions)
 
-    async def _login(self, login: Mechanism, timeout_s: float, *, last_attempt: bool) -> None:
+    async def _login(self, security: Security, timeout_s: float, *, last_attempt: bool) -> None:
         what = f"login to broker {self.address}"
         if not ACCEPTS_LOGINS.supported_by(self.versions):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), self.versions)
+        login, first_message = await security.begin_login(self.address.host, timeout_s)
         request = Request(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": login.name})
         handshake = await self.call(request, timeout_s)
         if handshake["error_code"]:
@@ -194,16 +204,36 @@ class BrokerConnection(FrameConnection):
                 else "this port accepts no SASL logins: use the port of a SASL listener"
             )
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
-        message: bytes | None = login.start()
+        message: bytes | None = first_message
         if is_before("1.0", self.versions):
             await self._login_with_tokens(login, message, timeout_s, last_attempt=last_attempt)
             return
+        lifetime_ms = 0
         while message is not None:
             request = Request(ApiKey.SASL_AUTHENTICATE, 1, {"auth_bytes": message})
             answer = await self.call(request, timeout_s)
             if answer["error_code"]:
-                raise kafka_error(answer["error_code"], what, hint="check the user name and password")
+                raise kafka_error(answer["error_code"], what, hint=login.hint)
+            lifetime_ms = answer.get("session_lifetime", 0)
             message = login.answer(answer["auth_bytes"])
+        self._security = security
+        due_s = lifetime_ms / 1000 * _LIFETIME_FRACTION
+        self._login_due_at = self._loop.time() + due_s if lifetime_ms > 0 else None
+
+    async def _log_in_again(self, timeout_s: float) -> None:
+        """Logs in once more on this connection, because the broker closes it when the lifetime of the session has
+        passed. Requests in flight are answered first. The connection fails if the login fails."""
+        async with self._login_lock:
+            if self._failure is not None:
+                raise self._failure
+            if not self._login_is_due():
+                return
+            assert self._security is not None
+            try:
+                await self._login(self._security, timeout_s, last_attempt=True)
+            except OffsetMgrError as error:
+                self._fail(error)
+                raise
 
     async def _login_with_tokens(
         self, login: Mechanism, token: bytes | None, timeout_s: float, *, last_attempt: bool

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from offsetmgr.core.errors import (
+    AuthenticationFailed,
     InvalidRequest,
     OffsetMgrError,
     ServerError,
     TimedOut,
     Unreachable,
 )
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.frames import FrameSplitter
 from offsetmgr.kafka.protocol.primitives import Cursor
@@ -30,6 +33,8 @@ _MIN_FRAME_BYTES: Final = 4
 """The size of a correlation id."""
 
 _MAX_IN_FLIGHT: Final = 200
+
+_LOGIN_REQUESTS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 TIMEOUT_HINT: Final = "check that this is a broker's port; if the broker is only slow, use a longer --timeout"
 
@@ -86,6 +91,9 @@ class FrameConnection(asyncio.Protocol):
         self._login_unproven = False
         """Whether the listener may still require a login. This is the case if the client has not logged in and the
         broker has responded only to ApiVersions."""
+        self._login_due_at: float | None = None
+        """When the client has to log in again, as a time of the loop's clock; None if the broker does not require
+        it. From then on, the connection sends only requests of the login until the login has succeeded."""
         self._raw_tokens = False
         """Whether the connection currently exchanges SASL tokens, which have no headers, instead of requests."""
 
@@ -142,18 +150,31 @@ class FrameConnection(asyncio.Protocol):
     async def _exchange(self, request: EncodedRequest | bytes, timeout_s: float) -> bytes:
         """Sends a request and returns the response. If ``request`` is a bytes object, it is a SASL token. A SASL token
         and the response to it have no header."""
-        async with self._in_flight:
-            if self._failure is not None:
-                raise self._failure
-            assert self._transport is not None
-            correlation = 0 if isinstance(request, bytes) else next(self._correlation)
-            answer: asyncio.Future[bytes] = self._loop.create_future()
-            deadline = self._loop.time() + timeout_s
-            self._waiting.append(_Exchange(correlation, answer, timeout_s, deadline))
-            if self._timer is None or deadline < self._timer.when():
-                self._check_deadlines_at(deadline)
-            self._transport.write(self._frame(request, correlation))
-            return await answer
+        belongs_to_login = isinstance(request, bytes) or request.api_key in _LOGIN_REQUESTS
+        while True:
+            if not belongs_to_login and self._login_is_due():
+                await self._log_in_again(timeout_s)
+            async with self._in_flight:
+                if self._failure is not None:
+                    raise self._failure
+                if not belongs_to_login and self._login_is_due():  # it became due during the wait for the semaphore
+                    continue
+                assert self._transport is not None
+                correlation = 0 if isinstance(request, bytes) else next(self._correlation)
+                answer: asyncio.Future[bytes] = self._loop.create_future()
+                deadline = self._loop.time() + timeout_s
+                self._waiting.append(_Exchange(correlation, answer, timeout_s, deadline))
+                if self._timer is None or deadline < self._timer.when():
+                    self._check_deadlines_at(deadline)
+                self._transport.write(self._frame(request, correlation))
+                return await answer
+
+    def _login_is_due(self) -> bool:
+        return self._login_due_at is not None and self._loop.time() >= self._login_due_at
+
+    async def _log_in_again(self, timeout_s: float) -> None:
+        """Re-authenticates (KIP-368). Overridden by connections that log in."""
+        raise NotImplementedError
 
     def _check_deadlines_at(self, time: float | None) -> None:
         """Sets the timer. One timer serves all requests of the connection, because most requests are answered long
@@ -198,8 +219,11 @@ class FrameConnection(asyncio.Protocol):
         """Closes the connection when the broker closes its sending side."""
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
-        self._fail(self._connection_lost() if self._answered else self._not_kafka())
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self._fail(self._rejected_by_tls(exc))
+        else:
+            self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
     def _received(self, frame: bytes) -> None:
         correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
@@ -217,6 +241,15 @@ class FrameConnection(asyncio.Protocol):
             "the listener may require a login: set security.protocol in the client properties (--command-config FILE)"
         )
         return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
+
+    def _rejected_by_tls(self, error: ssl.SSLError) -> AuthenticationFailed:
+        """The error if the broker ends the TLS connection with an alert. With TLS 1.3 the broker checks the client's
+        certificate only after the handshake has succeeded for the client."""
+        return AuthenticationFailed(
+            f"broker {self.address}",
+            f"the broker ended the TLS connection ({error.reason})",
+            "the listener may require a client certificate: set ssl.keystore.location in the client properties",
+        )
 
     def _not_kafka(self) -> ServerError:
         return ServerError(

@@ -1,4 +1,4 @@
-"""The client side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without I/O.
+"""The client side of SASL PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628), without I/O.
 
 A mechanism produces the client's messages. `start` returns the first message. `answer` receives a message of the server
 and returns the client's next message; None at the end. No message or error text contains the password (data rule
@@ -11,16 +11,23 @@ import base64
 import binascii
 import hashlib
 import hmac
+import json
 import secrets
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+_CHECK_PASSWORD: Final = "check the user name and password"
 
 
 class Mechanism(Protocol):
     """One authentication exchange."""
 
     name: str
+    hint: str
+    """The hint of the error if the broker rejects the login."""
 
     def start(self) -> bytes: ...
 
@@ -31,6 +38,7 @@ class Plain:
     """SASL PLAIN: user name and password in clear text, so use it only over TLS."""
 
     name = "PLAIN"
+    hint = _CHECK_PASSWORD
 
     def __init__(self, username: str, password: str) -> None:
         self._message = f"\0{username}\0{password}".encode()
@@ -44,6 +52,8 @@ class Plain:
 
 class Scram:
     """SCRAM-SHA-256 and SCRAM-SHA-512. The server also proves that it knows the password."""
+
+    hint = _CHECK_PASSWORD
 
     def __init__(self, name: str, username: str, password: str, *, nonce: str | None = None) -> None:
         self.name = name
@@ -95,6 +105,34 @@ def _decode(text: str) -> bytes:
         raise AuthenticationFailed("SASL login", "the server's SCRAM challenge is malformed") from None
 
 
+class OAuthBearer:
+    """SASL OAUTHBEARER: an access token, so use it only over TLS."""
+
+    name = OAUTHBEARER
+    hint = "check that the broker accepts the issuer, the audience and the scope of the token"
+
+    def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
+        pairs = "".join(f"{key}={value}\x01" for key, value in extensions.items())
+        self._message = f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
+
+    def start(self) -> bytes:
+        return self._message
+
+    def answer(self, server: bytes) -> bytes | None:
+        if not server:
+            return None
+        # The broker rejects the token with a JSON object, and expects an empty message before it ends the login.
+        raise AuthenticationFailed("SASL login", f"the broker rejected the token ({_status(server)})", self.hint)
+
+
+def _status(server: bytes) -> str:
+    try:
+        status = str(json.loads(server)["status"])
+    except (ValueError, KeyError, TypeError):
+        status = ""
+    return status if status.replace("_", "").isalnum() else "without a reason"
+
+
 def mechanism(name: str, username: str, password: str) -> Mechanism:
     """Starts a new exchange with the mechanism ``name``. Raises `UnsupportedOperation` for unknown mechanisms."""
     upper = name.upper()
@@ -104,6 +142,6 @@ def mechanism(name: str, username: str, password: str) -> Mechanism:
         return Scram(upper, username, password)
     raise UnsupportedOperation(
         f"SASL mechanism {name}",
-        "the group lock supports PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
-        "use one of these mechanisms, or TLS client certificates, for edits",
+        "it is not supported",
+        "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, or TLS client certificates",
     )

@@ -40,6 +40,7 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.kafka.cluster.group_descriptions import group_description
+from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
 from offsetmgr.kafka.protocol.errors import LEADER_UNKNOWN, RETRIABLE, kafka_error
 
 T = TypeVar("T")
@@ -172,7 +173,7 @@ class Admin:
             "reconnect.backoff.max.ms": "500",
             # A request about a missing topic must not create the topic.
             "allow.auto.create.topics": "false",
-            **self._config.kafka,
+            **librdkafka_settings(self._config.kafka),
             "bootstrap.servers": self.bootstrap,
             "error_cb": self._reported.append,
         }

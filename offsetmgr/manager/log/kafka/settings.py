@@ -10,6 +10,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
+
 SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 """Receives the log messages of librdkafka. The log messages are not needed, because the client raises every relevant
 error."""
@@ -24,7 +26,7 @@ def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
-        **properties,
+        **librdkafka_settings(properties),
         **_NO_LOG,
         "bootstrap.servers": bootstrap,
         "group.id": group,
