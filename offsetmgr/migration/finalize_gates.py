@@ -50,7 +50,7 @@ class OldConsumerGate:
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for group in groups:
-            yield self._gate(group)
+            yield replace(self._gate(group), group=group.group)
 
     def _gate(self, plan: GroupPlan) -> GroupGate:
         name = plan.group if self.target is CommitMode.KAFKA else plan.target_group

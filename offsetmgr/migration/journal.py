@@ -26,11 +26,14 @@ from offsetmgr.core.atomic_file import sync_directory
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
 
-VERSION = 2
+VERSION = 3
+VERSIONS = (2, VERSION)
+"""The readable versions. A journal of an older version is continued with the records of `VERSION`: offsetmgr releases
+that know only the older version reject them, because they would treat one finalized group as the whole plan."""
 
 JournalRecord = dict[str, Any]
-"""One journal record; ``kind`` is one of: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
-undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
+"""One journal record; ``kind`` is one of: open, finalized, refreshed, group-finalized, group-blocked, group-phase, and
+apply-, undo- or delete- with open, intent, outcome or complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +203,9 @@ def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
     of the known version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
-    if record["journal"] != VERSION:
-        raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {VERSION})")
+    if record["journal"] not in VERSIONS:
+        known = ", ".join(map(str, VERSIONS))
+        raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {known})")
     if record["plan"] != plan_sha256:
         raise JournalError(
             f"journal {path}",
