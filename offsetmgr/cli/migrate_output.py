@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -180,6 +181,15 @@ def show_plan_summary(summary: PlanSummary) -> None:
             f"  {summary.unlocked_groups:>8} not atomic: old consumers of the group are registered in ZooKeeper, and a"
             " group lock would break their commits; they read the larger of both stores once dual commit is on"
         )
+
+
+def show_waves(plan: PlanFile) -> None:
+    """Prints the number of groups of each wave; nothing if the plan has no waves."""
+    waves = Counter(group.wave for group in plan.groups())
+    for wave in sorted(wave for wave in waves if wave is not None):
+        note(f"wave {wave}: {count_of(waves[wave], 'group')}")
+    if len(waves) > 1 and waves[None]:
+        note(f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name")
 
 
 def show_attention(plan: PlanFile) -> None:
