@@ -113,7 +113,7 @@ def _reason_not_applied(plan: str, group: GroupPlan, state: MigrationState) -> G
 
 def _record_blocked(journal: Journal, blocked: dict[str, GateRefused]) -> None:
     journal.append(
-        {"kind": "group-blocked", "group": group, "why": error.why, "hint": error.hint}
+        {"kind": "group-blocked", "group": group, "step": "finalize", "why": error.why, "hint": error.hint}
         for group, error in blocked.items()
     )
 

@@ -207,7 +207,7 @@ class _Statuses:
             elif word in _PHASES:
                 yield "its offsets are not applied"
         if (note := self.state.blocked.get(group.group)) is not None:
-            yield f"not finalized: {note.text}"
+            yield note.text
         if live is not None:
             yield from live.obstacles
 
@@ -234,9 +234,8 @@ class _Statuses:
         if not self.state.is_applied(group):
             return f"offsetmgr migrate apply {plan} --group {name}"
         has_members = bool(group.old_members if live is None else live.members)
-        bounce = f"offsetmgr runbook bounce --group {name} --plan {plan} --to-phase"
-        if word is GroupState.DUAL:
-            return f"{bounce} {self.end.value}"
-        if has_members and word is not self.end:
-            return f"{bounce} dual"
+        phase = self.end if word is GroupState.DUAL else GroupState.DUAL
+        if word is GroupState.DUAL or (has_members and word is not self.end):
+            old = shlex.quote(group.target_group if self.end is GroupState.ZOOKEEPER else group.group)
+            return f"offsetmgr runbook bounce --plan {plan} --group {old} --to-phase {phase.value} --command TEMPLATE"
         return f"offsetmgr migrate finalize {plan} {name}"

@@ -197,7 +197,7 @@ class MigrationState:
     def _add_group_record(self, kind: str, record: JournalRecord) -> None:
         group, at = record["group"], record["at"]
         if kind == "blocked":
-            self.blocked[group] = GroupNote(at, record["why"])
+            self.blocked[group] = GroupNote(at, f"{record['step']}: {record['why']}")
             return
         self.blocked.pop(group, None)
         if kind == "phase":

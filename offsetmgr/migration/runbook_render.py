@@ -34,6 +34,28 @@ def runbook_markdown(book: Runbook) -> str:
     return "\n".join(lines)
 
 
+def runbooks_markdown(books: Sequence[Runbook]) -> str:
+    """Returns the runbooks of several groups in one Markdown text, after a table of the groups. The runbook of a single
+    group has no table."""
+    if len(books) == 1:
+        return runbook_markdown(books[0])
+    rows = [
+        (
+            f"`{book.group}`",
+            book.found.phase.value if book.found.phase else "unknown",
+            book.to.value,
+            str(len(book.baseline.members)),
+            str(len(book.stages)),
+            str(len(book.warnings)),
+        )
+        for book in books
+    ]
+    head = ("group", "phase now", "target", "members", "bounces", "warnings")
+    lines = [f"# Runbook: {len(books)} groups", "", *markdown_table(head, rows), ""]
+    lines += ["Each group has its own runbook below. A group whose gate stays closed does not hold up the others.", ""]
+    return "\n".join(lines) + "\n" + "\n".join(runbook_markdown(book) for book in books)
+
+
 def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -> list[str]:
     lines = [
         f"## Stage {number} of {of}: {stage.change}",

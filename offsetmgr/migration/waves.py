@@ -77,7 +77,7 @@ def read_waves(path: Path) -> Waves:
     rows = _json_rows(data, invalid) if data.lstrip()[:1] in (b"[", b"{") else _csv_rows(data, invalid)
     found: dict[str, Wave] = {}
     for where, row in rows:
-        wave = _wave(row, lambda why, where=where: invalid(f"{where}: {why}"))
+        wave = _wave(row, where, invalid)
         if wave.pattern in found:
             raise invalid(f"{where}: group {wave.pattern} occurs twice")
         found[wave.pattern] = wave
@@ -112,16 +112,16 @@ def _csv_rows(data: bytes, invalid: Callable[[str], MalformedData]) -> Iterator[
         raise invalid(f"line {reader.line_num}: {error}") from error
 
 
-def _wave(row: dict[str, Any], invalid: Callable[[str], MalformedData]) -> Wave:
+def _wave(row: dict[str, Any], where: str, invalid: Callable[[str], MalformedData]) -> Wave:
     if unknown := sorted(set(row) - set(_COLUMNS)):
-        raise invalid(f"unknown column {unknown[0]!a}")
+        raise invalid(f"{where}: unknown column {unknown[0]!a}")
     group, number, owner = row.get("group"), row.get("wave"), row.get("owner") or ""
     if not isinstance(group, str) or not group:
-        raise invalid("has no group")
+        raise invalid(f"{where}: has no group")
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 10:
         number = int(number)
     if type(number) is not int or not 1 <= number < 10**9:
-        raise invalid(f"the wave of {group} is not a whole number from 1")
+        raise invalid(f"{where}: the wave of {group} is not a whole number from 1")
     if not isinstance(owner, str):
-        raise invalid(f"the owner of {group} is not a text")
+        raise invalid(f"{where}: the owner of {group} is not a text")
     return Wave(group, number, owner)

@@ -114,7 +114,7 @@ def test_a_group_that_is_not_ready_holds_up_no_other(fleet: Fleet) -> None:
     finalized = dict.fromkeys(set(FLEET) - {"group-03", "group-04"}, GroupState.FINALIZED)
     assert fleet.states() == states() | finalized | dict.fromkeys(("group-03", "group-04"), GroupState.APPLIED)
     assert set(fleet.blocked()) == {"group-03", "group-04"}
-    assert fleet.blocked()["group-03"].startswith("not finalized: some members may still commit")
+    assert fleet.blocked()["group-03"].startswith("finalize: some members may still commit")
     fleet.old.clear()
     again = fleet.finalize_only("group-03")
     assert [gate.group for gate in again.finalized] == ["group-03"]

@@ -104,7 +104,7 @@ def test_an_old_runbook_is_read_as_a_baseline() -> None:
 
 
 def test_an_old_bounce_is_resumed() -> None:
-    found = load(OLD / "bounce.json")
+    found = load(OLD / "bounce.json", "shop")
     assert found is not None
     assert found.change == CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
     assert [(step.member, step.status) for step in found.steps] == [
@@ -112,7 +112,7 @@ def test_an_old_bounce_is_resumed() -> None:
         ("fixed", StepStatus.RUNNING),
     ]
     assert (found.steps[1].pid, found.copies[0].after, found.finished_ms) == (4711, 12, None)
-    finished = load(OLD / "bounce-finished.json")
+    finished = load(OLD / "bounce-finished.json", "shop")
     assert finished is not None
     assert finished.finished_ms == 1_700_000_300_000
     assert read_baseline(OLD / "bounce.json", "shop").members == found.baseline.members
@@ -123,7 +123,7 @@ def test_an_old_bounce_is_resumed() -> None:
     [
         ("planned.json", '"offsetmgr_plan": 3', '"offsetmgr_plan": 99', PlanFile),
         ("runbook.json", '"version": 1', '"version": 99', lambda path: read_baseline(path, "shop")),
-        ("bounce.json", '"version": 2', '"version": 99', load),
+        ("bounce.json", '"version": 2', '"version": 99', lambda path: load(path, "shop")),
     ],
 )
 def test_a_later_version_is_named(tmp_path: Path, name: str, old: str, new: str, read: Any) -> None:
