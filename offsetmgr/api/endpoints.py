@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.change_notifier import ChangeNotifier
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
+    from offsetmgr.migration.fleet_view import FleetView
     from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.mirror_safety import ReadLegacyGroups
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
@@ -219,6 +220,18 @@ class SourceAndTarget:
             f"finalize of {plan.path}",
             f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
         )
+
+    def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
+        """Returns the view of the plan's groups on the servers."""
+        from offsetmgr.core.commit_mode import CommitMode
+        from offsetmgr.migration.fleet_view import FleetView
+
+        to_zookeeper = plan.header.target.kind == "zookeeper"
+        kinds = {plan.header.source.kind, plan.header.target.kind}
+        has_phases = "zookeeper" in kinds and bool(kinds & _COORDINATED)
+        view = self.old_consumer_view(plan.header) if has_phases else None
+        end = CommitMode.ZOOKEEPER if to_zookeeper else CommitMode.KAFKA
+        return FleetView(self.verifier(plan, state), state, view, end, window)
 
     def old_consumer_view(self, header: PlanHeader) -> GroupView:
         """Returns the view of the old consumers' groups in a plan between ZooKeeper and Kafka or a manager. Raises

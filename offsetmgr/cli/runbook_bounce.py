@@ -137,15 +137,19 @@ def bounce(
 
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-        for one in bounce_groups(view, map(spec, names), state, execute=execute, progress=note, stop=stop):
+        several = len(names) > 1
+        done = bounce_groups(
+            view, map(spec, names), state, execute=execute, skip_finished=several, progress=note, stop=stop
+        )
+        for one in done:
             found.append(one)
             if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):
                 planned.record([record])
             if isinstance(one.error, GateClosed):
                 note(text.report_text(one.error.report))
-            if one.error is not None and len(names) > 1:
+            if one.error is not None and several:
                 note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
-    if len(names) == 1 and found and found[0].error is not None:
+    if not several and found and found[0].error is not None:
         raise found[0].error
     _show_results(found, output)
     if any(one.is_stopped for one in found) or len(found) < len(names):

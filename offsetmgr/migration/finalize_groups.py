@@ -76,8 +76,7 @@ def finalize_groups(
 def _finalize_batch(
     batch: list[GroupPlan], checks: _Checks, gate: FinalizeGate, journal: Journal, report: GroupFinalizeReport
 ) -> None:
-    """Checks the gates of the groups whose offsets verify, and records the result of every group. Each result is in the
-    journal before the gate of the next group is watched, because watching may take a minute."""
+    """Checks the gates of the groups whose offsets verify, and records the result of every group."""
     blocked = {group.group: error for group in batch if (error := checks.reason(group)) is not None}
     report.blocked |= blocked
     _record_blocked(journal, blocked)

@@ -44,20 +44,23 @@ def bounce_groups(
     state_path: Path,
     *,
     execute: bool,
+    skip_finished: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[GroupBounce]:
     """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
-    server, is raised, because it concerns all groups. Once ``stop`` returns True, no further bounce begins.
+    server, is raised, because it concerns all groups. ``skip_finished`` skips bounces that the state file shows as
+    finished; otherwise such a bounce is an error. Once ``stop`` returns True, no further bounce begins.
     """
     for spec in specs:
         check_template(spec.command)
         if stop():
             return
         saved = load(state_path, spec.group)
-        if saved is not None and saved.finished_ms is not None and saved.change.to is spec.to:
+        is_finished = saved is not None and saved.finished_ms is not None and saved.change.to is spec.to
+        if is_finished and skip_finished:
             yield GroupBounce(spec.group)
             continue
         progress(f"group {spec.group}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from offsetmgr.core.document import markdown_table
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.migration.observation import Observation, at, clock_time, reading_text
 from offsetmgr.migration.phase_inference import PhaseReport
@@ -207,11 +208,3 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
             for p in report.partitions
         ],
     }
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a Markdown table with aligned columns, so that the Markdown source is readable too."""
-    cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
-    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
