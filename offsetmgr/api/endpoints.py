@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from offsetmgr.migration.change_notifier import ChangeNotifier
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
-    from offsetmgr.migration.group_observer import ObservationWindow
+    from offsetmgr.migration.fleet_view import FleetView
+    from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.mirror_safety import ReadLegacyGroups
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.plan_file import PlanFile
@@ -199,7 +200,6 @@ class SourceAndTarget:
         has no gate for this combination of source and target."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
-        from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
 
@@ -210,14 +210,8 @@ class SourceAndTarget:
             ask = partial(members_many, self.source.session) if self.source.registered else None
             return InactivityGate(self.source, ask, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
-            to_kafka = target.kind != "zookeeper"
-            old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
-            assert isinstance(old, ZookeeperStore)
-            assert cluster is not None  # the source or the target names brokers
-            view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
-            return OldConsumerGate(
-                view, CommitMode.KAFKA if to_kafka else CommitMode.ZOOKEEPER, exclusive, rules, window
-            )
+            end = CommitMode.ZOOKEEPER if target.kind == "zookeeper" else CommitMode.KAFKA
+            return OldConsumerGate(self.old_consumer_view(plan.header), end, exclusive, rules, window)
         if source.kind in _COORDINATED and cluster is not None:
             return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":
@@ -226,6 +220,34 @@ class SourceAndTarget:
             f"finalize of {plan.path}",
             f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
         )
+
+    def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
+        """Returns the view of the plan's groups on the servers."""
+        from offsetmgr.core.commit_mode import CommitMode
+        from offsetmgr.migration.fleet_view import FleetView
+
+        to_zookeeper = plan.header.target.kind == "zookeeper"
+        kinds = {plan.header.source.kind, plan.header.target.kind}
+        has_phases = "zookeeper" in kinds and bool(kinds & _COORDINATED)
+        view = self.old_consumer_view(plan.header) if has_phases else None
+        end = CommitMode.ZOOKEEPER if to_zookeeper else CommitMode.KAFKA
+        return FleetView(self.verifier(plan, state), state, view, end, window)
+
+    def old_consumer_view(self, header: PlanHeader) -> GroupView:
+        """Returns the view of the old consumers' groups in a plan between ZooKeeper and Kafka or a manager. Raises
+        `UsageError` for other plans."""
+        from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        kinds = {header.source.kind, header.target.kind}
+        if not ("zookeeper" in kinds and kinds & _COORDINATED):
+            raise UsageError("phases of old consumers", "the plan is not between ZooKeeper and Kafka")
+        to_kafka = header.target.kind != "zookeeper"
+        old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
+        cluster = self.cluster()
+        assert isinstance(old, ZookeeperStore)
+        assert cluster is not None  # the source or the target names brokers
+        return GroupView(ZookeeperRegistry(old.session), old, new, cluster)
 
     def _source_cluster(self) -> Cluster:
         from offsetmgr.stores.uri import bootstrap_of

@@ -18,7 +18,7 @@ from offsetmgr.migration.apply import apply, require_comparison
 from offsetmgr.migration.journaled_writer import Report
 from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanSummary
-from offsetmgr.migration.plan_run import journaled_writer, open_plan
+from offsetmgr.migration.plan_run import PlanRun, journaled_writer, open_plan
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import RollbackDifference, differences, rollback
 
@@ -182,7 +182,9 @@ class Migration(Closeable):
         self._connections.require_open()
         require_comparison(self._plan)
         logs = self._sides.logs()
-        with journaled_writer(self._plan, "apply", self._sides.target, stop=stop, wait_empty_s=wait_empty_s) as (
+        with journaled_writer(
+            self._plan, PlanRun("apply"), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
+        ) as (
             writer,
             state,
         ):
@@ -211,7 +213,9 @@ class Migration(Closeable):
         `PlanError`, `Unreachable`, `TimedOut`.
         """
         self._connections.require_open()
-        with journaled_writer(self._plan, "undo", self._sides.target, stop=stop, wait_empty_s=wait_empty_s) as (
+        with journaled_writer(
+            self._plan, PlanRun("undo"), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
+        ) as (
             writer,
             state,
         ):
@@ -262,7 +266,7 @@ class Migration(Closeable):
         rules = EvidenceThresholds(accept_idle=accept_idle)
         gate = self._sides.member_gate(self._plan, delete_source, rules, ObservationWindow(window_s))
         verifier = self._sides.verifier(self._plan, self.state())
-        with journaled_writer(self._plan, "delete", self._sides.source) as (writer, state):
+        with journaled_writer(self._plan, PlanRun("delete"), self._sides.source) as (writer, state):
             return finalize(
                 verifier,
                 state,

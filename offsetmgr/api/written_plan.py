@@ -17,6 +17,7 @@ from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+from offsetmgr.migration.waves import Waves
 
 ShownPlans: TypeAlias = Callable[[Iterable[GroupPlan], int], Iterable[GroupPlan]]
 """Receives plans and their number, and yields the plans."""
@@ -53,12 +54,15 @@ def write_plan_file(
     *,
     partition_map: PartitionMap | None,
     translate: OffsetTranslation | None,
+    waves: Waves | None = None,
     shown: ShownPlans = lambda plans, _count: plans,
 ) -> WrittenPlan:
-    """Plans the selected groups and writes the plan to the new file ``path``.
+    """Plans the selected groups and writes the plan to the new file ``path``. ``waves`` gives groups their waves and
+    owners.
 
     ``shown`` receives the plans and their number, and yields the plans, for example with progress. Raises
-    `UnknownTopicOrPartition` if a selected topic is in no plan, and the errors of `Planner` and `write_plan`.
+    `UnknownTopicOrPartition` if a selected topic is in no plan, `GroupNotFound` if a row of ``waves`` matches no
+    selected group, and the errors of `Planner` and `write_plan`.
     """
     with sides.legacy_members() as members:
         planner = Planner(
@@ -72,7 +76,11 @@ def write_plan_file(
             translate=translate,
         )
         header, names = planner.header(), planner.selected_groups()
+        if waves is not None:
+            waves.require_all(names)
         planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
+        if waves is not None:
+            planned = waves.assigned(planned)
         summary, sha256 = write_plan(path, header, shown(planned, len(names)), planner.target.topic_ids)
     return WrittenPlan(header, len(names), summary, sha256)
 

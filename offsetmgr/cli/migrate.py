@@ -15,6 +15,7 @@ from offsetmgr.cli import (
     migrate_mirror,
     migrate_plan,
     migrate_rollback,
+    migrate_status,
     migrate_switch,
     migrate_verify,
 )
@@ -22,6 +23,7 @@ from offsetmgr.cli import (
 PARTS: Final = (
     migrate_plan.app,
     migrate_apply.app,
+    migrate_status.app,
     migrate_verify.app,
     migrate_rollback.app,
     migrate_finalize.app,

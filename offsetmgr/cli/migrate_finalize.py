@@ -3,7 +3,8 @@ member writes only to the source."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,13 +12,20 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, GroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
-from offsetmgr.cli.options import Yes
+from offsetmgr.cli.options import Reason, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.migration.fleet import select_groups
+from offsetmgr.migration.plan_file import summary_of
+from offsetmgr.migration.plan_run import PlanRun, open_plan
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.finalize_groups import GroupFinalizeReport
+    from offsetmgr.migration.journaled_writer import Report
+    from offsetmgr.migration.verify import MigrationVerifier
 
 app = typer.Typer()
 
@@ -27,6 +35,8 @@ app = typer.Typer()
 def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
+    groups: GroupArguments = None,
+    wave: WaveOption = None,
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
@@ -40,17 +50,23 @@ def finalize_command(
         bool, typer.Option("--accept-refused", help="Ignore the partitions that the plan refused.")
     ] = False,
     yes: Yes = False,
+    reason: Reason = None,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
     """End the dual phase: verify again, prove that no member writes only to the source, and record the end in the
     journal.
 
+    With GROUP or --wave, each of these groups is checked by itself: those that pass are finalized, and the command
+    names the others. Without them, the whole plan passes or fails, unless single groups were finalized or rolled back
+    before.
+
     With --delete-source, the command also deletes the source's offsets; the journal keeps their before-images. To go
     back after the deletion, create a plan in the other direction (migrate rollback --reverse-plan).
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize
+    from offsetmgr.migration.finalize_groups import finalize_groups
     from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.verify import Status
 
@@ -59,14 +75,25 @@ def finalize_command(
         connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
     )
     verifier = sides.verifier(plan, state)
+    only = select_groups(plan, groups or (), wave or ())
+    if only is None and (state.finalized or state.undo.written) and not state.is_rolled_back:
+        only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
+    verifier.only = only
     if delete_source:
-        count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
+        actions = summary_of(plan, only).actions
+        count = sum(n for action, n in actions.items() if action != "target-only")
         confirm(f"after the checks, remove up to {count_of(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
     gate = sides.member_gate(
         plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
     )
     accept = (Status.REFUSED,) if accept_refused else ()
-    with plan_writer(plan, "delete", verifier.source) as (writer, state):
+    if only is not None:
+        with plan_writer(plan, PlanRun("delete", only, reason or ""), verifier.source) as (writer, state):
+            remover = writer if delete_source else None
+            each = finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+        _show_groups(each, verifier)
+        return
+    with plan_writer(plan, PlanRun("delete", reason=reason or ""), verifier.source) as (writer, state):
         done = finalize(verifier, state, writer.journal, gate, writer if delete_source else None, accept)
     if state.finalized_at is not None:
         note(f"finalized already, on {migrate_output.moment(state.finalized_at)}")
@@ -75,12 +102,34 @@ def finalize_command(
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
         verified = count_of(done.verified, "partition")
         note(f"finalized: {verified} verified{left}; no member commits to the source alone")
-    if done.deleted is not None:
-        migrate_output.show_report(done.deleted, "removed from the source")
-        if late := late_deletion_note(verifier.source):
-            note(f"warning: {late}")
-        for line in done.kept:
-            note(f"  ! kept in the source: {line}")
-        exit_if_interrupted(done.deleted)
-        if done.kept or not done.deleted.ok:
-            raise typer.Exit(1)
+    if done.deleted is not None and not _show_deleted(done.deleted, done.kept, verifier):
+        raise typer.Exit(1)
+
+
+def _show_groups(each: GroupFinalizeReport, verifier: MigrationVerifier) -> None:
+    """Prints the result of each group. Raises `Exit` with code 1 if a group was not finalized, or if an offset was not
+    deleted."""
+    for name in each.earlier[: migrate_output.SHOWN]:
+        note(f"  {name}: finalized already")
+    migrate_output.show_gates(each.finalized)
+    for error in list(each.blocked.values())[: migrate_output.SHOWN]:
+        note(f"  ! {error.what.removeprefix('finalize ')}: {error.why}" + (f" ({error.hint})" if error.hint else ""))
+    left = f", {each.left_out} left out because the plan refused them" if each.left_out else ""
+    finalized = count_of(len(each.finalized), "group")
+    note(f"finalized: {finalized}, {count_of(each.verified, 'partition')} verified{left}")
+    if each.blocked:
+        note(f"NOT finalized: {count_of(len(each.blocked), 'group')}; the journal has the reasons (migrate status)")
+    deleted = each.deleted is None or _show_deleted(each.deleted, each.kept, verifier)
+    if each.blocked or not deleted:
+        raise typer.Exit(1)
+
+
+def _show_deleted(deleted: Report, kept: Sequence[str], verifier: MigrationVerifier) -> bool:
+    """Prints the result of the deletion. Returns whether every offset was deleted."""
+    migrate_output.show_report(deleted, "removed from the source")
+    if late := late_deletion_note(verifier.source):
+        note(f"warning: {late}")
+    for line in kept:
+        note(f"  ! kept in the source: {line}")
+    exit_if_interrupted(deleted)
+    return not kept and deleted.ok

@@ -8,6 +8,20 @@ from typing import Annotated
 import typer
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
+GroupArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[GROUP]...", help="Only these groups of the plan (globs).", show_default=False),
+]
+PlanGroups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group", metavar="NAME", help="Only this group of the plan, or a glob; repeatable.", show_default=False
+    ),
+]
+WaveOption = Annotated[
+    list[int] | None,
+    typer.Option("--wave", metavar="N", min=1, help="Only the groups of this wave; repeatable.", show_default=False),
+]
 SourceStore = Annotated[
     str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
 ]

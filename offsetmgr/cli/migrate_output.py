@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
     from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanStep
     from offsetmgr.migration.plan_file import PlanFile, PlanSummary
-    from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
@@ -183,6 +183,15 @@ def show_plan_summary(summary: PlanSummary) -> None:
         )
 
 
+def show_waves(plan: PlanFile) -> None:
+    """Prints the number of groups of each wave; nothing if the plan has no waves."""
+    waves = Counter(group.wave for group in plan.groups())
+    for wave in sorted(wave for wave in waves if wave is not None):
+        note(f"wave {wave}: {count_of(waves[wave], 'group')}")
+    if len(waves) > 1 and waves[None]:
+        note(f"no wave: {count_of(waves[None], 'group')}, which the waves file does not name")
+
+
 def show_attention(plan: PlanFile) -> None:
     """Prints the parts of a plan that need attention, such as rejected steps, rewinds, failed groups and active groups,
     in at most `SHOWN` lines."""
@@ -250,43 +259,12 @@ def show_report(report: Report, verb: str) -> None:
         lines += 1
         if lines <= SHOWN:
             note(line)
+    for group, why in list(report.closed.items())[:SHOWN]:
+        note(f"  ! {group} left as it is: {why}")
     if failed:
         note(
             f"failed: {count_of(len(failed), 'partition')} of {count_of(len(report.failed), 'group')}; the rest is done"
         )
-
-
-def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
-    """The state of a migration for ``migrate status``. Each count is a number of groups, unless the key names something
-    else."""
-    groups = plan.summary.groups
-    work = state.undo if state.undo.may_have_written else state.apply
-    if state.undo.may_have_written:
-        phase = "rolled back" if state.undo.complete else "rolling back"
-    elif state.finalized_at is not None:
-        phase = "finalized"
-    elif state.apply.complete:
-        phase = "applied"
-    elif state.apply.opened:
-        phase = "applying"
-    else:
-        phase = "planned"
-    return {
-        "plan": str(plan.path),
-        "sha256": plan.sha256,
-        "phase": phase,
-        "groups": groups,
-        "started": len(work.intents),
-        "completed": len(work.done),
-        "incomplete": len(set(work.intents) - work.done),
-        "writes_planned": plan.summary.writes,
-        "refused": plan.summary.refused,
-        "created_at": plan.header.created_at,
-        "last_at": state.last_at,
-        "finalized_at": state.finalized_at,
-        "refreshed_at": state.refreshed_at,
-        "source_offsets_removed_groups": len(state.delete.done),
-    }
 
 
 def verify_row(found: PartitionResult) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.waves import read_waves
 
 if TYPE_CHECKING:
     pass
@@ -61,6 +62,15 @@ def plan_command(
     ] = None,
     group: GroupsOption = None,
     all_groups: AllGroups = False,
+    waves: Annotated[
+        Path | None,
+        typer.Option(
+            "--waves",
+            metavar="FILE",
+            help="CSV or JSON with group, wave and owner; without --group, it also selects the groups.",
+            show_default=False,
+        ),
+    ] = None,
     topic: TopicsOption = None,
     rename: Rename = None,
     clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
@@ -97,7 +107,8 @@ def plan_command(
     """
     if (output is None) is (draft_partition_map is None):
         raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")
-    groups = require_groups(group, all_groups)
+    table = None if waves is None else read_waves(waves)
+    groups = list(table.patterns()) if table and not (group or all_groups) else require_groups(group, all_groups)
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
@@ -119,6 +130,7 @@ def plan_command(
         output,
         partition_map=confirmed,
         translate=translate,
+        waves=table,
         shown=lambda plans, count: progress(plans, "groups planned", count),
     )
     header, summary, digest = written.header, written.summary, written.sha256
@@ -131,6 +143,7 @@ def plan_command(
     migrate_output.show_expiry(header, summary, header.created_at)
     migrate_output.show_plan_summary(summary)
     if format is OutputFormat.TABLE:
+        migrate_output.show_waves(plan)
         migrate_output.show_attention(plan)
     if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= migrate_output.SHOWN:
         write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(plan.groups()), format)

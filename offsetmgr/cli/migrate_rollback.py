@@ -14,16 +14,17 @@ from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
-from offsetmgr.cli.options import Yes, file_to_write
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaitEmpty, WaveOption
+from offsetmgr.cli.options import Reason, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.plan import Action
+from offsetmgr.migration.fleet import select_groups
+from offsetmgr.migration.plan import Action, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.migration.plan_run import PlanRun, open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ app = typer.Typer()
 def rollback_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
+    group: PlanGroups = None,
+    wave: WaveOption = None,
     yes: Yes = False,
+    reason: Reason = None,
     force: Annotated[
         bool, typer.Option("--force", help="Restore before-images even if the offset has changed since apply.")
     ] = False,
@@ -70,7 +74,8 @@ def rollback_command(
     if reverse_plan is None and allow_rewind:
         raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
+        given_options = ((force, "--force"), (wait_empty > 0, "--wait-empty"), (group, "--group"), (wave, "--wave"))
+        for given, option in given_options:
             if given:
                 raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
         plan, state = open_plan(plan_path)
@@ -80,6 +85,7 @@ def rollback_command(
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
     plan, state = open_plan(plan_path)
+    only = select_groups(plan, group or (), wave or ())
     target = SourceAndTarget.of_plan(
         connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
     ).target
@@ -89,19 +95,20 @@ def rollback_command(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
-        confirm(f"roll back {count_of(len(state.apply.intents), 'group')}?", yes=yes)
-    with plan_writer(plan, "undo", target, wait_empty) as (writer, state):
+        started = len(state.apply.intents.keys() & only) if only is not None else len(state.apply.intents)
+        confirm(f"roll back {count_of(started, 'group')}?", yes=yes)
+    with plan_writer(plan, PlanRun("undo", only, reason or ""), target, wait_empty) as (writer, state):
         try:
             report = rollback(plan, state, writer, force=force)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
-            _compare_others(plan, state, target)
+            _compare_others(plan, state, target, only)
             raise
     migrate_output.show_report(report, "restored")
     if report.failed:
         note(f"if a group already consumes from the target: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
-    differing = 0 if report.interrupted else _compare_others(plan, state, target)
+    differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
     if report.groups and not differing:
         print_next_step(report, "rolled back: every offset is as it was before")
         if report.ok:
@@ -147,7 +154,7 @@ def late_deletion_note(store: OffsetStore) -> str:
     return next((found.text for found in store.weaknesses() if found.subject == DELETES_OFFSETS), "")
 
 
-def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
+def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None) -> int:
     """Reads from the target the offsets that the journal does not record as written, and compares them with the plan's
     before-images.
 
@@ -155,13 +162,13 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
     """
     from offsetmgr.migration.rollback import differences, unrecorded_writes
 
-    others = sum(1 for _ in unrecorded_writes(plan, state))
+    others = sum(1 for _ in unrecorded_writes(plan, state, only))
     if not others:
         return 0
     started = len(state.apply.intents)
     note(f"the journal records {started:,} of the plan's {plan.summary.groups:,} groups as started")
     count = 0
-    for found in progress(differences(plan, state, target), "comparing"):
+    for found in progress(differences(plan, state, target, only), "comparing"):
         count += 1
         if count <= migrate_output.SHOWN:
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))

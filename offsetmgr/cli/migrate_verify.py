@@ -10,9 +10,10 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
+from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
@@ -23,6 +24,8 @@ app = typer.Typer()
 def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
+    group: PlanGroups = None,
+    wave: WaveOption = None,
     all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
     format: FormatOption = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
@@ -35,17 +38,18 @@ def verify_command(
     verifier = SourceAndTarget.of_plan(
         connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
     ).verifier(plan, state)
+    verifier.only = select_groups(plan, group or (), wave or ())
     checked = progress(verifier.results(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
     # offsets, and lists them only with --all.
-    unlisted = {Status.EQUAL, Status.MISSING} if state.undo.may_have_written else {Status.EQUAL}
+    unlisted = {Status.EQUAL, Status.MISSING} if state.is_rolled_back else {Status.EQUAL}
     rows = (migrate_output.verify_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)
     if first is not None or everything:
         write_rows(migrate_output.VERIFY_COLUMNS, _with_first(first, rows), format)
     migrate_output.show_verify_summary(verifier.summary)
-    if state.undo.may_have_written:
+    if state.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     if not verifier.summary.ok:
         raise typer.Exit(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import journaled_writer
+from offsetmgr.migration.plan_run import PlanRun, journaled_writer
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ def print_next_step(report: Report, then: str) -> None:
         note(then)
 
 
+def scope_options(groups: list[str] | None, waves: list[int] | None) -> str:
+    """Returns the options that limit a further command to the same groups, with a leading space."""
+    options = [f"--group {shlex.quote(name)}" for name in groups or ()] + [f"--wave {wave}" for wave in waves or ()]
+    return "".join(f" {option}" for option in options)
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Returns the first names of a long list, and the number of the others."""
+    more = len(names) - migrate_output.SHOWN
+    return ", ".join(names[: migrate_output.SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def exit_if_interrupted(report: Report) -> None:
     """Raises `Interrupted` if Ctrl-C stopped the run before it was complete."""
     if report.interrupted:
@@ -37,21 +50,23 @@ def exit_if_interrupted(report: Report) -> None:
 
 @contextmanager
 def plan_writer(
-    plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
+    plan: PlanFile, run: PlanRun, store: OffsetStore, wait_empty: float = 0.0
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr. If an error ends the
     run, prints how much was written before."""
     with (
         stop_on_signal("groups under way are finished") as stop,
-        migrate_output.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
+        migrate_output.MigrateProgress(
+            f"{run.name}: groups", plan.summary.groups if run.only is None else len(run.only)
+        ) as shown,
         journaled_writer(
-            plan, name, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
-        ) as run,
+            plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
+        ) as (writer, state),
     ):
         try:
-            yield run
+            yield writer, state
         except OffsetMgrError:
-            done = run[0].report
+            done = writer.report
             if done.written:
                 note(
                     f"{count_of(done.written, 'offset')} in {count_of(done.changed, 'group')} had been changed when the"

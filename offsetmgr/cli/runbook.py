@@ -3,59 +3,40 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import Execute, FormatOption, OneGroup, file_to_write
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.migrate_options import WaveOption
+from offsetmgr.cli.options import FormatOption, GroupsOption, OneGroup
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.cli.runbook_options import (
+    AcceptIdle,
+    AcceptSpare,
+    Baseline,
+    PhaseName,
+    Plan,
+    PlanOfGroups,
+    Poll,
+    Quiet,
+    baseline_of,
+    connection_options,
+    groups_of,
+    view_of,
+)
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import FileFailure, UsageError
-from offsetmgr.migration import bounce as bounces
-from offsetmgr.migration import bounce_plan
+from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.fleet_bounce import phase_record
 from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import GateClosed
-
-Baseline = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline",
-        metavar="FILE",
-        help="The runbook JSON that was written before the bounce; it lists the members at that time.",
-        show_default=False,
-    ),
-]
-Poll = Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Polling interval.")]
-Quiet = Annotated[
-    float,
-    typer.Option(
-        "--quiet", metavar="SECONDS", min=0, help="Time without a change after which a partition counts as idle."
-    ),
-]
-AcceptIdle = Annotated[
-    bool,
-    typer.Option("--accept-idle", help="Accept partitions without traffic if the offsets show that nothing is lost."),
-]
-AcceptSpare = Annotated[
-    bool,
-    typer.Option(
-        "--accept-spare",
-        help="Accept new members that own no partition, although there is no evidence of where they commit.",
-    ),
-]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,32 +45,14 @@ app = typer.Typer(
 )
 
 
-class PhaseName(StrEnum):
-    """The values of options that name a phase of a rolling bounce."""
-
-    ZOOKEEPER = "zookeeper"
-    DUAL = "dual"
-    KAFKA = "kafka"
-
-
-def _options(connect: ConnectFlags) -> str:
-    """Returns the connection options for the commands that are printed for the user."""
-    from offsetmgr.stores.uri import zookeeper_of
-
-    address = zookeeper_of(connect.uri, connect.resolved.connection)
-    return f"--zookeeper {shlex.quote(address or '')} --bootstrap-server {shlex.quote(connect.bootstrap() or '')}"
-
-
-def _baseline(path: Path | None, group: str) -> Observation | None:
-    return None if path is None else runbooks.read_baseline(path, group)
-
-
 @app.command()
 @connected
 def write(
     connect: ConnectFlags,
-    group: OneGroup,
-    to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the group.")],
+    to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the groups.")],
+    group: GroupsOption = None,
+    wave: WaveOption = None,
+    plan: Plan = None,
     start: Annotated[
         PhaseName | None,
         typer.Option(
@@ -110,11 +73,47 @@ def write(
     ] = 60,
     poll: Poll = 0.5,
 ) -> None:
-    """Write the steps for this group as it is now, with settings, gates and ways back.
+    """Write the steps for these groups as they are now, with settings, gates and ways back.
 
-    Without -o it prints Markdown.
+    Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others.
     """
-    files = output or []
+    files = _new_files(output or [])
+    name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
+    planned = PlanOfGroups.open(plan)
+    view = view_of(connect, planned)
+    names = groups_of(view, planned, group, wave)
+    books, failed = [], []
+    for each in names:
+        if len(names) > 1:
+            note(f"group {each}: watching it for its phase")
+        try:
+            book = runbooks.write_runbook(
+                view,
+                each,
+                CommitMode(to.value),
+                start=CommitMode(start.value) if start else None,
+                window=ObservationWindow(window, poll),
+                options=connection_options(connect, planned),
+                baseline_file=name,
+            )
+        except GateRefused as error:
+            if len(names) == 1:
+                raise
+            note(f"  ! group {each}: {error.why}" + (f" ({error.hint})" if error.hint else ""))
+            failed.append(each)
+        else:
+            books.append(book)
+    if books:
+        _write_books(books, files, name)
+    elif not failed:
+        note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
+    if failed:
+        note(f"no runbook for {count_of(len(failed), 'group')}: {', '.join(failed)}")
+        raise typer.Exit(FAILED)
+
+
+def _new_files(files: list[Path]) -> list[Path]:
+    """Returns the files. Raises `UsageError` or `FileFailure` if one of them cannot be created."""
     for file in files:
         if file.suffix not in (".json", ".md"):
             raise UsageError(f"-o {file}", "the name ends neither in .json nor in .md")
@@ -124,19 +123,14 @@ def write(
             )
         if not file.parent.is_dir():
             raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
-    name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
-    book = runbooks.write_runbook(
-        connect.group_view(),
-        group,
-        CommitMode(to.value),
-        start=CommitMode(start.value) if start else None,
-        window=ObservationWindow(window, poll),
-        options=_options(connect),
-        baseline_file=name,
-    )
+    return files
+
+
+def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str) -> None:
     for file in files:
         as_json = file.suffix == ".json"
-        written = json.dumps(runbooks.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
+        content = runbooks.groups_to_json(books)
+        written = json.dumps(content, indent=2) + "\n" if as_json else text.runbooks_markdown(books)
         try:
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
@@ -145,10 +139,11 @@ def write(
             raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
         note(f"wrote {file}")
     if not files:
-        print(text.runbook_markdown(book))
-        note(f"warning: the steps need the baseline {name}, which was not written; to write it, add -o {name}")
-    for warning in book.warnings if files else ():
-        note(f"warning: {warning}")
+        print(text.runbooks_markdown(books))
+        note(f"warning: the steps need the baseline {baseline}, which was not written; to write it, add -o {baseline}")
+    for book in books if files else ():
+        for warning in book.warnings:
+            note(f"warning: {f'group {book.group}: ' if len(books) > 1 else ''}{warning}")
 
 
 @app.command()
@@ -163,21 +158,28 @@ def check(
     quiet: Quiet = 10,
     accept_idle: AcceptIdle = False,
     accept_spare: AcceptSpare = False,
+    plan: Plan = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check by evidence that every member is in a phase; exit code 0 only then.
 
-    The command watches commits, and stops as soon as the result is certain.
+    The command watches commits, and stops as soon as the result is certain. With --plan, the plan's journal records a
+    phase that passed, for members that another tool restarts.
     """
+    planned = PlanOfGroups.open(plan)
+    if planned is not None:
+        planned.select([group], ())
     report = runbooks.check_phase(
-        connect.group_view(),
+        view_of(connect, planned),
         group,
         CommitMode(phase.value),
-        baseline=_baseline(baseline, group),
+        baseline=baseline_of(baseline, group),
         rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
         window=ObservationWindow(window, poll),
     )
     _show_report(report, output)
+    if planned is not None and report.passed:
+        planned.record([phase_record(planned.names[group], report)])
     if not report.passed:
         raise typer.Exit(FAILED)
 
@@ -197,143 +199,4 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
         write_rows([Column(name) for name in names], rows, output)
 
 
-@app.command()
-@connected
-def bounce(
-    connect: ConnectFlags,
-    group: OneGroup,
-    to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
-    command: Annotated[
-        str,
-        typer.Option(
-            "--command",
-            metavar="TEMPLATE",
-            help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
-        ),
-    ],
-    start: Annotated[
-        PhaseName | None,
-        typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),
-    ] = None,
-    baseline: Baseline = None,
-    start_baseline: Annotated[
-        Path | None,
-        typer.Option(
-            "--start-baseline",
-            metavar="FILE",
-            help="Runbook or state file of the previous bounce, for the gate before the first step.",
-            show_default=False,
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state",
-            metavar="FILE",
-            callback=file_to_write,
-            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json). "
-            "The output of the commands goes to a file of the same name with the suffix .log.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
-    ] = None,
-    window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for each gate.")
-    ] = 180,
-    poll: Poll = 0.5,
-    quiet: Quiet = 10,
-    accept_idle: AcceptIdle = False,
-    accept_spare: AcceptSpare = False,
-    restart_timeout: Annotated[
-        float,
-        typer.Option(
-            "--restart-timeout", metavar="SECONDS", min=0, help="Maximum time until a restarted member is back."
-        ),
-    ] = 120,
-    command_timeout: Annotated[
-        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
-    ] = 600,
-    execute: Execute = False,
-    output: FormatOption = OutputFormat.TABLE,
-) -> None:
-    """Restart the members one at a time into a phase, with a gate after each.
-
-    The command stops at the first failed restart or gate; the same command line resumes there.
-    """
-    spec = bounce_plan.BounceSpec(
-        group,
-        CommitMode(to.value),
-        command,
-        start=CommitMode(start.value) if start else None,
-        baseline=_baseline(baseline, group),
-        start_baseline=_baseline(start_baseline, group),
-        hosts=_hosts(host),
-        rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
-        window=ObservationWindow(window, poll),
-        restart_seconds=restart_timeout,
-        command_seconds=command_timeout,
-    )
-    state = state or Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', group)}-{to.value}.json")
-    try:
-        if execute:
-            with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-                result = bounces.bounce(connect.group_view(), spec, state, progress=note, stop=stop)
-        else:
-            result = bounce_plan.plan_bounce(connect.group_view(), spec, state)
-    except GateClosed as closed:
-        note(text.report_text(closed.report))
-        raise
-    _show_result(result, output)
-    if result.outcome is bounce_plan.BounceOutcome.STOPPED:
-        raise Interrupted(f"{result.why}; the same command line resumes")
-    if result.outcome is bounce_plan.BounceOutcome.FAILED:
-        raise typer.Exit(FAILED)
-
-
-def _hosts(pairs: list[str] | None) -> dict[str, str]:
-    hosts: dict[str, str] = {}
-    for pair in pairs or []:
-        member, equals, name = pair.partition("=")
-        if not (equals and member and name):
-            raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
-        hosts[member] = name
-    return hosts
-
-
-def _show_result(result: bounce_plan.BounceResult, output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        print(json.dumps(_result_json(result), indent=2))
-    else:
-        columns = [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]
-        rows = [(s.member, s.host, s.status.value, s.command, " ".join(s.successors)) for s in result.steps]
-        write_rows(columns, rows, output)
-    if result.report is not None:
-        note(text.report_text(result.report))
-    for copy in result.copies:
-        before = "no offset" if copy.before is None else copy.before
-        note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")
-    note(
-        f"bounce {result.change} of group {result.group}: {result.outcome.value}"
-        + (f": {result.why}" if result.why else "")
-    )
-    if result.hint:
-        note(f"hint: {result.hint}")
-    if result.outcome is bounce_plan.BounceOutcome.PLANNED:
-        note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
-
-
-def _result_json(result: bounce_plan.BounceResult) -> dict[str, Any]:
-    return {
-        "outcome": result.outcome.value,
-        "group": result.group,
-        "from_phase": result.change.start.value,
-        "to_phase": result.change.to.value,
-        "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
-        "copies": [asdict(c) for c in result.copies],
-        "report": None if result.report is None else text.report_json(result.report),
-        "why": result.why,
-        "hint": result.hint,
-    }
+app.add_typer(runbook_bounce.app)

@@ -45,7 +45,10 @@ def require_comparison(plan: PlanFile) -> None:
 def apply(
     plan: PlanFile, state: MigrationState, writer: JournaledWriter, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:
-    """Applies a plan, or resumes an earlier run.
+    """Applies a plan, or the groups of ``writer.only``, or resumes an earlier run.
+
+    A group that was finalized or rolled back by itself is not written: the report counts a finalized group as skipped,
+    and names a group that was rolled back in ``closed``.
 
     ``writer.store`` is the target. Groups that could not be planned and steps that the plan refuses are not written;
     the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
@@ -55,16 +58,19 @@ def apply(
     plan was rolled back or finalized, and any error from reading the cluster.
     """
     check_endpoint("target", plan.header.target, writer.store)
-    if state.undo.may_have_written:
+    if state.is_rolled_back:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if state.finalized_at is not None:
         raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
     skipped = 0
+    closed: dict[str, str] = {}
 
     def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
-        for group in plan.groups():
-            if group.group in state.apply.done:
+        for group in plan.groups_of(writer.only):
+            if state.is_group_rolled_back(group.group):
+                closed[group.group] = "it was rolled back; make a new plan for it"
+            elif group.group in state.apply.done or group.group in state.finalized:
                 skipped += 1
             elif task := _task(group, state):
                 yield task
@@ -74,6 +80,7 @@ def apply(
     todo = _without_recreated(tasks(), recreated) if recreated else tasks()
     report = writer.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
+    report.closed = closed
     return report
 
 

@@ -1,4 +1,4 @@
-"""The state file of a rolling bounce, from which a killed run is resumed.
+"""The state file of the rolling bounces of one or more groups, from which a killed run is resumed.
 
 Ordering contract: a step's status is written and fsynced *before* its command runs (``running``), and again after the
 command has ended. The before-image of a copy is written before the copy.
@@ -22,7 +22,10 @@ from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation
 
 FORMAT = "offsetmgr-bounce"
-VERSION = 2
+VERSION = 3
+_ONE_GROUP = 2
+"""The version of files that hold the bounce of one group. offsetmgr reads them, and writes `VERSION`."""
+VERSIONS = (_ONE_GROUP, VERSION)
 
 
 class StepStatus(Enum):
@@ -87,8 +90,6 @@ class BounceState:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
-            "version": VERSION,
             "group": self.group,
             "from_phase": self.change.start.value,
             "to_phase": self.change.to.value,
@@ -101,53 +102,67 @@ class BounceState:
 
 
 def save(state: BounceState, path: Path) -> None:
-    """Replaces the file atomically; returns once the new content is on disk. Raises `FileFailure`."""
-    text = json.dumps(state.to_json(), indent=2) + "\n"
+    """Replaces the group's bounce in the file atomically, and keeps the bounces of other groups. Returns once the new
+    content is on disk. Raises `FileFailure`, and any error from `load_all`."""
+    bounces = {**load_all(path), state.group: state}
+    content = {"format": FORMAT, "version": VERSION, "bounces": [found.to_json() for found in bounces.values()]}
+    text = json.dumps(content, indent=2) + "\n"
     replace_file(path, lambda out: out.write(text.encode()), overwrite=True)
 
 
-def load(path: Path) -> BounceState | None:
-    """Returns the saved state; None if there is no file.
+def load(path: Path, group: str) -> BounceState | None:
+    """Returns the saved bounce of the group; None if the file does not have it. Raises any error from `load_all`."""
+    return load_all(path).get(group)
+
+
+def load_all(path: Path) -> dict[str, BounceState]:
+    """Returns the saved bounces by group; empty if there is no file.
 
     Raises `JournalError` for a damaged file, `UnknownVersion` for a file of a later version.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return None
+        return {}
     except (OSError, ValueError) as error:
         raise JournalError(f"bounce state {path}", str(error)) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise JournalError(f"bounce state {path}", "it is not the state of a rolling bounce")
-    if data.get("version") != VERSION:
-        raise UnknownVersion(f"bounce state {path}", f"version {data.get('version')!r}, this program knows {VERSION}")
+    if data.get("version") not in VERSIONS:
+        known = ", ".join(map(str, VERSIONS))
+        raise UnknownVersion(f"bounce state {path}", f"version {data.get('version')!r}, this program knows {known}")
     try:
-        return BounceState(
-            group=data["group"],
-            change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
-            baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
-            steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
-            copies=[OffsetCopy(**c) for c in data["copies"]],
-            opened_ms=data["opened_ms"],
-            finished_ms=data["finished_ms"],
-        )
+        found = [data] if data["version"] == _ONE_GROUP else data["bounces"]
+        return {one["group"]: _decode(one, path) for one in found}
     except (KeyError, TypeError, ValueError) as error:
         raise JournalError(f"bounce state {path}", f"damaged ({type(error).__name__}: {error})") from error
 
 
+def _decode(data: dict[str, Any], path: Path) -> BounceState:
+    return BounceState(
+        group=data["group"],
+        change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
+        baseline=observation.from_json(data["baseline"], where=f"baseline of {path}"),
+        steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
+        copies=[OffsetCopy(**c) for c in data["copies"]],
+        opened_ms=data["opened_ms"],
+        finished_ms=data["finished_ms"],
+    )
+
+
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
     """Returns the saved state of this bounce; None if the bounce has not begun. Raises `UsageError` if the file belongs
-    to another bounce or to a finished bounce, and any error from `load`."""
-    state = load(path)
-    if state is None:
-        return None
-    if state.group != group or state.change.to is not to:
+    to bounces to another phase, or if this bounce is finished, and any error from `load_all`."""
+    saved = load_all(path)
+    other = next((found for found in saved.values() if found.change.to is not to), None)
+    if other is not None:
         raise UsageError(
             f"state file {path}",
-            f"it belongs to the bounce {state.change} of group {state.group}",
+            f"it belongs to the bounce {other.change} of group {other.group}",
             "name another one with --state",
         )
-    if state.finished_ms is not None:
+    state = saved.get(group)
+    if state is not None and state.finished_ms is not None:
         raise UsageError(
             f"state file {path}",
             f"the bounce {state.change} of group {state.group} is finished",

@@ -27,7 +27,10 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 @dataclass(frozen=True, slots=True)
 class GroupGate:
     """The result of one group's gate, which checks whether a member of the group commits to the source alone.
-    ``passed`` is True if the evidence shows that no member commits to the source alone."""
+
+    ``group`` is the group's name in the plan's source. ``passed`` is True if the evidence shows that no member commits
+    to the source alone.
+    """
 
     group: str
     passed: bool
@@ -84,11 +87,11 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     if failed:
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
         why = f"{wrong.total()} of {total} partitions do not verify ({named})"
-        raise GateRefused("finalize", why, _hint(set(wrong)))
+        raise GateRefused("finalize", why, failure_hint(set(wrong)))
     if not total:
         raise GateRefused("finalize", "the migration has no partitions to verify")
     # A group that could not be planned was not migrated, so the gate does not check its members.
-    planned = (group for group in verifier.plan.groups() if not group.error)
+    planned = (group for group in verifier.plan.groups_of(verifier.only) if not group.error)
     gates = tuple(found for batch in batched(planned, READ_BATCH_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
@@ -102,7 +105,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     return FinalizeReport(verified, left_out, gates)
 
 
-def _hint(wrong: set[Status]) -> str:
+def failure_hint(wrong: set[Status]) -> str:
     """Returns the hint for these statuses."""
     if wrong <= {Status.REFUSED}:
         return "--accept-refused accepts the partitions that the plan refused"
@@ -131,9 +134,9 @@ def finalize(
     completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
-    if state.undo.may_have_written:
+    if state.is_rolled_back:
         raise JournalError(name, "it was rolled back", "make a new plan")
-    if not state.apply.complete:
+    if not (state.apply.complete or all(state.is_applied(group) for group in verifier.plan.groups_of(verifier.only))):
         raise JournalError(name, "it was not applied completely", f"run: offsetmgr migrate apply {verifier.plan.path}")
     report = FinalizeReport(0, 0, ())
     if state.finalized_at is None:
@@ -143,9 +146,17 @@ def finalize(
         journal.append([ended])
     if remover is None:
         return report
+    deleted, kept = delete_source_offsets(verifier, gate, state, remover)
+    return replace(report, deleted=deleted, kept=kept)
+
+
+def delete_source_offsets(
+    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, remover: JournaledWriter
+) -> tuple[Report, tuple[str, ...]]:
+    """Deletes the source's offsets of the groups of ``verifier.only``. Returns the report, and the offsets that stay in
+    the source."""
     kept: list[str] = []
-    deleted = remover.run(_removals(verifier, gate, state, kept))
-    return replace(report, deleted=deleted, kept=tuple(kept))
+    return remover.run(_removals(verifier, gate, state, kept)), tuple(kept)
 
 
 def _removals(
@@ -154,7 +165,7 @@ def _removals(
     """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the
     target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
     stay are appended to ``kept``, each with the reason."""
-    for plan in verifier.plan.groups():
+    for plan in verifier.plan.groups_of(verifier.only):
         if plan.group in state.delete.done or plan.error:
             continue
         for found in gate([plan]):

@@ -19,7 +19,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.plan import GroupPlan
@@ -35,7 +35,8 @@ _EVIDENCE = {
 
 @dataclass(frozen=True, slots=True)
 class OldConsumerGate:
-    """Gate for migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
+    """Gate for migrations between ZooKeeper and Kafka: every live old consumer must commit to the target. All groups of
+    one call are watched within one window.
 
     ``target`` is the phase in which the migration ends (kafka, or zookeeper on the way back). ``exclusive`` means that
     the source's offsets will be deleted, so no member may commit to the source. Without ``exclusive``, members in the
@@ -49,12 +50,21 @@ class OldConsumerGate:
     window: ObservationWindow
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
-        for group in groups:
-            yield self._gate(group)
+        names = {self._name(group): group for group in groups}
+        watched = watch_groups(self.view, names, self.window, enough=self._decided)
+        for name, group in names.items():
+            history = watched[name]
+            if isinstance(history, OffsetMgrError):
+                yield GroupGate(group.group, False, VerifyEvidence.UNKNOWN, f"it cannot be observed: {history}")
+            else:
+                yield replace(self._gate(group, history), group=group.group)
 
-    def _gate(self, plan: GroupPlan) -> GroupGate:
-        name = plan.group if self.target is CommitMode.KAFKA else plan.target_group
-        history = watch_group(self.view, name, self.window, enough=self._decided)
+    def _name(self, plan: GroupPlan) -> str:
+        """Returns the group's name in ZooKeeper."""
+        return plan.group if self.target is CommitMode.KAFKA else plan.target_group
+
+    def _gate(self, plan: GroupPlan, history: GroupHistory) -> GroupGate:
+        name = self._name(plan)
         observation = history.latest
         assert observation is not None  # a window has at least one observation
         if observation.unreadable:

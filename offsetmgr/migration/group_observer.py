@@ -192,9 +192,55 @@ def watch_group(
     Unless ``tolerant`` is True, the first observation raises any error of the servers. All later observations tolerate
     retriable errors of a store.
     """
-    history = GroupHistory([view.observe(group, tolerant=tolerant)])
+    found = watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group]
+    if isinstance(found, OffsetMgrError):
+        raise found
+    return found
+
+
+def watch_groups(
+    view: GroupView,
+    groups: Iterable[str],
+    window: ObservationWindow,
+    *,
+    enough: Callable[[GroupHistory], bool],
+    stop: Callable[[], bool] = lambda: False,
+    tolerant: bool = False,
+) -> dict[str, GroupHistory | OffsetMgrError]:
+    """Observes the groups in turn, as `watch_group` does, all within one window. A group is observed until ``enough``
+    returns True for it.
+
+    Returns the error instead of the history for a group that cannot be observed. Retriable errors, such as an
+    unreachable server, concern all groups and are raised.
+    """
+    found: dict[str, GroupHistory | OffsetMgrError] = {}
+    pending: dict[str, GroupHistory] = {}
+    for group in groups:
+        first = _observe(view, group, tolerant)
+        if isinstance(first, OffsetMgrError):
+            found[group] = first
+        else:
+            pending[group] = found[group] = GroupHistory([first])
     deadline = view.clock.monotonic() + window.seconds
-    while not enough(history) and not stop() and view.clock.monotonic() < deadline:
+    while pending := {group: history for group, history in pending.items() if not enough(history)}:
+        if stop() or view.clock.monotonic() >= deadline:
+            break
         view.clock.sleep(window.poll_seconds)
-        history.add(view.observe(group, tolerant=True))
-    return history
+        for group, history in list(pending.items()):
+            observation = _observe(view, group, tolerant=True)
+            if isinstance(observation, OffsetMgrError):
+                found[group] = observation
+                del pending[group]
+            else:
+                history.add(observation)
+    return found
+
+
+def _observe(view: GroupView, group: str, tolerant: bool) -> Observation | OffsetMgrError:
+    """Returns an observation, or an error that concerns only this group. Raises retriable errors."""
+    try:
+        return view.observe(group, tolerant=tolerant)
+    except OffsetMgrError as error:
+        if error.retriable:
+            raise
+        return error

@@ -20,17 +20,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from offsetmgr.core.atomic_file import sync_directory
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
+from offsetmgr.core.retry import Backoff, BlockingRetries
 
-VERSION = 2
+VERSION = 3
+VERSIONS = (2, VERSION)
+"""The readable versions. A journal of an older version is continued with the records of `VERSION`: offsetmgr releases
+that know only the older version reject them, because they would treat one finalized group as the whole plan."""
+
+LOCK_BACKOFF: Final = Backoff.fixed(0.2)
+"""The pause between two attempts to lock a journal that another process holds."""
 
 JournalRecord = dict[str, Any]
-"""One journal record; ``kind`` is one of: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
-undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
+"""One journal record; ``kind`` is one of: open, finalized, refreshed, group-finalized, group-blocked, group-phase, and
+apply-, undo- or delete- with open, intent, outcome or complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,11 @@ class Journal:
     stream appends each edit's intent to the journal, so other threads call `append` too.
     """
 
-    def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
+    def __init__(self, path: Path, *, plan_sha256: str, clock: Clock, lock_wait_s: float = 0.0) -> None:
+        """``lock_wait_s`` is the time in seconds for which `__enter__` waits while another process holds the
+        journal."""
         self.path = path
+        self._lock_wait_s = lock_wait_s
         self._plan = plan_sha256
         self._clock = clock
         self._lock = threading.Lock()
@@ -143,12 +153,15 @@ class Journal:
         return self
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise JournalError(
-                f"journal {self.path}", "another process is working on this plan", "wait until it ends, or stop it"
-            ) from error
+        retries = BlockingRetries(self._clock.monotonic() + self._lock_wait_s, LOCK_BACKOFF, self._clock)
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if not retries.pause():
+                    why = "another process is working on this plan"
+                    raise JournalError(f"journal {self.path}", why, "wait until it ends, or stop it") from error
 
     def _check(self) -> int:
         """Reads the whole journal; returns the position after its last valid record."""
@@ -200,8 +213,9 @@ def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:
     of the known version."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
-    if record["journal"] != VERSION:
-        raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {VERSION})")
+    if record["journal"] not in VERSIONS:
+        known = ", ".join(map(str, VERSIONS))
+        raise UnknownVersion(f"journal {path}", f"version {record['journal']} is not known here (known: {known})")
     if record["plan"] != plan_sha256:
         raise JournalError(
             f"journal {path}",

@@ -29,7 +29,7 @@ from offsetmgr.groups.execute import execute
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
-from offsetmgr.migration.plan import Action, PlanStep
+from offsetmgr.migration.plan import Action, GroupScope, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps
 from offsetmgr.migration.progress import encode_partitions
 
@@ -117,6 +117,8 @@ class Report:
     not_atomic: int = 0
     failed: dict[str, GroupOutcome] = field(default_factory=dict)
     interrupted: bool = False
+    closed: dict[str, str] = field(default_factory=dict)
+    """The groups that the run left out because of an earlier step, such as a rollback, each with the reason."""
 
     def add(self, outcome: GroupOutcome) -> None:
         """Adds the outcome of one group to the counts."""
@@ -131,7 +133,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether the run processed all groups, and no partition failed."""
-        return not self.failed and not self.interrupted
+        return not self.failed and not self.interrupted and not self.closed
 
 
 @dataclass(slots=True)
@@ -152,6 +154,8 @@ class JournaledWriter:
     wait_empty_s: float = 0.0
     waiting: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
+    only: GroupScope | None = None
+    """The groups to which the run is limited; None if it covers the whole plan."""
     report: Report = field(default_factory=Report, init=False)
     """The counts so far."""
     _stopped_early: bool = False
@@ -169,7 +173,8 @@ class JournaledWriter:
         waiting: dict[str, GroupWrite] = {}
         wait_s: dict[str, float] = {}
         locked: set[str] = set()
-        self.journal.append([{"kind": f"{self.name}-open"}])
+        opening: JournalRecord = {"kind": f"{self.name}-open"}
+        self.journal.append([opening if self.only is None else opening | {"groups": sorted(self.only)}])
         for outcome, task in self._execute(tasks):
             if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
@@ -193,7 +198,7 @@ class JournaledWriter:
                     locked.discard(task.target_group)
                     self._report_outcome(report, outcome)
         report.interrupted = self._stopped_early or bool(waiting)
-        if report.ok:
+        if report.ok and self.only is None:
             self.journal.append([{"kind": f"{self.name}-complete"}])
         return report
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
@@ -215,10 +215,18 @@ class GroupPlan:
     state: str = ""
     error: str = ""
     note: str = ""
+    wave: int | None = None
+    """The wave in which the operator moves the group; None if the plan has no waves."""
+    owner: str = ""
+    """The team or the person responsible for the group."""
 
     def writes(self) -> list[PlanStep]:
         """Returns the steps that write an offset to the target."""
         return [step for step in self.steps if step.action.writes]
+
+
+GroupScope: TypeAlias = frozenset[str]
+"""The groups of a plan to which a step is limited, by their names in the source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
 
 def encode_group(plan: GroupPlan) -> bytes:
     encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
-    for name in ("guard_note", "old_members", "members", "state", "error", "note"):
+    for name in ("guard_note", "old_members", "members", "state", "error", "note", "wave", "owner"):
         if value := getattr(plan, name):
             encoded[name] = value
     head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
@@ -126,6 +126,8 @@ def decode_group(line: bytes) -> GroupPlan:
         encoded.get("state", ""),
         encoded.get("error", ""),
         encoded.get("note", ""),
+        encoded.get("wave"),
+        encoded.get("owner", ""),
     )
 
 

@@ -32,6 +32,7 @@ from offsetmgr.migration.plan import (
     PLAN_VERSION_KAFKA_0_7,
     Action,
     GroupPlan,
+    GroupScope,
     PlanHeader,
 )
 from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_group, encode_header
@@ -112,6 +113,16 @@ class PlanSummary:
         summary.actions = Counter(encoded["actions"])
         summary.topic_ids = encoded.get("topic_ids", {})
         return summary
+
+
+def summary_of(plan: PlanFile, only: GroupScope | None) -> PlanSummary:
+    """Returns the counts of the groups in ``only``; of the whole plan if it is None."""
+    if only is None:
+        return plan.summary
+    summary = PlanSummary()
+    for group in plan.groups_of(only):
+        summary.add(group)
+    return summary
 
 
 def write_plan(
@@ -215,6 +226,10 @@ class PlanFile:
         read any more."""
         for _position, group in self.positioned_groups():
             yield group
+
+    def groups_of(self, only: GroupScope | None) -> Iterator[GroupPlan]:
+        """Yields the groups that are in ``only``; all groups if it is None."""
+        return (group for group in self.groups() if only is None or group.group in only)
 
     def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
         """Yields each group with its byte position in the file, for `group_at`. Raises `PlanError` as `groups`."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import OnWait
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
-from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.groups.selection import literal_pattern
+from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan import GroupScope
+from offsetmgr.migration.plan_file import PlanFile, summary_of
 from offsetmgr.migration.progress import MigrationState
 
 OPERATIONS: Final = {
@@ -26,25 +28,45 @@ OPERATIONS: Final = {
 """The names of the writers, and their names in the operation log."""
 
 
+class PlanRun(NamedTuple):
+    """The run of a plan: its name (a key of `OPERATIONS`), the groups to which it is limited (None: all groups), and
+    the user's reason, for the operation log."""
+
+    name: str
+    only: GroupScope | None = None
+    reason: str = ""
+
+
 def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
     """Returns the plan in ``path``, and the state that its journal records. Raises `PlanError`, `JournalError`."""
     plan = PlanFile(path)
     return plan, MigrationState.read(journal_path(path), plan.sha256)
 
 
+RECORD_WAIT_S: Final = 60.0
+"""The time in seconds for which `append_to_journal` waits while another command works on the plan."""
+
+
+def append_to_journal(plan: PlanFile, records: Iterable[JournalRecord]) -> None:
+    """Appends records to the plan's journal. Raises `JournalError`, also if another process holds the journal for
+    longer than `RECORD_WAIT_S`."""
+    path = journal_path(plan.path)
+    with Journal(path, plan_sha256=plan.sha256, clock=SystemClock(), lock_wait_s=RECORD_WAIT_S) as journal:
+        journal.append(records)
+
+
 @contextmanager
 def journaled_writer(
     plan: PlanFile,
-    name: str,
+    run: PlanRun,
     store: OffsetStore,
     *,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None,
     wait_empty_s: float = 0.0,
     waiting: OnWait = lambda _groups, _seconds: None,
-    reason: str = "",
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
-    """Holds the journal locked, and records the run in the operation log with the user's ``reason``. Yields a writer to
+    """Holds the journal locked, and records the run in the operation log. Yields a writer to
     ``store``, and the state that the locked journal records.
 
     The state is read after the journal is locked, because another process may have executed the plan before. See
@@ -54,8 +76,8 @@ def journaled_writer(
     clock = SystemClock()
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal:
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
-        writer = JournaledWriter(name, store, journal, clock, stop, progress, wait_empty_s, waiting)
-        with OperationLog().recorded(_operation(plan, name, store, reason)) as recorded:
+        writer = JournaledWriter(run.name, store, journal, clock, stop, progress, wait_empty_s, waiting, run.only)
+        with OperationLog().recorded(_operation(plan, writer, run.reason)) as recorded:
             try:
                 yield writer, state
             finally:
@@ -64,15 +86,17 @@ def journaled_writer(
                 recorded.failed = sum(len(outcome.failed) for outcome in report.failed.values())
 
 
-def _operation(plan: PlanFile, name: str, store: OffsetStore, reason: str) -> OperationStart:
-    path = str(plan.path.absolute())
+def _operation(plan: PlanFile, writer: JournaledWriter, reason: str) -> OperationStart:
+    path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
+    groups = [word for name in sorted(writer.only or ()) for word in ("--group", literal_pattern(name))]
+    undo = shlex.join(("offsetmgr", "migrate", "rollback", path, *groups))
     return OperationStart(
-        name=OPERATIONS[name],
-        stores=(store.uri,),
-        groups=shortened(group.target_group for group in plan.groups()),
-        group_count=plan.summary.groups,
-        changes=plan.summary.writes,
+        name=OPERATIONS[writer.name],
+        stores=(writer.store.uri,),
+        groups=shortened(group.target_group for group in plan.groups_of(writer.only)),
+        group_count=scope.groups,
+        changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),
-        undo=(shlex.join(("offsetmgr", "migrate", "rollback", path)),) if name == "apply" else (),
+        undo=(undo,) if writer.name == "apply" else (),
         reason=reason,
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.groups.execute import may_have_written
 from offsetmgr.migration.journal import JournalRecord, check_opening, read_journal, record_at
-from offsetmgr.migration.plan import PlanStep
+from offsetmgr.migration.plan import GroupPlan, PlanStep
 from offsetmgr.migration.plan_codec import decode_step
 
 
@@ -41,7 +42,9 @@ class GroupProgress:
 
     ``intents`` has the position of each group's first intent. ``outcomes`` has the positions of each group's outcomes.
     ``done`` are the groups with nothing left to do; ``unknown`` are the groups with an attempt whose outcome was not
-    recorded.
+    recorded. ``written`` are the groups of which this work wrote, or may have written, an offset. ``at`` has the time
+    of each group's last record. ``complete`` and ``whole_plan`` concern only runs over the whole plan, not runs over
+    some of its groups: ``whole_plan`` is True if such a run wrote, or may have written, an offset.
     """
 
     opened: bool = False
@@ -50,36 +53,41 @@ class GroupProgress:
     outcomes: dict[str, list[int]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
-    _pending: set[str] = field(default_factory=set)
-    _has_written: bool = False
-
-    @property
-    def may_have_written(self) -> bool:
-        """Whether this kind of work has written, or may have written, an offset."""
-        return self._has_written or bool(self.unknown)
+    written: set[str] = field(default_factory=set)
+    at: dict[str, int] = field(default_factory=dict)
+    whole_plan: bool = False
+    _pending: dict[str, bool] = field(default_factory=dict)
+    """The groups whose last attempt has no outcome yet. The value is True if the attempt belongs to a run over the
+    whole plan."""
+    _is_partial_run: bool = False
 
     def add_record(self, step: str, position: int, record: JournalRecord) -> None:
         """Adds a record of the journal. ``position`` is the record's first byte."""
         if step == "open":
-            self.opened, self.complete = True, False
+            self.opened = True
+            self._is_partial_run = "groups" in record
+            self.complete = self.complete and self._is_partial_run
         elif step == "complete":
             self.complete = True
         elif step == "intent":
-            self.intents.setdefault(record["group"], position)
-            if record["group"] in self._pending:
-                self.unknown.add(record["group"])
-            self._pending.add(record["group"])
+            group = record["group"]
+            self.intents.setdefault(group, position)
+            self.at[group] = record["at"]
+            if group in self._pending:
+                self._add_unknown(group)
+            self._pending[group] = not self._is_partial_run
         elif step == "outcome":
             self._add_outcome(position, record)
 
     def _add_outcome(self, position: int, record: JournalRecord) -> None:
         group = record["group"]
         self.outcomes.setdefault(group, []).append(position)
-        self._pending.discard(group)
+        self.at[group] = record["at"]
+        self._pending.pop(group, None)
         failed = record.get("failed", ())
-        self._has_written = (
-            self._has_written or bool(record.get("written")) or any(may_have_written(f[2]) for f in failed)
-        )
+        if record.get("written") or any(may_have_written(f[2]) for f in failed):
+            self.written.add(group)
+            self.whole_plan = self.whole_plan or not self._is_partial_run
         if failed:
             self.done.discard(group)
         else:
@@ -88,7 +96,13 @@ class GroupProgress:
     def close(self) -> None:
         """Adds the groups whose last attempt has no recorded outcome to ``unknown``. Call this method after the last
         record of the journal."""
-        self.unknown |= self._pending
+        for group in self._pending:
+            self._add_unknown(group)
+
+    def _add_unknown(self, group: str) -> None:
+        self.unknown.add(group)
+        self.written.add(group)
+        self.whole_plan = self.whole_plan or self._pending[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +119,23 @@ class PartitionSet:
     in_doubt: frozenset[TopicPartition]
 
 
+class GroupNote(NamedTuple):
+    """A record of the journal about one group: its time, and its text. For a blocked group, the text is the reason; for
+    a phase, it is the evidence."""
+
+    at: int
+    text: str
+    phase: CommitMode | None = None
+
+
 @dataclass(slots=True)
 class MigrationState:
-    """The content of a journal, by kind of work. Without a journal the state is empty."""
+    """The content of a journal, by kind of work. Without a journal the state is empty.
+
+    ``finalized`` has the times at which single groups were finalized; ``finalized_at`` is the time at which the whole
+    plan was finalized. ``blocked`` has the last reason for which a group was not finalized, and ``phases`` the last
+    phase that a bounce or a check recorded for a group.
+    """
 
     path: Path
     apply: GroupProgress = field(default_factory=GroupProgress)
@@ -116,6 +144,28 @@ class MigrationState:
     finalized_at: int | None = None
     refreshed_at: int | None = None
     last_at: int | None = None
+    finalized: dict[str, int] = field(default_factory=dict)
+    blocked: dict[str, GroupNote] = field(default_factory=dict)
+    phases: dict[str, GroupNote] = field(default_factory=dict)
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether a rollback of the whole plan restored, or may have restored, an offset."""
+        return self.undo.whole_plan
+
+    def is_group_rolled_back(self, group: str) -> bool:
+        """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan."""
+        return self.undo.whole_plan or group in self.undo.written
+
+    def group_finalized_at(self, group: str) -> int | None:
+        """Returns the time at which the group was finalized, by itself or with the whole plan; None if it was not."""
+        if group in self.finalized:
+            return self.finalized[group]
+        return None if self.is_group_rolled_back(group) else self.finalized_at
+
+    def is_applied(self, plan: GroupPlan) -> bool:
+        """Whether apply has nothing left to write for the group."""
+        return plan.group in self.apply.done or not plan.writes()
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:
@@ -136,11 +186,24 @@ class MigrationState:
                 state.finalized_at = record["at"]
             elif record["kind"] == "refreshed":
                 state.refreshed_at = record["at"]
+            elif name == "group" and step in ("finalized", "blocked", "phase"):
+                state._add_group_record(step, record)
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
         for work in kinds.values():
             work.close()
         return state
+
+    def _add_group_record(self, kind: str, record: JournalRecord) -> None:
+        group, at = record["group"], record["at"]
+        if kind == "blocked":
+            self.blocked[group] = GroupNote(at, f"{record['step']}: {record['why']}")
+            return
+        self.blocked.pop(group, None)
+        if kind == "phase":
+            self.phases[group] = GroupNote(at, record["why"], CommitMode(record["phase"]))
+        else:
+            self.finalized[group] = at
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
         """Returns the steps of a group's first intent. The before-images of later intents may be wrong, because a later

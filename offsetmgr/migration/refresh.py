@@ -73,7 +73,7 @@ def renew_retention(
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
         raise UsageError("--refresh", f"offsets in {store.uri} do not expire")
-    if state.undo.may_have_written:
+    if state.is_rolled_back:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if not state.apply.opened:
         raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")

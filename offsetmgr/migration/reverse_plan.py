@@ -86,7 +86,10 @@ class ReversePlanner:
     def steps(self) -> Iterator[GroupPlan]:
         """Yields the reverse plan, group by group, lazily."""
         for reverse in self.planner.plan(self.groups):
-            yield reverse if reverse.error else self._with_lost_offsets(reverse)
+            forward = self._forward(reverse.group).plan
+            yield replace(
+                reverse if reverse.error else self._with_lost_offsets(reverse), wave=forward.wave, owner=forward.owner
+            )
 
     def _options(self, name: str, tp: TopicPartition, target_offset: Committed) -> PlanOptions:
         step = self._forward(name).copied.get(tp)

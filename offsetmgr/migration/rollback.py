@@ -18,13 +18,14 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
-from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
 
 def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, force: bool = False) -> Report:
-    """Undoes the writes that the journal records, or resumes an earlier rollback.
+    """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
+    earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
 
     ``force`` restores before-images even if the offset has changed since apply. Raises `JournalError` if nothing was
     applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the store is not
@@ -40,18 +41,22 @@ def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, 
             "use --reverse-plan FILE: it plans the way back with the current offsets",
         )
     skipped = 0
+    closed: dict[str, str] = {}
 
     def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
-        for group in plan.groups():
-            if group.group in state.undo.done:
+        for group in plan.groups_of(writer.only):
+            if group.group in state.finalized:
+                closed[group.group] = "it was finalized; use --reverse-plan FILE"
+            elif group.group in state.undo.done:
                 skipped += 1
             elif task := _task(group, state):
                 yield task
 
     report = writer.run(_with_current_offsets(tasks(), writer.store) if force else tasks())
     report.skipped = skipped
-    if not (report.groups or skipped or report.interrupted):
+    report.closed = closed
+    if not (report.groups or skipped or closed or report.interrupted):
         raise JournalError(
             f"plan {plan.path}",
             "according to its journal, apply wrote nothing, so nothing was rolled back",
@@ -73,10 +78,12 @@ class RollbackDifference(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
+def unrecorded_writes(
+    plan: PlanFile, state: MigrationState, only: GroupScope | None = None
+) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
     """Yields, by group, the planned writes for which the journal has no final outcome. Apply stopped before these
-    writes, the writes failed, or the end of the journal was lost."""
-    for group in plan.groups():
+    writes, the writes failed, or the end of the journal was lost. ``only`` limits the groups."""
+    for group in plan.groups_of(only):
         steps = group.writes()
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
@@ -86,13 +93,15 @@ def unrecorded_writes(plan: PlanFile, state: MigrationState) -> Iterator[tuple[G
             yield group, steps
 
 
-def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
+def differences(
+    plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None = None
+) -> Iterator[RollbackDifference]:
     """Yields the partitions without a recorded outcome whose offset in the target differs from the plan's before-image.
 
     If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
     Therefore only the target shows whether these partitions were written.
     """
-    for batch in batched(unrecorded_writes(plan, state), READ_BATCH_GROUPS):
+    for batch in batched(unrecorded_writes(plan, state, only), READ_BATCH_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
         for group, steps in batch:
             current = found[group.target_group]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange, CommitModeSettings, route
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
+from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import bounce_checkpoint, observation
@@ -28,6 +29,8 @@ from offsetmgr.stores.dual_policy import partitions_ahead
 
 FORMAT = "offsetmgr-runbook"
 VERSION = 1
+VERSION_GROUPS = 2
+"""The version of a file with the runbooks of several groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +303,13 @@ def to_json(book: Runbook) -> dict[str, Any]:
     }
 
 
+def groups_to_json(books: Sequence[Runbook]) -> dict[str, Any]:
+    """Returns the runbooks of several groups as plain JSON values, with the baselines for `read_baseline`."""
+    if len(books) == 1:
+        return to_json(books[0])
+    return {"format": FORMAT, "version": VERSION_GROUPS, "runbooks": [to_json(book) for book in books]}
+
+
 def read_baseline(path: Path, group: str) -> Observation:
     """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
 
@@ -314,12 +324,27 @@ def read_baseline(path: Path, group: str) -> Observation:
         raise MalformedData(
             what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
         ) from error
-    versions = {FORMAT: VERSION, bounce_checkpoint.FORMAT: bounce_checkpoint.VERSION}
-    if not isinstance(data, dict) or data.get("format") not in versions:
+    if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
+        saved = bounce_checkpoint.load_all(path)
+        if group not in saved:
+            raise _of_other_groups(what, saved, group)
+        return saved[group].baseline
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
-    if data.get("version") != versions[data["format"]]:
-        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {versions[data['format']]}")
-    found = observation.from_json(data.get("baseline"), where=what)
-    if found.group != group:
-        raise MalformedData(what, f"it belongs to group {found.group}, not to {group}")
+    if data.get("version") not in (VERSION, VERSION_GROUPS):
+        known = f"{VERSION} and {VERSION_GROUPS}"
+        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {known}")
+    books = (
+        [data] if data["version"] == VERSION else [one.values for one in FieldReader(data, what).objects("runbooks")]
+    )
+    baselines = [observation.from_json(book.get("baseline"), where=what) for book in books]
+    found = next((baseline for baseline in baselines if baseline.group == group), None)
+    if found is None:
+        raise _of_other_groups(what, [baseline.group for baseline in baselines], group)
     return found
+
+
+def _of_other_groups(what: str, groups: Iterable[str], group: str) -> MalformedData:
+    names = sorted(groups)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return MalformedData(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from offsetmgr.core.document import markdown_table
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.migration.observation import Observation, at, clock_time, reading_text
 from offsetmgr.migration.phase_inference import PhaseReport
@@ -32,6 +33,28 @@ def runbook_markdown(book: Runbook) -> str:
     lines += ["## Baseline: members", "", *_members_table(book.baseline), ""]
     lines += ["## Baseline: offsets", "", *_offsets_table(book.baseline), ""]
     return "\n".join(lines)
+
+
+def runbooks_markdown(books: Sequence[Runbook]) -> str:
+    """Returns the runbooks of several groups in one Markdown text, after a table of the groups. The runbook of a single
+    group has no table."""
+    if len(books) == 1:
+        return runbook_markdown(books[0])
+    rows = [
+        (
+            f"`{book.group}`",
+            book.found.phase.value if book.found.phase else "unknown",
+            book.to.value,
+            str(len(book.baseline.members)),
+            str(len(book.stages)),
+            str(len(book.warnings)),
+        )
+        for book in books
+    ]
+    head = ("group", "phase now", "target", "members", "bounces", "warnings")
+    lines = [f"# Runbook: {len(books)} groups", "", *markdown_table(head, rows), ""]
+    lines += ["Each group has its own runbook below. A group whose gate stays closed does not hold up the others.", ""]
+    return "\n".join(lines) + "\n" + "\n".join(runbook_markdown(book) for book in books)
 
 
 def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -> list[str]:
@@ -185,11 +208,3 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
             for p in report.partitions
         ],
     }
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns a Markdown table with aligned columns, so that the Markdown source is readable too."""
-    cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
-    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]

@@ -1,5 +1,4 @@
-"""Verifies a migration: reads both stores again and checks every partition that is in the plan, in the source or in the
-target.
+"""Verifies a migration: reads both stores again and checks every partition of the plan, the source and the target.
 
 Each result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred* or
 *unknown*. A partition with an unknown result never passes. The source is read before the target. A dual consumer writes
@@ -21,7 +20,7 @@ from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
-from offsetmgr.migration.plan import Action, GroupPlan, MissingTopic, PlanSource, PlanStep, clamp_text
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, MissingTopic, PlanSource, PlanStep, clamp_text
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
@@ -118,7 +117,7 @@ class MigrationVerifier:
 
     ``open_logs`` returns the Kafka cluster in whose logs the offsets must be. Without a cluster, the logs are not
     checked. In this case, a partition whose target has moved forward is *unknown*. ``state`` is the content of the
-    journal, which shows the rewinds that were written.
+    journal, which shows the rewinds that were written. ``only`` limits the check to these planned groups.
     """
 
     plan: PlanFile
@@ -126,6 +125,7 @@ class MigrationVerifier:
     target: OffsetStore
     open_logs: Callable[[], Logs | None] = lambda: None
     state: MigrationState | None = None
+    only: GroupScope | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
     _log_ranges: ClusterLogs | None = None
 
@@ -136,11 +136,12 @@ class MigrationVerifier:
         check_endpoint("target", self.plan.header.target, self.target)
         planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch, sources in prefetch(self._read_source, batched(self.plan.groups(), READ_BATCH_GROUPS)):
+        for batch, sources in prefetch(self._read_source, batched(self.plan.groups_of(self.only), READ_BATCH_GROUPS)):
             planned.update(group.group for group in batch)
             yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
-        unplanned = (g for g in self.source.groups() if g not in planned and options.selects_group(g))
+        others = self.source.groups() if self.only is None else ()
+        unplanned = (g for g in others if g not in planned and options.selects_group(g))
         for names in batched(unplanned, READ_BATCH_GROUPS):
             plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
             yield from self._batch(plans, self._read_source(plans), existing)
@@ -215,7 +216,7 @@ class MigrationVerifier:
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
         """Returns why the target lacks an offset, according to the journal."""
-        if self.state is not None and self.state.undo.may_have_written:
+        if self.state is not None and self.state.is_group_rolled_back(group):
             return "the target has no commit: the plan was rolled back"
         if self.state is not None and step.action.writes and group not in self.state.apply.done:
             return "the target has no commit: not applied yet, run migrate apply"

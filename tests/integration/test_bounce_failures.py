@@ -180,7 +180,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     failed = group.run(*group.bounce("dual", "echo no {member}; exit 7"))
     assert (failed.returncode, f"the command for {fixed}: exit code 7" in failed.stderr) == (1, True)
     state = group.directory / f"bounce-{group.name}-dual.json"
-    assert [s["status"] for s in json.loads(state.read_text())["steps"]] == ["command-failed", "pending"]
+    assert [s["status"] for s in json.loads(state.read_text())["bounces"][0]["steps"]] == ["command-failed", "pending"]
     assert f"no {fixed}" in state.with_suffix(".log").read_text()
     assert group.czxids() == before
 
@@ -189,7 +189,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     assert wrong.returncode == 1
     assert f"the gate after {fixed} is closed" in wrong.stderr
     assert "commits to ZooKeeper alone" in wrong.stderr
-    assert [s["status"] for s in json.loads(state.read_text())["steps"]] == ["returned", "pending"]
+    assert [s["status"] for s in json.loads(state.read_text())["bounces"][0]["steps"]] == ["returned", "pending"]
     now = group.czxids()
     assert (now[generated], now[fixed] != before[fixed]) == (before[generated], True)
 

@@ -118,7 +118,8 @@ def test_a_migration_is_applied_verified_and_rolled_back(world: World, unique: s
     assert actions(world.plan("--group", unique)) == {0: "copy", 1: "copy", 2: "copy", 3: "copy"}
     assert world.offsets(world.kafka, unique) == {0: 5}
     status = json.loads(world.run("migrate", "status", "plan.json", "--format", "json").stdout)[0]
-    assert (status["phase"], status["writes_planned"]) == ("planned", 4)
+    assert (status["group"], status["state"]) == (unique, "planned")
+    assert status["next"] == f"offsetmgr migrate apply plan.json --group {unique}"
 
     refused = world.run("migrate", "apply", "plan.json", code=2)
     assert "add --yes" in refused.stderr

@@ -113,7 +113,7 @@ def test_a_migration_is_refreshed_and_finalized_in_both_directions(guide: Guide,
 
     def phase(plan: str) -> str:
         (row,) = json.loads(env.commands.run("migrate", "status", plan, "--format", "json").stdout)
-        return str(row["phase"])
+        return str(row["state"])
 
     there = ("migrate", "plan", "--from", env.zookeeper, "--to", env.kafka, "--group", unique)
     output = env.run(*there, "-o", "there.json")

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from offsetmgr.core.document import moment
 from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, duration, page
-from offsetmgr.spark.audit.plots import bars, lines, moment, short, tick_size
+from offsetmgr.spark.audit.plots import bars, lines, short, tick_size
 
 NOON = 1_767_268_800_000
 DATA = PageData(

@@ -660,7 +660,7 @@ def test_nothing_is_written_if_the_log_range_cannot_be_read(migration):
     report = migration.apply(logs=OneLog(CorruptData("log", "no answer")))
     assert "its log range could not be read: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
     assert migration.target_offsets() == {}
-    assert not migration.state().apply.may_have_written
+    assert not migration.state().apply.written
 
 
 def test_the_log_range_of_each_partition_is_requested_once_for_all_groups(migration):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     StepStatus,
     exclusive,
     load,
+    resume,
     save,
 )
 from offsetmgr.migration.observation import Observation
@@ -99,9 +101,24 @@ STATE = BounceState(
 
 def test_the_saved_state_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    assert load(path) is None
+    assert load(path, "g") is None
     save(STATE, path)
-    assert load(path) == STATE
+    assert load(path, "g") == STATE
+
+
+def test_one_file_holds_the_bounces_of_several_groups(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    other = replace(STATE, group="h")
+    save(STATE, path)
+    save(other, path)
+    save(replace(STATE, finished_ms=9), path)
+    assert load(path, "h") == other
+    assert resume(path, "h", CommitMode.DUAL) == other
+    assert resume(path, "new", CommitMode.DUAL) is None
+    with pytest.raises(UsageError, match="is finished"):
+        resume(path, "g", CommitMode.DUAL)
+    with pytest.raises(UsageError, match="it belongs to the bounce kafka -> dual of group g"):
+        resume(path, "new", CommitMode.KAFKA)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +128,15 @@ def test_the_saved_state_is_read_back(tmp_path: Path) -> None:
         ("[]", JournalError, "not the state of a rolling bounce"),
         ('{"format": "offsetmgr-bounce", "version": 9}', UnknownVersion, "version 9"),
         ('{"format": "offsetmgr-bounce", "version": 2}', JournalError, "damaged"),
+        ('{"format": "offsetmgr-bounce", "version": 3}', JournalError, "damaged"),
+        ('{"format": "offsetmgr-bounce", "version": 3, "bounces": [1]}', JournalError, "damaged"),
     ],
 )
 def test_a_broken_state_file_is_named(tmp_path: Path, text: str, error: type[Exception], why: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
     with pytest.raises(error, match=why):
-        load(path)
+        load(path, "g")
 
 
 def test_two_processes_never_execute_the_same_bounce(tmp_path: Path) -> None:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.spark.audit.page_style import STYLE
-from offsetmgr.spark.audit.plots import Point, bars, lines, moment
+from offsetmgr.core.document import (
+    DocumentColumn,
+    DocumentPart,
+    Facts,
+    Html,
+    Paragraph,
+    SectionTitle,
+    Table,
+    moment,
+    to_html,
+)
+from offsetmgr.spark.audit.plots import Point, bars, lines
 
 PAGE: Final = "index.html"
 """File name of the page in an audit's directory."""
@@ -74,17 +83,7 @@ class PageData:
     comparison: Comparison | None = None
 
 
-class _Column(NamedTuple):
-    """A column of a table. ``kind`` is ``name`` (its lines may break anywhere), ``number``, ``time`` (its lines never
-    break) or ``words``."""
-
-    title: str
-    kind: str
-
-
-_GROUP: Final = _Column("group", "name")
-_SIDE_BY_SIDE: Final = 30
-"""Maximum total length of the titles of columns that are side by side in a narrow window."""
+_GROUP: Final = DocumentColumn("group", "name")
 _KINDS: Final = {
     "only-left": "only in the log",
     "only-right": "only in the store",
@@ -99,37 +98,33 @@ _KINDS: Final = {
 def page(data: PageData) -> str:
     """Returns the content of the HTML file."""
     brokers = data.source.replace(",", ", ")  # so that lines can break
-    facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{_cell(value)}</dd></div>" for name, value in data.facts)
-    parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        '<link rel="icon" href="data:,">',
-        f"<title>{escape(data.title)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{escape(data.title)}</h1>",
-        f"<p>Read {moment(data.made_at)} from {escape(brokers)}. All times are UTC.</p>",
-        f"<dl>{facts}</dl>",
-        '<div class="plots"><section>',
-        "<h2>Lag over time</h2>",
-        lines(data.lag_over_time, "Lag over time"),
-        "<p>The lag of the groups with the largest lag: the number of records between the offset that was committed at "
-        "a time and the log's end at that time, by the timestamps of the records that the logs still have.</p>",
-        "</section><section>",
-        "<h2>Commit rate</h2>",
-        lines(data.commit_rate, "Commit rate"),
-        "<p>Committed offsets per minute, without the older commits that compaction has removed.</p>",
-        "</section></div>",
-        "<h2>Groups with the largest lag</h2>",
-        bars(data.top, "Groups with the largest lag"),
-        _part(
+    parts: list[DocumentPart] = [
+        Paragraph(f"Read {moment(data.made_at)} from {brokers}. All times are UTC."),
+        Facts(data.facts),
+        Html('<div class="plots"><section>'),
+        SectionTitle("Lag over time"),
+        Html(lines(data.lag_over_time, "Lag over time")),
+        Paragraph(
+            "The lag of the groups with the largest lag: the number of records between the offset that was committed at"
+            " a time and the log's end at that time, by the timestamps of the records that the logs still have."
+        ),
+        Html("</section><section>"),
+        SectionTitle("Commit rate"),
+        Html(lines(data.commit_rate, "Commit rate")),
+        Paragraph("Committed offsets per minute, without the older commits that compaction has removed."),
+        Html("</section></div>"),
+        SectionTitle("Groups with the largest lag"),
+        Html(bars(data.top, "Groups with the largest lag")),
+        *_section(
             "Lag",
             "lag",
             _LAG,
             data.lag,
             "The lag of a partition is unknown if its log does not exist or ends before the offset.",
         ),
-        _part("Rewinds and gaps", "history", _UNSTEADY, [_unsteady_cells(row) for row in data.unsteady]),
-        _part("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
-        _part(
+        *_section("Rewinds and gaps", "history", _UNSTEADY, [_unsteady_cells(row) for row in data.unsteady]),
+        *_section("Silent groups", "silent", _SILENT, [(group, moment(at), days) for group, at, days in data.silent]),
+        *_section(
             "Next to expire",
             "expiry",
             _EXPIRING,
@@ -140,69 +135,57 @@ def page(data: PageData) -> str:
     ]
     if data.comparison is not None:
         parts += _comparison_parts(data.comparison)
-    return "".join([*parts, "</body></html>\n"])
+    return to_html(data.title, parts)
 
 
-_LAG: Final = (_GROUP, _Column("partitions", "number"), _Column("lag", "number"), _Column("unknown", "number"))
+_LAG: Final = (
+    _GROUP,
+    DocumentColumn("partitions", "number"),
+    DocumentColumn("lag", "number"),
+    DocumentColumn("unknown", "number"),
+)
 _UNSTEADY: Final = (
     _GROUP,
-    _Column("rewinds", "number"),
-    _Column("largest, in offsets", "number"),
-    _Column("gaps", "number"),
-    _Column("longest silence", "time"),
+    DocumentColumn("rewinds", "number"),
+    DocumentColumn("largest, in offsets", "number"),
+    DocumentColumn("gaps", "number"),
+    DocumentColumn("longest silence", "time"),
 )
-_SILENT: Final = (_GROUP, _Column("last commit", "time"), _Column("days", "number"))
+_SILENT: Final = (_GROUP, DocumentColumn("last commit", "time"), DocumentColumn("days", "number"))
 _EXPIRING: Final = (
     _GROUP,
-    _Column("partitions", "number"),
-    _Column("the first", "time"),
-    _Column("basis", "words"),
+    DocumentColumn("partitions", "number"),
+    DocumentColumn("the first", "time"),
+    DocumentColumn("basis", "words"),
 )
 _DIFFERING: Final = (
     _GROUP,
-    _Column("partitions that differ", "number"),
-    _Column("the log is ahead by", "number"),
-    _Column("the store is ahead by", "number"),
+    DocumentColumn("partitions that differ", "number"),
+    DocumentColumn("the log is ahead by", "number"),
+    DocumentColumn("the store is ahead by", "number"),
 )
 
 
-def _comparison_parts(found: Comparison) -> list[str]:
-    title = f"<h2>Differences from {escape(found.store)}</h2>"
+def _comparison_parts(found: Comparison) -> list[DocumentPart]:
+    title = SectionTitle(f"Differences from {found.store}")
     if not found.kinds:
-        return [title, '<p class="none">None.</p>']
+        return [title, Table(_DIFFERING, [])]
     return [
-        f"{title}<p>Number of partitions. Groups that committed between the reads of the log and the store differ.</p>",
-        bars([(_KINDS[kind], count) for kind, count in found.kinds], "Differences"),
-        _part("Groups that differ", "differences", _DIFFERING, found.groups),
+        title,
+        Paragraph("Number of partitions. Groups that committed between the reads of the log and the store differ."),
+        Html(bars([(_KINDS[kind], count) for kind, count in found.kinds], "Differences")),
+        *_section("Groups that differ", "differences", _DIFFERING, found.groups),
     ]
 
 
-def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
-    """Renders a section. ``table`` is the name, in `run.COMPARED`, of the table that contains all rows. ``meaning``
-    explains the columns."""
+def _section(
+    title: str, table: str, columns: Sequence[DocumentColumn], rows: Sequence[Sequence[Any]], meaning: str = ""
+) -> list[DocumentPart]:
+    """Returns the parts of a section. ``table`` is the name, in `run.COMPARED`, of the table that contains all rows.
+    ``meaning`` explains the columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
     text = " ".join(filter(None, (meaning if rows else "", more)))
-    return f"<h2>{escape(title)}</h2>{f'<p>{escape(text)}</p>' if text else ''}{_table(columns, rows)}"
-
-
-def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Renders a table. In a narrow window the first cell is above the other cells of its row. If the titles are many or
-    long, each cell is on a separate line."""
-    if not rows:
-        return '<p class="none">None.</p>'
-    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td class="{kind}" data-name="{escape(title)}">{_cell(value)}</td>'
-            for (title, kind), value in zip(columns, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    many = sum(len(column.title) for column in columns) > _SIDE_BY_SIDE
-    form = 'class="many"' if many else f'class="few" style="--n:{len(columns) - 1}"'
-    return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return [SectionTitle(title), *([Paragraph(text)] if text else []), Table(columns, rows)]
 
 
 def _unsteady_cells(row: UnsteadyGroup) -> tuple[object, ...]:
@@ -217,9 +200,3 @@ def duration(spent_ms: int) -> str:
         if seconds >= size:
             return f"{seconds // size:,} {unit} {seconds % size // smaller} {name}"
     return f"{seconds} s"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "unknown"
-    return f"{value:,}" if isinstance(value, int | float) else escape(str(value))

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from offsetmgr.core.document_style import COLOURS
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments
 from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup
-from offsetmgr.spark.audit.plots import COLOURS
 from offsetmgr.spark.log_rows import OFFSET
 
 

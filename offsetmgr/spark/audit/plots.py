@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Final
+
+from offsetmgr.core.document import moment
 
 Point = tuple[int, float]
 """A time in milliseconds since 1970, and a value."""
 
-COLOURS: Final = 6
-"""Maximum number of distinguishable lines in a plot. The page's style sheet has a colour for each line."""
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
@@ -85,12 +84,3 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
         for name, value in values
     )
     return f'<table class="bars" aria-label="{escape(title, quote=True)}">{rows}</table>'
-
-
-def moment(at: int, *, seconds: bool = False) -> str:
-    """Formats a time (UTC) as ``2026-01-31 12:00``, with ``seconds`` as ``2026-01-31 12:00:30``. A time outside the
-    calendar's range stays a number."""
-    try:
-        return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
-    except (ValueError, OverflowError, OSError):
-        return str(at)

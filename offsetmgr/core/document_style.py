@@ -1,11 +1,11 @@
-"""The style sheet of the report page, for light and dark themes and for windows of any width."""
+"""The style sheet of HTML documents, for light and dark themes and for windows of any width."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from offsetmgr.spark.audit.plots import COLOURS
-
+COLOURS: Final = 6
+"""Maximum number of distinguishable lines in a plot. The style sheet has a colour for each line."""
 STYLE: Final = """
 :root{--ink:#1c2430;--dim:#5d6b7c;--rule:#dbe1e8;--paper:#fff;--c0:#2563a8;--c1:#c2571a;--c2:#2e8540;--c3:#8a3ea8;
 --c4:#a8862b;--c5:#c0364c}
@@ -30,6 +30,7 @@ table{border-collapse:collapse;width:100%;font-size:.93rem}
 th,td{text-align:left;padding:.3rem 0;border-bottom:1px solid var(--rule);vertical-align:top;font-weight:400}
 th+th,th+td,td+td{padding-left:1rem}
 .name{overflow-wrap:anywhere}.time{white-space:nowrap;font-variant-numeric:tabular-nums}
+.code{font:.85em/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
 thead th{color:var(--dim);font-size:.85rem;vertical-align:bottom}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}thead .number{white-space:normal}
 .bars th{width:35%}.bars .number{width:1%}.bars svg{height:1rem;margin-top:.25rem}

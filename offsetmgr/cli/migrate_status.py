@@ -1,0 +1,147 @@
+"""``offsetmgr migrate status``: shows the state of every group of a migration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.cli import migrate_output
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.migrate_options import FromConfig, GroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.options import file_to_write
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.core.atomic_file import replace_file
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.fleet import GroupStatus, counts, group_statuses, select_groups
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_run import open_plan
+
+app = typer.Typer()
+
+
+class StatusFormat(StrEnum):
+    """The values of ``--format``."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+COLUMNS: Final = (
+    Column("group"),
+    Column("target_group", detail=True),
+    Column("wave", right=True, optional=True),
+    Column("owner", optional=True),
+    Column("state"),
+    Column("since", time=True),
+    Column("known", optional=True),
+    Column("evidence", detail=True),
+    Column("blocked_by", optional=True),
+    Column("next", optional=True),
+)
+
+
+@app.command("status")
+@connected
+def status_command(
+    connect: ConnectFlags,
+    plan_path: PlanPath,
+    groups: GroupArguments = None,
+    wave: WaveOption = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="SECONDS",
+            min=0,
+            help="Ask the servers too, and watch the members' commits for up to this time.",
+            show_default=False,
+        ),
+    ] = None,
+    format: Annotated[
+        StatusFormat, typer.Option("--format", help="Output format; markdown and html are a page for people.")
+    ] = StatusFormat.TABLE,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            callback=file_to_write,
+            help="Write the page to FILE, and replace it.",
+            show_default=False,
+        ),
+    ] = None,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
+) -> None:
+    """Show the state of every group in words, with its obstacle and the next command.
+
+    The state comes from the plan and the journal. With --watch, it also comes from the servers: the phase of live
+    members, and the partitions that do not verify.
+    """
+    if output is not None and format not in (StatusFormat.MARKDOWN, StatusFormat.HTML):
+        raise UsageError("--output", "is for a page", "add --format html or --format markdown")
+    plan, state = open_plan(plan_path)
+    only = select_groups(plan, groups or (), wave or ())
+    live = None
+    if watch is not None:
+        from offsetmgr.migration.group_observer import ObservationWindow
+
+        sides = SourceAndTarget.of_plan(
+            connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+        )
+        live = sides.fleet_view(plan, state, ObservationWindow(watch)).observe(only)
+    found = group_statuses(plan, state, only, live)
+    if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):
+        _write_page(plan, found, format, output, watched=live is not None)
+        return
+    if format is StatusFormat.TABLE:
+        migrate_output.show_plan_header(plan.header)
+    write_rows(COLUMNS, [_row(one) for one in found], OutputFormat(format.value))
+    if format is StatusFormat.TABLE:
+        for line in summary_lines(found):
+            note(line)
+        if state.refreshed_at is not None:
+            note(f"the offsets in the target were renewed on {migrate_output.moment(state.refreshed_at)}")
+
+
+def _write_page(
+    plan: PlanFile, found: Sequence[GroupStatus], format: StatusFormat, output: Path | None, *, watched: bool
+) -> None:
+    from offsetmgr.core.document import to_html, to_markdown
+    from offsetmgr.migration.fleet_page import fleet_parts, fleet_title
+
+    render = to_html if format is StatusFormat.HTML else to_markdown
+    page = render(fleet_title(plan), fleet_parts(plan, found, SystemClock().now_ms(), watched=watched))
+    if output is None:
+        typer.echo(page, nl=False)
+        return
+    replace_file(output, lambda out: out.write(page.encode()), overwrite=True)
+    note(f"wrote {output}")
+
+
+def _row(one: GroupStatus) -> Sequence[object]:
+    names = one.group, one.target_group, one.wave, one.owner or None
+    known = one.known.value, one.evidence or None
+    return *names, one.state.value, one.since, *known, one.blocked_by or None, one.next_command or None
+
+
+def summary_lines(found: Sequence[GroupStatus]) -> list[str]:
+    """Returns one line for each wave, with the number of groups in each state."""
+    lines = []
+    for wave, states, blocked in counts(found):
+        named = ", ".join(f"{count} {state.value}" for state, count in sorted(states.items()))
+        label = "no wave" if wave is None else f"wave {wave}"
+        total = count_of(states.total(), "group")
+        lines.append(f"{label}: {total}: {named}" + (f"; {blocked} blocked" if blocked else ""))
+    return lines

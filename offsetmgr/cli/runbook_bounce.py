@@ -1,0 +1,231 @@
+"""``offsetmgr runbook bounce``: restarts the members of one or more groups into a phase."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.migrate_options import WaveOption
+from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, file_to_write
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.runbook_options import (
+    AcceptIdle,
+    AcceptSpare,
+    Baseline,
+    PhaseName,
+    Plan,
+    PlanOfGroups,
+    Poll,
+    Quiet,
+    baseline_of,
+    groups_of,
+    view_of,
+)
+from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration import bounce_plan
+from offsetmgr.migration import runbook_render as text
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.precheck import GateClosed
+
+app = typer.Typer()
+
+
+@app.command()
+@connected
+def bounce(
+    connect: ConnectFlags,
+    to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
+    command: Annotated[
+        str,
+        typer.Option(
+            "--command",
+            metavar="TEMPLATE",
+            help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
+        ),
+    ],
+    group: GroupsOption = None,
+    wave: WaveOption = None,
+    plan: Plan = None,
+    start: Annotated[
+        PhaseName | None,
+        typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),
+    ] = None,
+    baseline: Baseline = None,
+    start_baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--start-baseline",
+            metavar="FILE",
+            help="Runbook or state file of the previous bounce, for the gate before the first step.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="FILE",
+            callback=file_to_write,
+            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json). "
+            "The output of the commands goes to a file of the same name with the suffix .log.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
+    ] = None,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for each gate.")
+    ] = 180,
+    poll: Poll = 0.5,
+    quiet: Quiet = 10,
+    accept_idle: AcceptIdle = False,
+    accept_spare: AcceptSpare = False,
+    restart_timeout: Annotated[
+        float,
+        typer.Option(
+            "--restart-timeout", metavar="SECONDS", min=0, help="Maximum time until a restarted member is back."
+        ),
+    ] = 120,
+    command_timeout: Annotated[
+        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
+    ] = 600,
+    execute: Execute = False,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Restart the members one at a time into a phase, with a gate after each.
+
+    A group's bounce stops at the first failed restart or gate; the same command line resumes there. Several groups
+    follow one another and share one state file, and a group that stops does not hold up the others.
+    """
+    planned = PlanOfGroups.open(plan)
+    view = view_of(connect, planned)
+    names = groups_of(view, planned, group, wave)
+    if not names:
+        note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
+        return
+    state = state or _default_state(names, plan, to)
+
+    def spec(name: str) -> bounce_plan.BounceSpec:
+        return bounce_plan.BounceSpec(
+            name,
+            CommitMode(to.value),
+            command,
+            start=CommitMode(start.value) if start else None,
+            baseline=baseline_of(baseline, name),
+            start_baseline=baseline_of(start_baseline, name),
+            hosts=_hosts(host),
+            rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+            window=ObservationWindow(window, poll),
+            restart_seconds=restart_timeout,
+            command_seconds=command_timeout,
+        )
+
+    found: list[GroupBounce] = []
+    with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
+        several = len(names) > 1
+        done = bounce_groups(
+            view, map(spec, names), state, execute=execute, skip_finished=several, progress=note, stop=stop
+        )
+        for one in done:
+            found.append(one)
+            if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):
+                planned.record([record])
+            if isinstance(one.error, GateClosed):
+                note(text.report_text(one.error.report))
+            if one.error is not None and several:
+                note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
+    if not several and found and found[0].error is not None:
+        raise found[0].error
+    _show_results(found, output)
+    if any(one.is_stopped for one in found) or len(found) < len(names):
+        stopped = next((one.result.why for one in found if one.is_stopped and one.result), "stopped on request")
+        raise Interrupted(f"{stopped}; the same command line resumes")
+    if not all(one.ok for one in found):
+        raise typer.Exit(FAILED)
+
+
+def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Path:
+    """Returns the name of the state file: after the group, or after the plan if several groups are bounced."""
+    label = names[0] if len(names) == 1 else plan.stem if plan is not None else "groups"
+    return Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}.json")
+
+
+def _hosts(pairs: list[str] | None) -> dict[str, str]:
+    hosts: dict[str, str] = {}
+    for pair in pairs or []:
+        member, equals, name = pair.partition("=")
+        if not (equals and member and name):
+            raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
+        hosts[member] = name
+    return hosts
+
+
+def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
+    results = [one.result for one in found if one.result is not None]
+    several = len(found) > 1
+    if output is OutputFormat.JSON:
+        rows = [_result_json(result) for result in results]
+        print(json.dumps(rows if several else rows[0] if rows else [], indent=2))
+    else:
+        columns = [Column("group")] if several else []
+        columns += [Column("member"), Column("host"), Column("status"), Column("command"), Column("successors")]
+        lines = [
+            (*([result.group] if several else []), s.member, s.host, s.status.value, s.command, " ".join(s.successors))
+            for result in results
+            for s in result.steps
+        ]
+        write_rows(columns, lines, output)
+    for result in results:
+        _show_notes(result)
+    for one in found:
+        if one.result is None and one.error is None:
+            note(f"group {one.group}: finished by an earlier run, according to the state file")
+    if any(result.outcome is bounce_plan.BounceOutcome.PLANNED for result in results):
+        note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
+    if several:
+        failed = [one.group for one in found if not one.ok]
+        named = f"; not done: {', '.join(failed)}" if failed else ""
+        note(f"{count_of(len(found) - len(failed), 'group')} of {len(found)} done{named}")
+
+
+def _show_notes(result: bounce_plan.BounceResult) -> None:
+    if result.report is not None:
+        note(text.report_text(result.report))
+    for copy in result.copies:
+        before = "no offset" if copy.before is None else copy.before
+        note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")
+    note(
+        f"bounce {result.change} of group {result.group}: {result.outcome.value}"
+        + (f": {result.why}" if result.why else "")
+    )
+    if result.hint:
+        note(f"hint: {result.hint}")
+
+
+def _result_json(result: bounce_plan.BounceResult) -> dict[str, Any]:
+    return {
+        "outcome": result.outcome.value,
+        "group": result.group,
+        "from_phase": result.change.start.value,
+        "to_phase": result.change.to.value,
+        "steps": [{**asdict(s), "status": s.status.value} for s in result.steps],
+        "copies": [asdict(c) for c in result.copies],
+        "report": None if result.report is None else text.report_json(result.report),
+        "why": result.why,
+        "hint": result.hint,
+    }

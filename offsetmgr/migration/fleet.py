@@ -1,0 +1,241 @@
+"""The state of every group of a plan: in words, with the time of its last step, its obstacle, and the next
+command. Pure.
+
+The state comes from the plan and its journal. Evidence from the servers, if the caller has any, takes precedence
+(`fleet_view`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.selection import GroupSelection
+from offsetmgr.migration.plan import GroupPlan, GroupScope
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import GroupProgress, MigrationState
+
+
+class GroupState(StrEnum):
+    """The state of one group in a migration."""
+
+    NOT_PLANNED = "not planned"
+    """The group as a whole could not be planned, so nothing of it is migrated."""
+    PLANNED = "planned"
+    APPLIED_IN_PART = "applied in part"
+    """Apply has written some offsets, or may have written some, and has to be run again."""
+    APPLIED = "applied"
+    ZOOKEEPER = "zookeeper"
+    """Every member is known to commit to ZooKeeper alone."""
+    DUAL = "dual"
+    KAFKA = "kafka"
+    FINALIZED = "finalized"
+    ROLLED_BACK = "rolled back"
+    ROLLED_BACK_IN_PART = "rolled back in part"
+    """A rollback has begun, and some offsets that apply wrote are not restored yet."""
+
+
+class StateOrigin(StrEnum):
+    """The origin of a state."""
+
+    JOURNAL = "journal"
+    SEEN = "seen"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGroup:
+    """Evidence about one group from the servers.
+
+    ``phase`` is the phase of the members; None if it is unknown or if there are no members. ``members`` are the
+    registered old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
+    group would fail now.
+    """
+
+    phase: CommitMode | None
+    known: StateOrigin
+    why: str
+    members: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The state of one group. ``since`` is a time in milliseconds since 1970; None if no step is recorded.
+    ``blocked_by`` is empty if no obstacle is known."""
+
+    group: str
+    target_group: str
+    wave: int | None
+    owner: str
+    state: GroupState
+    since: int | None
+    known: StateOrigin
+    evidence: str
+    blocked_by: str
+    next_command: str
+
+
+def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[int] = ()) -> GroupScope | None:
+    """Returns the plan's groups that a pattern or a wave selects; None if there are neither patterns nor waves.
+
+    Raises `GroupNotFound` if a pattern matches no group of the plan, and `UsageError` if the plan does not have a wave.
+    """
+    patterns, waves = list(patterns), set(waves)
+    if not patterns and not waves:
+        return None
+    known = {group.group: group.wave for group in plan.groups()}
+    if missing := sorted(waves - set(known.values())):
+        found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
+        why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
+        raise UsageError(f"--wave {missing[0]}", why, "see: offsetmgr migrate status PLAN")
+    chosen = {name for name, wave in known.items() if wave in waves}
+    for pattern in patterns:
+        selection = GroupSelection.parse([pattern], known)
+        matched = {name for name in known if selection.matches(name)}
+        if not matched:
+            raise GroupNotFound(f"group {pattern}", f"not found in plan {plan.path}", "see: offsetmgr migrate status")
+        chosen |= matched
+    return frozenset(chosen)
+
+
+def group_statuses(
+    plan: PlanFile,
+    state: MigrationState,
+    only: GroupScope | None = None,
+    live: Mapping[str, LiveGroup] | None = None,
+) -> list[GroupStatus]:
+    """Returns the state of each group, by wave and name. ``live`` is the evidence from the servers, by group."""
+    statuses = _Statuses(plan, state)
+    found = [statuses.status(group, (live or {}).get(group.group)) for group in plan.groups_of(only)]
+    return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.group))
+
+
+def counts(found: Iterable[GroupStatus]) -> Iterator[tuple[int | None, Counter[GroupState], int]]:
+    """Yields, for each wave, the number of groups in each state and the number of blocked groups."""
+    by_wave: dict[int | None, list[GroupStatus]] = {}
+    for one in found:
+        by_wave.setdefault(one.wave, []).append(one)
+    for wave, members in by_wave.items():
+        yield wave, Counter(one.state for one in members), sum(bool(one.blocked_by) for one in members)
+
+
+_ROLLED_BACK = frozenset((GroupState.ROLLED_BACK, GroupState.ROLLED_BACK_IN_PART))
+_CLOSED = frozenset((GroupState.FINALIZED, GroupState.NOT_PLANNED)) | _ROLLED_BACK
+_PHASES = frozenset((GroupState.ZOOKEEPER, GroupState.DUAL, GroupState.KAFKA))
+
+
+@dataclass(frozen=True)
+class _Statuses:
+    """The way of the plan's groups from the first state to the last. Between ZooKeeper and Kafka, members are restarted
+    twice: from the phase ``start`` to dual, and from dual to the phase ``end``."""
+
+    plan: PlanFile
+    state: MigrationState
+
+    @property
+    def end(self) -> GroupState:
+        return GroupState.ZOOKEEPER if self.plan.header.target.kind == "zookeeper" else GroupState.KAFKA
+
+    @property
+    def start(self) -> GroupState:
+        return GroupState.KAFKA if self.end is GroupState.ZOOKEEPER else GroupState.ZOOKEEPER
+
+    def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
+        word, since, evidence = self._recorded(group)
+        known = StateOrigin.JOURNAL
+        if live is not None and word not in _CLOSED:
+            evidence, known = live.why, live.known
+            seen = self._visible(word, live.phase)
+            since = since if seen is word else None  # the journal does not record the time of this change
+            word = seen
+        blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live)))
+        command = self._next_command(group, word, live)
+        names = group.group, group.target_group, group.wave, group.owner
+        return GroupStatus(*names, word, since, known, evidence, blocked, command)
+
+    def _recorded(self, group: GroupPlan) -> tuple[GroupState, int | None, str]:
+        """Returns the state that the plan and the journal record, its time and its evidence."""
+        name, state = group.group, self.state
+        if group.error:
+            return GroupState.NOT_PLANNED, self.plan.header.created_at, ""
+        if state.is_group_rolled_back(name):
+            in_part = name in state.apply.written and name not in state.undo.done
+            word = GroupState.ROLLED_BACK_IN_PART if in_part else GroupState.ROLLED_BACK
+            return word, state.undo.at.get(name, state.last_at), ""
+        if (finalized := state.group_finalized_at(name)) is not None:
+            removed = "the source's offsets were deleted" if name in state.delete.done else ""
+            return GroupState.FINALIZED, finalized, removed
+        if (phase := state.phases.get(name)) is not None and phase.phase is not None:
+            return GroupState(phase.phase.value), phase.at, phase.text
+        if name in state.apply.done:
+            return GroupState.APPLIED, state.apply.at.get(name), ""
+        if name in state.apply.written:
+            return GroupState.APPLIED_IN_PART, state.apply.at.get(name), ""
+        return GroupState.PLANNED, self.plan.header.created_at, ""
+
+    def _visible(self, recorded: GroupState, phase: CommitMode | None) -> GroupState:
+        """Returns the state for the phase in which the members were observed. Members in the first phase, which have
+        not been restarted yet, do not change the states before it."""
+        if phase is None:
+            return recorded
+        seen = GroupState(phase.value)
+        return recorded if seen is self.start and recorded not in _PHASES else seen
+
+    def _obstacles(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> Iterator[str]:
+        if word is GroupState.NOT_PLANNED:
+            yield group.error
+        if failures := self._failures(self.state.undo, group.group, "not rolled back"):
+            yield failures
+        if word in _CLOSED:
+            return
+        rejected = Counter(step.action for step in group.steps if step.action.rejects)
+        if rejected:
+            kinds = ", ".join(f"{count} {action.value.removeprefix('refuse-')}" for action, count in rejected.items())
+            first = next(step for step in group.steps if step.action.rejects)
+            yield f"the plan refused {count_of(rejected.total(), 'partition')} ({kinds}): {first.tp}: {first.note}"
+        if not self.state.is_applied(group):
+            if failures := self._failures(self.state.apply, group.group, "not applied"):
+                yield failures
+            elif word in _PHASES:
+                yield "its offsets are not applied"
+        if (note := self.state.blocked.get(group.group)) is not None:
+            yield note.text
+        if live is not None:
+            yield from live.obstacles
+
+    def _failures(self, work: GroupProgress, group: str, label: str) -> str:
+        """Returns the failures of the last attempt to write the group; an empty string if there are none."""
+        if group in work.done:
+            return ""
+        last = None
+        for record in self.state.outcomes(work, group):
+            last = record
+        failed = last.get("failed", ()) if last is not None else ()
+        if not failed:
+            return f"{label}: an earlier run was interrupted" if group in work.unknown else ""
+        topic, partition, _kind, why = failed[0]
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return f"{label}: {topic}-{partition}: {why}{more}"
+
+    def _next_command(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> str:
+        plan, name = shlex.quote(str(self.plan.path)), shlex.quote(group.group)
+        if word is GroupState.ROLLED_BACK_IN_PART:
+            return f"offsetmgr migrate rollback {plan} --group {name}"
+        if word in _CLOSED:
+            return ""
+        if not self.state.is_applied(group):
+            return f"offsetmgr migrate apply {plan} --group {name}"
+        has_members = bool(group.old_members if live is None else live.members)
+        phase = self.end if word is GroupState.DUAL else GroupState.DUAL
+        if word is GroupState.DUAL or (has_members and word is not self.end):
+            old = shlex.quote(group.target_group if self.end is GroupState.ZOOKEEPER else group.group)
+            return f"offsetmgr runbook bounce --plan {plan} --group {old} --to-phase {phase.value} --command TEMPLATE"
+        return f"offsetmgr migrate finalize {plan} {name}"

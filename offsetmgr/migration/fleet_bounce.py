@@ -1,0 +1,105 @@
+"""Rolling bounces of several groups, one group after the other. A group whose bounce is refused or fails does not hold
+up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.bounce import bounce
+from offsetmgr.migration.bounce_checkpoint import load
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
+from offsetmgr.migration.group_observer import GroupView
+from offsetmgr.migration.journal import JournalRecord
+from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.restart_command import check_template
+
+
+class GroupBounce(NamedTuple):
+    """The bounce of one group. ``error`` is the reason for which the bounce did not begin. If both fields are None, the
+    state file shows that the bounce is finished."""
+
+    group: str
+    result: BounceResult | None = None
+    error: OffsetMgrError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the bounce was executed, planned or finished earlier."""
+        good = (BounceOutcome.DONE, BounceOutcome.PLANNED)
+        return self.error is None and (self.result is None or self.result.outcome in good)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the bounce was stopped on request."""
+        return self.result is not None and self.result.outcome is BounceOutcome.STOPPED
+
+
+def bounce_groups(
+    view: GroupView,
+    specs: Iterable[BounceSpec],
+    state_path: Path,
+    *,
+    execute: bool,
+    skip_finished: bool = True,
+    progress: Callable[[str], None] = lambda _text: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[GroupBounce]:
+    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
+
+    A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
+    server, is raised, because it concerns all groups. ``skip_finished`` skips bounces that the state file shows as
+    finished; otherwise such a bounce is an error. Once ``stop`` returns True, no further bounce begins.
+    """
+    for spec in specs:
+        check_template(spec.command)
+        if stop():
+            return
+        saved = load(state_path, spec.group)
+        is_finished = saved is not None and saved.finished_ms is not None and saved.change.to is spec.to
+        if is_finished and skip_finished:
+            yield GroupBounce(spec.group)
+            continue
+        progress(f"group {spec.group}")
+        try:
+            if execute:
+                result = bounce(view, spec, state_path, progress=lambda text: progress(f"  {text}"), stop=stop)
+            else:
+                result = plan_bounce(view, spec, state_path)
+        except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
+            yield GroupBounce(spec.group, error=error)
+            continue
+        found = GroupBounce(spec.group, result)
+        yield found
+        if found.is_stopped:
+            return
+
+
+def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
+    """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, or
+    finished earlier. ``group`` is the group's name in the plan."""
+    if found.error is not None:
+        return {
+            "kind": "group-blocked",
+            "group": group,
+            "step": found.error.what,
+            "why": found.error.why,
+            "hint": found.error.hint,
+        }
+    if (result := found.result) is None or result.outcome in (BounceOutcome.STOPPED, BounceOutcome.PLANNED):
+        return None
+    if result.outcome is BounceOutcome.FAILED:
+        step = f"bounce {result.change}"
+        return {"kind": "group-blocked", "group": group, "step": step, "why": result.why, "hint": result.hint}
+    assert result.report is not None  # a finished bounce has passed the gate of the whole group
+    return phase_record(group, result.report)
+
+
+def phase_record(group: str, report: PhaseReport) -> JournalRecord:
+    """Returns the record of a phase that every member of the group has reached."""
+    known = ", ".join(sorted({member.confidence.value for member in report.members}))
+    why = f"{count_of(len(report.members), 'member')} committed as phase {report.phase.value} does ({known})"
+    return {"kind": "group-phase", "group": group, "phase": report.phase.value, "why": why}

@@ -1,0 +1,131 @@
+"""Reads from the servers where the groups of a plan are now: their members, the phase of the members, and the
+partitions that do not verify. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
+from offsetmgr.migration.fleet import LiveGroup, StateOrigin
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_groups
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import assess_phase, infer_phase
+from offsetmgr.migration.plan import GroupPlan, GroupScope
+from offsetmgr.migration.precheck import missing_evidence
+from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
+
+_ORIGINS = {
+    Confidence.SEEN: StateOrigin.SEEN,
+    Confidence.INFERRED: StateOrigin.INFERRED,
+    Confidence.UNKNOWN: StateOrigin.UNKNOWN,
+}
+_BEFORE_APPLY = frozenset((Status.MISSING, Status.BEHIND, Status.NOT_REWOUND))
+_WHILE_THE_SOURCE_IS_USED = frozenset((Status.SOURCE_AHEAD, Status.NOT_IN_PLAN))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The servers of a plan. ``view`` is None if the plan is not between ZooKeeper and Kafka; then the groups have no
+    phases. ``end`` is the phase in which the migration ends."""
+
+    verifier: MigrationVerifier
+    state: MigrationState
+    view: GroupView | None
+    end: CommitMode
+    window: ObservationWindow
+
+    def observe(self, only: GroupScope | None) -> Mapping[str, LiveGroup]:
+        """Returns the evidence about each group that is neither finalized nor rolled back, by its name in the plan."""
+        groups = [group for group in self.verifier.plan.groups_of(only) if self._is_open(group)]
+        members = self._members(groups)
+        problems = self._problems(groups, members)
+        return {name: replace(found, obstacles=(*found.obstacles, *problems[name])) for name, found in members.items()}
+
+    def _is_open(self, group: GroupPlan) -> bool:
+        name, state = group.group, self.state
+        return not (group.error or state.is_group_rolled_back(name) or state.group_finalized_at(name) is not None)
+
+    def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
+        if self.view is None:
+            return {group.group: LiveGroup(None, StateOrigin.UNKNOWN, "") for group in groups}
+        to_kafka = self.end is CommitMode.KAFKA
+        old = {group.group: group.group if to_kafka else group.target_group for group in groups}
+        new = {group.group: group.target_group if to_kafka else group.group for group in groups}
+        watched = watch_groups(self.view, old.values(), self.window, enough=_is_enough)
+        described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
+        return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
+
+    def _problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, tuple[str, ...]]:
+        """Returns, for each group, the partitions that would not verify now, as text."""
+        planned = {group.group: group for group in groups}
+        failed: dict[str, list[str]] = {name: [] for name in planned}
+        if not planned:
+            return {}
+        for result in replace(self.verifier, only=frozenset(planned)).results():
+            if text := self._problem(planned[result.group], result, members[result.group]):
+                failed[result.group].append(f"{result.tp or ''} {text}".strip())
+        return {name: (_summary(found),) if found else () for name, found in failed.items()}
+
+    def _problem(self, group: GroupPlan, result: PartitionResult, live: LiveGroup) -> str:
+        """Returns the problem of a partition; an empty string if it verifies, or if a later step is expected to change
+        it."""
+        uses_source = bool(live.members) and live.phase not in (self.end, CommitMode.DUAL)
+        if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
+            return ""
+        if not self.state.is_applied(group) and result.status in _BEFORE_APPLY:
+            moved = result.source is not None and result.expected is not None and result.source > result.expected
+            return (
+                "" if uses_source or not moved else "the source moved on after the plan: make a new plan for the group"
+            )
+        if uses_source and result.status in _WHILE_THE_SOURCE_IS_USED:
+            return ""
+        return f"{result.status.value}: {result.detail}"
+
+
+def _summary(problems: list[str]) -> str:
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{count_of(len(problems), 'partition')}: {problems[0]}{more}"
+
+
+def _is_enough(history: GroupHistory) -> bool:
+    """Returns whether every member of the group is known to be in one phase, or the group has no member."""
+    if history.latest is None or not history.latest.members:
+        return True
+    return any(assess_phase(history, phase).passed for phase in CommitMode)
+
+
+def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
+    if isinstance(history, OffsetMgrError):
+        return LiveGroup(None, StateOrigin.UNKNOWN, f"it cannot be observed: {history}")
+    old: Iterable[str] = history.latest.members if history.latest is not None else ()
+    modern = described if isinstance(described, GroupDescription) and not described.idle else None
+    new = [str(member) for member in modern.members] if modern is not None else []
+    members = (*sorted(old), *new)
+    if history.latest is None or not history.latest.members:
+        return _without_old_consumers(members, described)
+    found = infer_phase(history)
+    if found.phase is None:
+        obstacle = (found.why,) if found.members else ()
+        return LiveGroup(None, StateOrigin.UNKNOWN, found.why, members, obstacle)
+    if found.confidence is not Confidence.SEEN:
+        return LiveGroup(found.phase, _ORIGINS[found.confidence], found.why, members)
+    report = assess_phase(history, found.phase, rules=EvidenceThresholds(accept_idle=True))
+    if report.passed:
+        return LiveGroup(found.phase, StateOrigin.SEEN, found.why, members)
+    why = f"{found.why}; not known for the whole group: {missing_evidence(report)}"
+    return LiveGroup(found.phase, StateOrigin.INFERRED, why, members)
+
+
+def _without_old_consumers(members: tuple[str, ...], described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
+    if isinstance(described, OffsetMgrError):
+        return LiveGroup(None, StateOrigin.UNKNOWN, f"Kafka's coordinator did not report the members: {described}")
+    if members:
+        why = f"no old consumer is registered, and Kafka's coordinator reports {count_of(len(members), 'member')}"
+        return LiveGroup(CommitMode.KAFKA, StateOrigin.SEEN, why, members)
+    return LiveGroup(None, StateOrigin.SEEN, "no member is registered", members)

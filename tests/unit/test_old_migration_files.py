@@ -1,0 +1,150 @@
+"""Files of migrations that release 0.1 wrote are read and continued. The files in tests/data/formats never change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_migration import ORDERS, Migration, commit
+
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.core.errors import GateRefused, JournalError, MalformedData, UnknownVersion
+from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.migration.bounce_checkpoint import StepStatus, load
+from offsetmgr.migration.fleet import GroupState, group_statuses
+from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.runbook import read_baseline
+
+OLD = Path(__file__).parent.parent / "data" / "formats" / "0.1"
+MEMBER = "shop_h1-1700000000000-0a1b2c3d"
+
+
+def restored(tmp_path: Path, name: str, *, applied: tuple[str, ...] = ()) -> Migration:
+    """The migration whose files are copied from ``name``. The stores hold what they held when the files were written;
+    ``applied`` are the groups whose offsets were copied."""
+    migration = Migration(tmp_path)
+    commit(migration.source, "shop", 42, 7)
+    commit(migration.source, "audit", 5, None, 9)
+    commit(migration.target, "audit", 5)
+    commit(migration.target, "shop", 40)
+    if "shop" in applied:
+        commit(migration.target, "shop", 42, 7)
+    if "audit" in applied:
+        commit(migration.target, "audit", 5, None, 9)
+    shutil.copy(OLD / f"{name}.json", migration.path)
+    if (journal := OLD / f"{name}.journal").exists():
+        shutil.copy(journal, journal_path(migration.path))
+    return migration
+
+
+def states(migration: Migration) -> dict[str, str]:
+    return {one.group: one.state.value for one in group_statuses(PlanFile(migration.path), migration.state())}
+
+
+ALL = {"audit": {ORDERS[0]: 5, ORDERS[2]: 9}, "shop": {ORDERS[0]: 42, ORDERS[1]: 7}}
+
+
+def test_an_old_plan_is_applied(tmp_path: Path) -> None:
+    migration = restored(tmp_path, "planned")
+    assert states(migration) == {"audit": "planned", "shop": "planned"}
+    assert migration.apply().ok
+    assert migration.target_offsets() == ALL
+
+
+def test_an_old_journal_is_continued_after_a_partial_failure(tmp_path: Path) -> None:
+    migration = restored(tmp_path, "partly", applied=("audit",))
+    assert states(migration) == {"audit": "applied", "shop": "planned"}
+    report = migration.apply()
+    assert (report.ok, report.changed, report.skipped) == (True, 1, 1)
+    assert migration.target_offsets() == ALL
+
+
+def test_an_old_journal_of_a_killed_run_is_continued(tmp_path: Path) -> None:
+    migration = restored(tmp_path, "killed", applied=("shop",))
+    assert states(migration) == {"audit": "applied in part", "shop": "applied in part"}
+    assert migration.apply().ok
+    assert migration.target_offsets() == ALL
+    assert migration.rollback().ok
+    assert migration.target_offsets() == {"audit": {ORDERS[0]: 5}, "shop": {ORDERS[0]: 40}}
+
+
+def test_an_old_journal_of_an_applied_plan_is_rolled_back(tmp_path: Path) -> None:
+    migration = restored(tmp_path, "applied", applied=("shop", "audit"))
+    assert states(migration) == {"audit": "applied", "shop": "applied"}
+    assert migration.state().apply.complete
+    assert migration.rollback().ok
+    assert migration.target_offsets() == {"audit": {ORDERS[0]: 5}, "shop": {ORDERS[0]: 40}}
+
+
+def test_an_old_rollback_and_an_old_end_stay_closed(tmp_path: Path) -> None:
+    rolled_back, finalized = tmp_path / "a", tmp_path / "b"
+    rolled_back.mkdir()
+    finalized.mkdir()
+    migration = restored(rolled_back, "rolled-back")
+    assert states(migration) == {"audit": "rolled back", "shop": "rolled back"}
+    with pytest.raises(JournalError, match="rolled back"):
+        migration.apply()
+    migration = restored(finalized, "finalized", applied=("shop", "audit"))
+    assert states(migration) == {"audit": GroupState.FINALIZED, "shop": GroupState.FINALIZED}
+    assert migration.state().delete.done == {"audit", "shop"}
+    with pytest.raises(GateRefused, match="finalized"):
+        migration.rollback()
+
+
+def test_an_old_runbook_is_read_as_a_baseline() -> None:
+    found = read_baseline(OLD / "runbook.json", "shop")
+    assert set(found.members) == {MEMBER, "fixed"}
+    assert found.owned_by("fixed") == (TopicPartition("orders", 1),)
+    assert found.zookeeper[TopicPartition("orders", 0)] == Committed(42, version=7)
+    assert found.logs == {TopicPartition("orders", 0): LogRange(0, 50)}
+
+
+def test_an_old_bounce_is_resumed() -> None:
+    found = load(OLD / "bounce.json", "shop")
+    assert found is not None
+    assert found.change == CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
+    assert [(step.member, step.status) for step in found.steps] == [
+        (MEMBER, StepStatus.PASSED),
+        ("fixed", StepStatus.RUNNING),
+    ]
+    assert (found.steps[1].pid, found.copies[0].after, found.finished_ms) == (4711, 12, None)
+    finished = load(OLD / "bounce-finished.json", "shop")
+    assert finished is not None
+    assert finished.finished_ms == 1_700_000_300_000
+    assert read_baseline(OLD / "bounce.json", "shop").members == found.baseline.members
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "read"),
+    [
+        ("planned.json", '"offsetmgr_plan": 3', '"offsetmgr_plan": 99', PlanFile),
+        ("runbook.json", '"version": 1', '"version": 99', lambda path: read_baseline(path, "shop")),
+        ("bounce.json", '"version": 2', '"version": 99', lambda path: load(path, "shop")),
+    ],
+)
+def test_a_later_version_is_named(tmp_path: Path, name: str, old: str, new: str, read: Any) -> None:
+    path = tmp_path / name
+    text = (OLD / name).read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UnknownVersion, match="99"):
+        read(path)
+
+
+def test_a_later_journal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    migration = restored(tmp_path, "planned")
+    monkeypatch.setattr("offsetmgr.migration.journal.VERSION", 99)
+    with Journal(journal_path(migration.path), plan_sha256=PlanFile(migration.path).sha256, clock=SystemClock()):
+        pass
+    monkeypatch.undo()
+    with pytest.raises(UnknownVersion, match="version 99"):
+        migration.state()
+
+
+def test_an_old_file_of_another_group_is_rejected() -> None:
+    with pytest.raises(MalformedData, match="belongs to group shop"):
+        read_baseline(OLD / "runbook.json", "audit")
