@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OtherCluster, UsageError
+from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -222,6 +224,44 @@ class Connections(Closeable):
             )
         # The registry uses the session of the store, so that one sync serves both.
         return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
+
+    def configured_stores(self) -> dict[str, str]:
+        """Returns the URIs of all stores that the settings name, by their kind: zookeeper, kafka, manager. The two
+        stores of a dual or switched store count as separate stores."""
+        from offsetmgr.stores.pair_uri import PAIRS, inner_uris
+        from offsetmgr.stores.uri import parse_uri
+
+        selected, known = self.uri, self.resolved
+        uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind in PAIRS else [selected]
+        uris += [f"zookeeper://{known.zookeeper}"] if known.zookeeper else []
+        uris += [f"kafka://{known.bootstrap_server}"] if known.bootstrap_server else []
+        found: dict[str, str] = {}
+        for uri in uris:
+            found.setdefault(parse_uri(uri).kind, uri)
+        return {kind: found[kind] for kind in ("zookeeper", "kafka", "manager") if kind in found}
+
+    def group_locator(self) -> GroupLocator:
+        """Returns the object that finds groups in all configured stores.
+
+        Raises `UsageError` if the settings name none of ZooKeeper, Kafka and an offset manager, and `OtherCluster` if
+        the stores are known to hold offsets of different Kafka clusters.
+        """
+        from offsetmgr.core.log_origin import Relation, compare_origins
+        from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
+
+        uris = self.configured_stores()
+        if not uris:
+            raise UsageError(self.uri, "has no live groups", "name ZooKeeper, brokers or an offset manager")
+        stores = [ConfiguredStore(kind, self.store(uri), self.directory(uri)) for kind, uri in uris.items()]
+        origins = []
+        for one in stores:
+            with suppress(OffsetMgrError):  # the reads that follow report the error
+                origins.append((one.store.uri, one.store.log_origin()))
+        for (first, origin), (second, other) in pairwise(origins):
+            compared = compare_origins(origin, other, (first, second))
+            if compared.relation is Relation.OTHER and (origin.cluster_id or origin.brokers):
+                raise OtherCluster("groups where", compared.how, "name the stores of one Kafka cluster")
+        return GroupLocator(stores, self.cluster_or_none())
 
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has
