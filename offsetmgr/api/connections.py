@@ -248,11 +248,17 @@ class Connections(Closeable):
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
+        from offsetmgr.stores.zookeeper import ZookeeperStore
 
         uris = self.configured_stores()
         if not uris:
             raise UsageError(self.uri, "has no live groups", "name ZooKeeper, brokers or an offset manager")
-        stores = [ConfiguredStore(kind, self.store(uri), self.directory(uri)) for kind, uri in uris.items()]
+        stores = []
+        for kind, uri in uris.items():
+            store, session = self.store(uri), None
+            if isinstance(store, ZookeeperStore) and store.layout == "0.8":
+                session = store.session
+            stores.append(ConfiguredStore(kind, store, self.directory(uri), session))
         origins = []
         for one in stores:
             with suppress(OffsetMgrError):  # the reads that follow report the error

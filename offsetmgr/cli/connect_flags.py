@@ -49,6 +49,14 @@ class ConnectFlags(Connections):
         self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options of this command line that are repeated in the follow-up commands that offsetmgr prints for the
         user. Each option starts with a space."""
+        named = (
+            ("--zookeeper", settings.zookeeper),
+            ("--bootstrap-server", settings.bootstrap_server),
+            ("--store", settings.store),
+        )
+        self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
+        self.given_options += self.followup_options
+        """The options of this command line that name stores, followed by `followup_options`."""
         super().__init__(resolve(settings, context))
         self.on_lock_wait = LockWait()
 

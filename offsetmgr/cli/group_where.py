@@ -4,14 +4,16 @@ command."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.group_next import next_command
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows, write_structured_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows, write_structured_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
 
@@ -56,6 +58,28 @@ def where(
         list[str] | None, typer.Argument(metavar="[GROUP]...", help="A group, or a glob.", show_default=False)
     ] = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window",
+            metavar="SECONDS",
+            min=0,
+            help="Watch commits for at most this time, to see the phase instead of inferring it.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Use this migration's journal as evidence; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Show partitions, also for more than 20 groups.")
+    ] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show where groups commit: the phase with its evidence, the offset in every configured store, the lag, the
@@ -63,6 +87,8 @@ def where(
 
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
     """
+    from offsetmgr.migration.group_observer import ObservationWindow
+
     if bool(group) == all_groups:
         why = "both GROUP and --all-groups are given" if all_groups else "no group is named"
         raise UsageError("groups where", why, "as in: offsetmgr groups where NAME..., or --all-groups")
@@ -70,7 +96,10 @@ def where(
     known, errors = locator.groups()
     names = _chosen(group, known, [one.store.uri for one in locator.stores])
     found: list[GroupLocation] = []
-    for one in locator.locate(names):
+    for file in plan or []:
+        locator.add_plan(file)
+    watched = None if window is None else ObservationWindow(window)
+    for one in progress(locator.locate(names, watched), "groups", len(names)):
         if one.found or one.group in known:
             found.append(one)
         else:
@@ -78,11 +107,14 @@ def where(
             errors.append(GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}"))
     if output is OutputFormat.TABLE:
         write_rows(WHERE, map(_group_row, found), output)
-        if found and len(found) <= _SHORT:
+        if found and (partitions or len(found) <= _SHORT):
             print()
             write_rows(PARTITIONS, _partition_rows(found), output)
+        if found:
+            print()
+            write_rows(NEXT, _next_rows(found, connect.given_options), output)
     else:
-        write_structured_rows(OBJECT, map(_object, found), output)
+        write_structured_rows(OBJECT, (_object(one, connect.given_options) for one in found), output)
     if not found and not errors:
         note(empty_note(connect.uri, "groups"))
     if code := report_and_exit_code(errors):
@@ -130,7 +162,13 @@ def _partition_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]
             yield (one.group, *p.partition, *offsets, end, p.lag, p.note or None)
 
 
-def _object(one: GroupLocation) -> tuple[Any, ...]:
+def _next_rows(found: Iterable[GroupLocation], options: str) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        command, why = next_command(one, options)
+        yield one.group, command or f"nothing: {why}"
+
+
+def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
     stores = {
         store.name: {
             "uri": store.uri,
@@ -165,4 +203,8 @@ def _object(one: GroupLocation) -> tuple[Any, ...]:
         for p in one.partitions
     ]
     phase = one.phase
-    return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, None)
+    command, reason = next_command(one, options)
+    after = {"command": command, "why": reason}
+    command, reason = next_command(one, options)
+    after = {"command": command, "why": reason}
+    return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, after)

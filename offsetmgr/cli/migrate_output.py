@@ -261,20 +261,10 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     else."""
     groups = plan.summary.groups
     work = state.undo if state.undo.may_have_written else state.apply
-    if state.undo.may_have_written:
-        phase = "rolled back" if state.undo.complete else "rolling back"
-    elif state.finalized_at is not None:
-        phase = "finalized"
-    elif state.apply.complete:
-        phase = "applied"
-    elif state.apply.opened:
-        phase = "applying"
-    else:
-        phase = "planned"
     return {
         "plan": str(plan.path),
         "sha256": plan.sha256,
-        "phase": phase,
+        "phase": state.phase,
         "groups": groups,
         "started": len(work.intents),
         "completed": len(work.done),

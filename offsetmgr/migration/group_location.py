@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.lag import lag_of
 from offsetmgr.migration.evidence import Confidence
-from offsetmgr.migration.observation import OffsetReadResult
+from offsetmgr.migration.observation import OffsetReadResult, at
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import infer_phase
 
 
 class GroupPhase(StrEnum):
@@ -75,16 +78,34 @@ class PhaseEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class MigratedGroup:
+    """The migration of a group by a plan: its state in words, and the kinds of the source and the target. A kind is
+    None if the settings do not name this store."""
+
+    path: str
+    state: str
+    source: str | None
+    target: str | None
+    source_uri: str
+    target_uri: str
+    finalized_at: int | None = None
+    source_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSample:
     """One group in all configured stores, read in the order of ``stores``: ZooKeeper, Kafka, manager.
 
-    ``seen`` is the phase that observed commits or the journal of a migration prove; None without such a proof.
+    ``seen`` is the phase that observed commits prove; None without such a proof.
     """
 
     group: str
     stores: tuple[StoreSample, ...]
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
     seen: PhaseEvidence | None = None
+    storage_mode: CommitMode | None = None
+    """The storage mode that `offsetmgr migrate switch` records in ZooKeeper, for groups that follow it."""
+    plan: MigratedGroup | None = None
 
     def store(self, name: str) -> StoreSample | None:
         return next((store for store in self.stores if store.name == name), None)
@@ -128,9 +149,12 @@ class GroupLocation:
 
 def locate(sample: GroupSample) -> GroupLocation:
     """Returns the location of the group."""
-    phase = sample.seen or _infer(sample)
+    phase = sample.seen or _moved(sample) or _recorded(sample) or _infer(sample)
+    valid: str | None = phase.phase
+    if phase.phase is GroupPhase.MOVED:
+        valid = None if sample.plan is None else sample.plan.target
     every = sorted({tp for store in sample.stores for tp in store.offsets})
-    return GroupLocation(sample, phase, tuple(_partition(sample, phase.phase, tp) for tp in every))
+    return GroupLocation(sample, phase, tuple(_partition(sample, valid, tp) for tp in every))
 
 
 # --- the phase ---------------------------------------------------------------------------------------
@@ -142,6 +166,48 @@ def _unknown(why: str) -> PhaseEvidence:
 
 def _inferred(name: str, why: str) -> PhaseEvidence:
     return PhaseEvidence(GroupPhase(name), Confidence.INFERRED, why)
+
+
+def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
+    """Returns the phase that the observed commits prove; None if they prove no phase."""
+    for tp, partition in sorted(history.partitions.items()):
+        alone = [partition.zookeeper_alone if partition.kafka.changes else None]
+        alone += [partition.kafka_alone if partition.zookeeper.changes else None]
+        if proof := next(filter(None, alone), None):
+            why = f"{tp}: {proof}; then the other store changed too, so another client (a mirror?) writes there"
+            return PhaseEvidence(GroupPhase.UNKNOWN, Confidence.SEEN, why)
+    found = infer_phase(history)
+    if found.confidence is not Confidence.SEEN:
+        return None
+    phase = GroupPhase.UNKNOWN if found.phase is None else GroupPhase(found.phase.value)
+    return PhaseEvidence(phase, Confidence.SEEN, found.why)
+
+
+def _moved(sample: GroupSample) -> PhaseEvidence | None:
+    """Returns the phase of a group whose migration is finalized; None for any other group."""
+    plan = sample.plan
+    if plan is None or plan.finalized_at is None:
+        return None
+    why = f"{plan.path} moved it from {plan.source_uri} to {plan.target_uri}, finalized {at(plan.finalized_at)}"
+    source = sample.store(plan.source or "")
+    target = sample.store(plan.target or "")
+    if target is None or target.error is not None:
+        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the target was not read")
+    if source is None or source.error is not None:
+        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
+    ahead = [tp for tp, offset in sorted(source.committed.items()) if offset > target.committed.get(tp, -1)]
+    if ahead:
+        newer = f"{source.title} is ahead of {target.title} on {ahead[0]}"
+        return _unknown(f"{why}, but {newer}: a client may still commit to the source")
+    return PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
+
+
+def _recorded(sample: GroupSample) -> PhaseEvidence | None:
+    """Returns the storage mode of a group whose members follow a live switch; None for any other group."""
+    if sample.storage_mode is None:
+        return None
+    mode = sample.storage_mode.value
+    return _inferred(mode, f"the storage mode that its members follow is {mode} (offsetmgr migrate switch)")
 
 
 def _infer(sample: GroupSample) -> PhaseEvidence:
@@ -228,7 +294,7 @@ def _titles(names: Iterable[str]) -> str:
 # --- the lag -----------------------------------------------------------------------------------------
 
 
-def _partition(sample: GroupSample, phase: GroupPhase, tp: TopicPartition) -> LocatedPartition:
+def _partition(sample: GroupSample, phase: str | None, tp: TopicPartition) -> LocatedPartition:
     offsets = {store.name: store.of(tp) for store in sample.stores}
     log = sample.logs.get(tp)
     lag, note = _lag(offsets, phase, tp, log)
@@ -236,16 +302,16 @@ def _partition(sample: GroupSample, phase: GroupPhase, tp: TopicPartition) -> Lo
 
 
 def _valid_offsets(
-    offsets: Mapping[str, OffsetReadResult], phase: GroupPhase
+    offsets: Mapping[str, OffsetReadResult], phase: str | None
 ) -> Iterator[tuple[str, OffsetReadResult]]:
     """Yields the offsets from which the members may start, by the store's name."""
-    if phase is GroupPhase.DUAL:
+    if phase == GroupPhase.DUAL:
         both = [(name, offsets[name]) for name in ("zookeeper", "kafka") if name in offsets]
         if all(isinstance(found, Committed) for _, found in both):
             yield max(both, key=lambda one: one[1].offset if isinstance(one[1], Committed) else -1)
             return
         yield from both
-    elif phase in offsets:
+    elif phase is not None and phase in offsets:
         yield phase, offsets[phase]
     else:
         yield from ((name, found) for name, found in offsets.items() if found != ABSENT)
@@ -253,7 +319,7 @@ def _valid_offsets(
 
 def _lag(
     offsets: Mapping[str, OffsetReadResult],
-    phase: GroupPhase,
+    phase: str | None,
     tp: TopicPartition,
     log: LogRange | OffsetMgrError | None,
 ) -> tuple[int | None, str]:

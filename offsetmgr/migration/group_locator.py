@@ -8,13 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.describe import DescribeGroups
-from offsetmgr.migration.group_location import GroupLocation, GroupSample, StoreSample, locate
+from offsetmgr.migration.group_location import (
+    GroupLocation,
+    GroupSample,
+    MigratedGroup,
+    PhaseEvidence,
+    StoreSample,
+    locate,
+)
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
+from offsetmgr.migration.plan import StoreEndpoint
+from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.stores.switched.nodes import modes
+from offsetmgr.stores.switched.records import StorageModeNode
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster
@@ -30,15 +47,27 @@ class ConfiguredStore:
     name: str
     store: OffsetStore
     describe: DescribeGroups
+    session: ZookeeperSession | None = None
+    """The session of a ZooKeeper in which old consumers register."""
+
+    def is_endpoint(self, endpoint: StoreEndpoint) -> bool:
+        """Whether this store is a side of a plan. Returns False if the store cannot be identified."""
+        try:
+            identity = self.store.identity()
+        except OffsetMgrError:
+            return False
+        return endpoint.kind == identity.kind and endpoint.id in (identity.id, *identity.former)
 
 
 class GroupLocator:
     """Locates groups in ``stores``, which are in the order ZooKeeper, Kafka, manager. Without a ``cluster`` the lag is
     unknown."""
 
-    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None) -> None:
+    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None, clock: Clock | None = None) -> None:
         self.stores = tuple(stores)
         self._cluster = cluster
+        self._clock = clock or SystemClock()
+        self._plans: dict[str, MigratedGroup] = {}
 
     def groups(self) -> tuple[set[str], list[OffsetMgrError]]:
         """Returns the groups of all stores, and the errors of the stores whose groups could not be listed."""
@@ -51,14 +80,52 @@ class GroupLocator:
                 errors.append(error)
         return found, errors
 
-    def locate(self, groups: Iterable[str]) -> Iterator[GroupLocation]:
-        """Yields the location of each group, in the order of ``groups``."""
+    def add_plan(self, path: Path) -> None:
+        """Adds a migration as evidence for the groups of its plan. Raises `PlanError`, `JournalError`."""
+        plan, state = open_plan(path)
+        source, target = plan.header.source, plan.header.target
+        here, there = (next((o.name for o in self.stores if o.is_endpoint(side)), None) for side in (source, target))
+        for group in plan.groups():
+            if not group.error:
+                deleted = group.group in state.delete.done
+                found = MigratedGroup(
+                    str(path), state.phase, here, there, source.uri, target.uri, state.finalized_at, deleted
+                )
+                self._plans.update(dict.fromkeys((group.group, group.target_group), found))
+
+    def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
+        """Yields the location of each group, in the order of ``groups``. With a ``window``, first watches the commits
+        of each batch of groups for at most this time."""
         remaining = iter(groups)
         while names := list(islice(remaining, BATCH_GROUPS)):
+            seen = self._watch(names, window)
+            recorded = self._modes(names)
             samples = [self._read(one, names) for one in self.stores]  # in this order: ZooKeeper before Kafka
             logs = self._logs({tp for store in samples for found in store.values() for tp in found.offsets})
             for name in names:
-                yield locate(GroupSample(name, tuple(store[name] for store in samples), logs))
+                read = tuple(store[name] for store in samples)
+                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), self._plans.get(name)))
+
+    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
+        zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
+        if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
+            return {}
+        return watch_groups(zookeeper.store, zookeeper.session, kafka.store, names, window, self._clock)
+
+    def _modes(self, names: list[str]) -> Mapping[str, CommitMode]:
+        """Returns the storage modes of the groups that follow one, unless a switch is in progress."""
+        session = next((one.session for one in self.stores if one.session is not None), None)
+        if session is None:
+            return {}
+        try:
+            nodes = modes(session, names)
+        except OffsetMgrError:  # the scan of ZooKeeper reports the error
+            return {}
+        return {
+            name: node.mode
+            for name, node in nodes.items()
+            if isinstance(node, StorageModeNode) and node.switching_to is None
+        }
 
     def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
         offsets = scan_tolerantly(one.store, names)
@@ -84,19 +151,6 @@ class GroupLocator:
             return self._cluster.log_ranges(numbered)
         except OffsetMgrError as error:
             return dict.fromkeys(numbered, error)
-
-
-def scan_tolerantly(store: OffsetStore, names: list[str]) -> Mapping[str, GroupOffsets]:
-    """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
-    has no offsets in the store."""
-    try:
-        found = {one.group: one for one in store.scan(names)}
-    except OffsetMgrError as error:
-        return {name: GroupOffsets(name, {}, error=error) for name in names}
-    return {
-        name: GroupOffsets(name, {}) if isinstance(one.error, UsageError) else one
-        for name, one in ((name, found[name]) for name in names)
-    }
 
 
 def _describe(describe: DescribeGroups, names: list[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:

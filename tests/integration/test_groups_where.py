@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import shlex
+import threading
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from everyday import Cli
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 
 pytest_plugins = ["everyday_fixtures"]
 
@@ -95,3 +98,72 @@ def test_an_unknown_group_and_an_empty_pattern_name_every_store(cli: Cli, both: 
     pattern = cli("groups", "where", f"{topic}-none*", *both, code=1)
     assert f", kafka://{both[3]} matches this pattern" in pattern.stderr
     assert "no group is named" in cli("groups", "where", *both, code=2).stderr
+
+
+@pytest.mark.parametrize(("storage", "dual", "phase"), [("zookeeper", False, "zookeeper"), ("kafka", True, "dual")])
+def test_a_window_shows_where_old_consumers_commit(
+    cli: Cli,
+    kafka: KafkaBroker,
+    both: list[str],
+    topic: str,
+    tmp_path: Path,
+    storage: Literal["zookeeper", "kafka"],
+    dual: bool,
+    phase: str,
+) -> None:
+    consumer = OldConsumer(
+        tmp_path / "old", zookeeper=both[1], group=topic, topic=topic, offsets_storage=storage, dual_commit=dual,
+        auto_commit_interval_ms=200, extra={"auto.offset.reset": "smallest"},
+    )  # fmt: skip
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    consumer.start()
+    try:
+        done = threading.Event()
+
+        def produce() -> None:
+            while not done.wait(0.1):
+                producer.produce(topic, b"x", partition=0)
+                producer.flush(10)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        try:
+            row = where(cli, topic, "--window", "60", *both)
+        finally:
+            done.set()
+            thread.join()
+        assert (row["phase"], row["confidence"]) == (phase, "seen")
+        (member,) = row["stores"]["zookeeper"]["members"]
+        assert member["member_id"].startswith(f"{topic}_")
+        command = shlex.split(row["next"]["command"])
+        assert command[1:3] == (["migrate", "plan"] if phase == "zookeeper" else ["runbook", "write"])
+    finally:
+        consumer.stop()
+    if phase == "zookeeper":
+        cli(*(f"{tmp_path}/{word}" if word.endswith(".plan") else word for word in command[1:]))
+
+
+def test_a_finalized_migration_is_evidence_that_a_group_has_moved(
+    cli: Cli, both: list[str], topic: str, tmp_path: Path
+) -> None:
+    source, target, plan = f"zookeeper://{both[1]}", f"kafka://{both[3]}", str(tmp_path / "plan")
+    commit(source, topic, topic, {0: 4, 1: 5})
+    cli("migrate", "plan", "--from", source, "--to", target, "--group", topic, "-o", plan)
+    cli("migrate", "apply", plan, "--yes")
+    assert where(cli, topic, "--plan", plan, *both)["phase"] == "unknown"
+    cli("migrate", "finalize", plan, "--window", "1", "--accept-idle")
+    row = where(cli, topic, "--plan", plan, *both)
+    assert (row["phase"], row["confidence"], row["lag"]) == ("moved", "seen", 21)
+    assert row["next"]["command"].startswith(f"offsetmgr migrate finalize {plan} --delete-source")
+    commit(source, topic, topic, {0: 6})
+    row = where(cli, topic, "--plan", plan, *both)
+    assert (row["phase"], row["lag"]) == ("unknown", None)
+    assert "ZooKeeper is ahead of Kafka on" in row["evidence"]
+
+
+def test_a_declared_storage_mode_is_the_phase(cli: Cli, both: list[str], topic: str) -> None:
+    commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
+    cli("migrate", "switch", "--group", topic, "--to", "dual", "--declare", "--execute", "--yes", *both)
+    row = where(cli, topic, *both)
+    assert (row["phase"], row["confidence"]) == ("dual", "inferred")
+    assert "storage mode" in row["evidence"]
