@@ -195,6 +195,43 @@ class Connections(Closeable):
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
 
+    def other_stores(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
+    ) -> tuple[OffsetStore, ...]:
+        """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
+
+        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
+        left out; if a store does not respond, ``warn`` is called with the reason.
+        """
+        from offsetmgr.core.log_origin import compare_origins
+
+        kind = store.uri.partition(":")[0]
+        if kind == "zookeeper":
+            kafka = self.kafka_counterpart(store, warn)
+            return () if kafka is None else (kafka,)
+        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
+        if kind not in ("kafka", "manager") or not uris:
+            return ()
+        origin, found = store.log_origin(), []
+        for uri in uris.values():
+            other = self.store(uri)
+            try:
+                compared = compare_origins(origin, other.log_origin())
+            except OffsetMgrError as error:
+                warn(f"offsets in {other.uri} are not compared: {error}")
+                continue
+            found += [other] if compared.keeps_epochs else []
+        return tuple(found)
+
+    def directory_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
+        """Like `directory`, but also describes groups that have members only in one of ``others``."""
+        from offsetmgr.groups.members_source import fallback_directory
+
+        directory = self.directory()
+        for other in others:
+            directory = fallback_directory(directory, self.directory(other.uri))
+        return directory
+
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
 

@@ -88,6 +88,12 @@ class ConnectFlags(Connections):
             warn(f"{error.what} {error.why}")
             return None
 
+    def other_stores(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
+    ) -> tuple[OffsetStore, ...]:
+        """Prints a warning if another configured store cannot be compared; see the base class."""
+        return super().other_stores(store, warn)
+
     def edit(
         self,
         operation: str,

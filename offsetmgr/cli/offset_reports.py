@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -17,6 +18,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.kafka.cluster.base import Cluster
 
@@ -98,6 +100,20 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
         return {}
 
 
+def _require_known(connect: ConnectFlags, store: OffsetStore, group: str) -> None:
+    """Raises `GroupNotFound` if the store does not know the group. The hint names the configured store that does."""
+    from offsetmgr.groups.selection import require_known
+
+    try:
+        require_known(store, [group])
+    except GroupNotFound as missing:
+        other = next((other for other in connect.other_stores(store) if group in set(other.groups())), None)
+        if other is None:
+            raise
+        hint = f"it is in {other.uri}: add --store {quote(other.uri)}"
+        raise GroupNotFound(missing.what, missing.why, hint) from None
+
+
 @app.command("get")
 @connected
 def get(
@@ -115,7 +131,6 @@ def get(
         TopicSelection,
         choose_groups,
         named_groups,
-        require_known,
         scan_in_order,
     )
 
@@ -134,7 +149,7 @@ def get(
     def rows() -> Iterator[tuple[Any, ...]]:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
             if not all_groups and not (found.offsets or found.errors or found.error):
-                require_known(store, [found.group])
+                _require_known(connect, store, found.group)
             if found.error is not None:
                 errors.add(found.error)
             for tp, error in sorted(found.errors.items()):
@@ -174,8 +189,8 @@ def lag(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
-    newer = connect.kafka_counterpart(store)
-    chosen = choose_groups(store, names, all_groups=all_groups)
+    others = connect.other_stores(store)
+    chosen = choose_groups(store, names, all_groups=all_groups, others=others)
     named = named_groups(names, chosen)
     counts = _partition_counts(cluster, topics.named()) if named else {}
     also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
@@ -183,7 +198,7 @@ def lag(
     uncommitted = UncommittedTopics(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, newer=newer)
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
         for one in progress(found, "reading", len(chosen)):
             if one.error is not None:
                 errors.add(one.error)
@@ -199,7 +214,7 @@ def lag(
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    stale = StaleOffsetCounter(newer)
+    stale = StaleOffsetCounter(store, others)
     shown = write_rows(LAG, stale.count(rows()), output)
     stale.report()
     uncommitted.report(None if only_with_lag else shown)

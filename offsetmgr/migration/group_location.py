@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.lag import lag_of
+from offsetmgr.groups.lag import TITLES, lag_of
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -32,10 +31,6 @@ class GroupPhase(StrEnum):
     MANAGER = "manager"
     MOVED = "moved"
     UNKNOWN = "unknown"
-
-
-TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
-"""The names of the kinds of stores in messages."""
 
 
 @dataclass(frozen=True, slots=True)
