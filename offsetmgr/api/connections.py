@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
+    from offsetmgr.core.log_origin import LogOrigin
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
@@ -280,8 +281,9 @@ class Connections(Closeable):
     def group_locator(self) -> GroupLocator:
         """Returns the object that finds groups in all configured stores.
 
-        Raises `UsageError` if the settings name none of ZooKeeper, Kafka and an offset manager, and `OtherCluster` if
-        the stores are known to hold offsets of different Kafka clusters.
+        A store that does not respond is only recorded. Raises `UsageError` if the settings name none of ZooKeeper,
+        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores are
+        known to hold offsets of different Kafka clusters.
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
@@ -290,21 +292,25 @@ class Connections(Closeable):
         uris = self.configured_stores()
         if not uris:
             raise UsageError(self.uri, "has no live groups", "name ZooKeeper, brokers or an offset manager")
-        stores = []
+        stores: list[ConfiguredStore] = []
+        origins: list[tuple[str, LogOrigin]] = []
         for kind, uri in uris.items():
-            store, session = self.store(uri), None
+            store, session, failed = self.store(uri), None, None
             if isinstance(store, ZookeeperStore) and store.layout == "0.8":
                 session = store.session
-            stores.append(ConfiguredStore(kind, store, self.directory(uri), session))
-        origins = []
-        for one in stores:
-            with suppress(OffsetMgrError):  # the reads that follow report the error
-                origins.append((one.store.uri, one.store.log_origin()))
+            try:
+                origins.append((store.uri, store.log_origin()))
+            except OffsetMgrError as error:
+                failed = error
+            stores.append(ConfiguredStore(kind, store, self.directory(uri), session, failed))
+        if not origins and stores[0].error is not None:
+            raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):
             compared = compare_origins(origin, other, (first, second))
             if compared.relation is Relation.OTHER and (origin.cluster_id or origin.brokers):
                 raise OtherCluster("groups where", compared.how, "name the stores of one Kafka cluster")
-        return GroupLocator(stores, self.cluster_or_none())
+        brokers = any(one.error is None for one in stores if one.name != "zookeeper")
+        return GroupLocator(stores, self.cluster_or_none() if brokers else None)
 
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has

@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
@@ -56,6 +57,7 @@ STATE: Final = (
 
 @app.command("describe", cls=WatchCommand)
 @connected
+@many_clusters
 def describe(
     connect: ConnectFlags,
     group: GroupsOption = None,

@@ -12,8 +12,18 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.group_next import next_command
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows, write_structured_rows
+from offsetmgr.cli.render import (
+    Column,
+    OutputFormat,
+    empty_note,
+    note,
+    progress,
+    separate_tables,
+    write_rows,
+    write_structured_rows,
+)
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
 
@@ -52,6 +62,7 @@ _SHORT: Final = 20
 
 @app.command("where")
 @connected
+@many_clusters
 def where(
     connect: ConnectFlags,
     group: Annotated[
@@ -108,10 +119,10 @@ def where(
     if output is OutputFormat.TABLE:
         write_rows(WHERE, map(_group_row, found), output)
         if found and (partitions or len(found) <= _SHORT):
-            print()
+            separate_tables()
             write_rows(PARTITIONS, _partition_rows(found), output)
         if found:
-            print()
+            separate_tables()
             write_rows(NEXT, _next_rows(found, connect.given_options), output)
     else:
         write_structured_rows(OBJECT, (_object(one, connect.given_options) for one in found), output)

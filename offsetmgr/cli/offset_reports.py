@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
@@ -116,6 +117,7 @@ def _require_known(connect: ConnectFlags, store: OffsetStore, group: str) -> Non
 
 @app.command("get")
 @connected
+@many_clusters
 def get(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -170,6 +172,7 @@ def get(
 
 @app.command("lag")
 @connected
+@many_clusters
 def lag(
     connect: ConnectFlags,
     group: GroupsOption = None,

@@ -49,9 +49,13 @@ class ConfiguredStore:
     describe: DescribeGroups
     session: ZookeeperSession | None = None
     """The session of a ZooKeeper in which old consumers register."""
+    error: OffsetMgrError | None = None
+    """The error of a store that does not respond. No request is sent to the store."""
 
     def is_endpoint(self, endpoint: StoreEndpoint) -> bool:
         """Whether this store is a side of a plan. Returns False if the store cannot be identified."""
+        if self.error is not None:
+            return False
         try:
             identity = self.store.identity()
         except OffsetMgrError:
@@ -74,6 +78,9 @@ class GroupLocator:
         found: set[str] = set()
         errors: list[OffsetMgrError] = []
         for one in self.stores:
+            if one.error is not None:
+                errors.append(one.error)
+                continue
             try:
                 found.update(one.store.groups())
             except OffsetMgrError as error:
@@ -110,11 +117,13 @@ class GroupLocator:
         zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
         if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
             return {}
+        if zookeeper.error is not None or kafka.error is not None:
+            return {}
         return watch_groups(zookeeper.store, zookeeper.session, kafka.store, names, window, self._clock)
 
     def _modes(self, names: list[str]) -> Mapping[str, CommitMode]:
         """Returns the storage modes of the groups that follow one, unless a switch is in progress."""
-        session = next((one.session for one in self.stores if one.session is not None), None)
+        session = next((one.session for one in self.stores if one.session is not None and one.error is None), None)
         if session is None:
             return {}
         try:
@@ -128,6 +137,9 @@ class GroupLocator:
         }
 
     def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
+        if one.error is not None:
+            unread = StoreSample(one.name, one.store.uri, error=one.error, members_error=one.error)
+            return dict.fromkeys(names, unread)
         offsets = scan_tolerantly(one.store, names)
         members = _describe(one.describe, names)
         samples = {}
