@@ -314,6 +314,7 @@ MECHANISMS: Final = (
             "manager/node/peer_monitor.py": "periodic connections to other managers",
             "migration/bounce.py": "polls a process of an earlier run",
             "migration/group_observer.py": "observes a group at an interval",
+            "migration/group_watch.py": "observes many groups at an interval",
             "migration/journaled_writer.py": "waits for locks to expire and reports the rest of the wait",
             "migration/mirror.py": "waits for the next round",
             "migration/refresh.py": "waits for locks to expire and reports the rest of the wait",

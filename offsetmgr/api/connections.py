@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OtherCluster, UsageError
+from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
+    from offsetmgr.core.log_origin import LogOrigin
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -193,6 +196,43 @@ class Connections(Closeable):
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
 
+    def other_stores(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
+    ) -> tuple[OffsetStore, ...]:
+        """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
+
+        For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
+        left out; if a store does not respond, ``warn`` is called with the reason.
+        """
+        from offsetmgr.core.log_origin import compare_origins
+
+        kind = store.uri.partition(":")[0]
+        if kind == "zookeeper":
+            kafka = self.kafka_counterpart(store, warn)
+            return () if kafka is None else (kafka,)
+        uris = {name: uri for name, uri in self.configured_stores().items() if name != kind}
+        if kind not in ("kafka", "manager") or not uris:
+            return ()
+        origin, found = store.log_origin(), []
+        for uri in uris.values():
+            other = self.store(uri)
+            try:
+                compared = compare_origins(origin, other.log_origin())
+            except OffsetMgrError as error:
+                warn(f"offsets in {other.uri} are not compared: {error}")
+                continue
+            found += [other] if compared.keeps_epochs else []
+        return tuple(found)
+
+    def directory_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
+        """Like `directory`, but also describes groups that have members only in one of ``others``."""
+        from offsetmgr.groups.members_source import fallback_directory
+
+        directory = self.directory()
+        for other in others:
+            directory = fallback_directory(directory, self.directory(other.uri))
+        return directory
+
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
 
@@ -222,6 +262,55 @@ class Connections(Closeable):
             )
         # The registry uses the session of the store, so that one sync serves both.
         return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
+
+    def configured_stores(self) -> dict[str, str]:
+        """Returns the URIs of all stores that the settings name, by their kind: zookeeper, kafka, manager. The two
+        stores of a dual or switched store count as separate stores."""
+        from offsetmgr.stores.pair_uri import PAIRS, inner_uris
+        from offsetmgr.stores.uri import parse_uri
+
+        selected, known = self.uri, self.resolved
+        uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind in PAIRS else [selected]
+        uris += [f"zookeeper://{known.zookeeper}"] if known.zookeeper else []
+        uris += [f"kafka://{known.bootstrap_server}"] if known.bootstrap_server else []
+        found: dict[str, str] = {}
+        for uri in uris:
+            found.setdefault(parse_uri(uri).kind, uri)
+        return {kind: found[kind] for kind in ("zookeeper", "kafka", "manager") if kind in found}
+
+    def group_locator(self) -> GroupLocator:
+        """Returns the object that finds groups in all configured stores.
+
+        A store that does not respond is only recorded. Raises `UsageError` if the settings name none of ZooKeeper,
+        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores are
+        known to hold offsets of different Kafka clusters.
+        """
+        from offsetmgr.core.log_origin import Relation, compare_origins
+        from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+
+        uris = self.configured_stores()
+        if not uris:
+            raise UsageError(self.uri, "has no live groups", "name ZooKeeper, brokers or an offset manager")
+        stores: list[ConfiguredStore] = []
+        origins: list[tuple[str, LogOrigin]] = []
+        for kind, uri in uris.items():
+            store, session, failed = self.store(uri), None, None
+            if isinstance(store, ZookeeperStore) and store.layout == "0.8":
+                session = store.session
+            try:
+                origins.append((store.uri, store.log_origin()))
+            except OffsetMgrError as error:
+                failed = error
+            stores.append(ConfiguredStore(kind, store, self.directory(uri), session, failed))
+        if not origins and stores[0].error is not None:
+            raise stores[0].error
+        for (first, origin), (second, other) in pairwise(origins):
+            compared = compare_origins(origin, other, (first, second))
+            if compared.relation is Relation.OTHER and (origin.cluster_id or origin.brokers):
+                raise OtherCluster("groups where", compared.how, "name the stores of one Kafka cluster")
+        brokers = any(one.error is None for one in stores if one.name != "zookeeper")
+        return GroupLocator(stores, self.cluster_or_none() if brokers else None)
 
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has

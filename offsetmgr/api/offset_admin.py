@@ -96,7 +96,7 @@ class OffsetAdmin(Closeable):
         self._targets: dict[str, OffsetStore] = {}
         """The stores to which this object has copied groups, by the URI that the caller gave."""
         self._view: GroupView | None = None
-        self._counterpart: tuple[OffsetStore | None] | None = None
+        self._others: tuple[OffsetStore, ...] | None = None
         self._plans: weakref.WeakSet[PlannedEdit] = weakref.WeakSet()
 
     @classmethod
@@ -134,8 +134,8 @@ class OffsetAdmin(Closeable):
     def lag(self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None) -> Iterator[GroupLag]:
         """Yields the lag of each group, in records. ``LagRow.lag`` is None if the lag is unknown, for example because
         no brokers are known. A topic that is named exactly has a row for each of its partitions, even for those without
-        a commit. If a group of a ZooKeeper store has a larger offset in Kafka, the lag counts from that offset, and the
-        row has a ``note``.
+        a commit. If a group has a larger offset in another configured store of the same cluster, the row has a
+        ``note``: the lag counts from an offset in Kafka, and is None if only ZooKeeper has a larger offset.
 
         Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
         matches nothing, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper, `Unreachable`,
@@ -143,7 +143,7 @@ class OffsetAdmin(Closeable):
         """
         store = self.store
         selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
-        cluster, newer = self._connections.cluster_or_none(), self._kafka_counterpart()
+        cluster, others = self._connections.cluster_or_none(), self._other_stores()
         named = set() if groups is None else named_groups(group_names(groups), chosen)
         topics_named = selection.named() if named else []
         counts = cluster.topics(topics_named) if cluster is not None and topics_named else {}
@@ -152,7 +152,7 @@ class OffsetAdmin(Closeable):
         def found() -> Iterator[GroupLag]:
             matches = TopicMatches(selection)
             strict = groups is not None
-            for one in lag(store, cluster, chosen, selection, strict=strict, partitions=also, newer=newer):
+            for one in lag(store, cluster, chosen, selection, strict=strict, partitions=also, others=others):
                 matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
                 yield one
             matches.require_all(store.uri)
@@ -167,12 +167,12 @@ class OffsetAdmin(Closeable):
         `Unreachable`, `TimedOut`."""
         store = self.store
         selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
-        cluster, newer = self._connections.cluster_or_none(), self._kafka_counterpart()
-        directory = self._connections.directory()
+        cluster, others = self._connections.cluster_or_none(), self._other_stores()
+        directory = self._connections.directory_with(others)
 
         def found() -> Iterator[DescribedGroup]:
             matches = TopicMatches(selection)
-            for one in describe(store, cluster, directory, chosen, selection, newer=newer):
+            for one in describe(store, cluster, directory, chosen, selection, others=others):
                 matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
                 yield one
             matches.require_all(store.uri)
@@ -243,7 +243,8 @@ class OffsetAdmin(Closeable):
         require_scenario(to)
         store, cluster = self.store, self._connections.cluster("a reset")
         selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
-        self._kafka_counterpart()  # raises OtherCluster: positions in other logs mean nothing in this store
+        # Raises OtherCluster, because positions in other logs mean nothing in this store.
+        self._connections.kafka_counterpart(self.store)
         found = plan_reset(store, cluster, chosen, selection, to, create=create)
         return self._planned("offsets reset", store, require_topics(found, selection, store.uri))
 
@@ -381,8 +382,8 @@ class OffsetAdmin(Closeable):
             self._targets[uri] = self._connections.store(uri)
         return self._targets[uri]
 
-    def _kafka_counterpart(self) -> OffsetStore | None:
-        """Returns the Kafka store of the cluster that uses the ZooKeeper of this store, or None (see `Connections`)."""
-        if self._counterpart is None:
-            self._counterpart = (self._connections.kafka_counterpart(self.store),)
-        return self._counterpart[0]
+    def _other_stores(self) -> tuple[OffsetStore, ...]:
+        """Returns the other configured stores of the same cluster (see `Connections`)."""
+        if self._others is None:
+            self._others = self._connections.other_stores(self.store)
+        return self._others

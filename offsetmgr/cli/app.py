@@ -36,6 +36,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
         "Move groups between stores: plan, apply, status, verify, switch, finalize, rollback, mirror.",
     ),
     "cluster": ("offsetmgr.cli.cluster:app", "Kafka clusters: the brokers' releases and capabilities."),
+    "context": ("offsetmgr.cli.context:app", "Contexts of the config file: list, show, use."),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
         "offsetmgr.cli.zk:app",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
 from offsetmgr.core.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _group() -> None:
 
 @app.command()
 @connected
+@many_clusters
 def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 
@@ -48,7 +50,7 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return
     write_rows(BROKERS, ((broker.id, broker.address, broker.release) for broker in brokers), output)
-    print()
+    separate_tables()
     write_rows(CAPABILITIES, _capability_rows(brokers), output)
     for broker in brokers:
         if broker.versions is None:

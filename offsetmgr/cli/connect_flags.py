@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.many_clusters import run_for_contexts, runs_for_many
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
+from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
-from offsetmgr.core.errors import OtherCluster
+from offsetmgr.core.errors import OtherCluster, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -29,6 +34,7 @@ from offsetmgr.cli.options import (
     BootstrapServer,
     CommandConfig,
     ContextName,
+    ContextNames,
     Execute,
     FormatOption,
     Reason,
@@ -50,8 +56,19 @@ class ConnectFlags(Connections):
         self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options of this command line that are repeated in the follow-up commands that offsetmgr prints for the
         user. Each option starts with a space."""
+        named = (
+            ("--zookeeper", settings.zookeeper),
+            ("--bootstrap-server", settings.bootstrap_server),
+            ("--store", settings.store),
+        )
+        self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
+        self.given_options += self.followup_options
+        """The options of this command line that name stores, followed by `followup_options`."""
         super().__init__(resolve(settings, context))
         self.on_lock_wait = LockWait()
+        self.checks_store = False
+        """Whether `store` raises an error if the selected store does not respond. A command for many clusters then
+        waits only once for a dead cluster."""
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
         """Opens the selected store, or the store at ``uri`` if given. Prints progress while a Kafka store reads the
@@ -62,6 +79,8 @@ class ConnectFlags(Connections):
 
             if isinstance(store, KafkaStore):
                 store.on_read = offsets_topic_progress()
+        if self.checks_store and uri is None:
+            store.log_origin()
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
@@ -81,6 +100,12 @@ class ConnectFlags(Connections):
             warn(f"{error.what} {error.why}")
             return None
 
+    def other_stores(
+        self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
+    ) -> tuple[OffsetStore, ...]:
+        """Prints a warning if another configured store cannot be compared; see the base class."""
+        return super().other_stores(store, warn)
+
     def edit(
         self,
         operation: str,
@@ -97,6 +122,51 @@ class ConnectFlags(Connections):
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
 
 
+def contexts_of(text: str | None) -> list[str] | None:
+    """Returns the contexts that the value of ``--context`` selects if it is a list or a glob; None if it is a name.
+    Raises `ConfigError` if it selects no context."""
+    if text is None or not any(character in text for character in ",*?["):
+        return None
+    from offsetmgr.config.contexts import Contexts
+
+    contexts = Contexts.read()
+    return contexts.select(text) if contexts.selects_several(text) else None
+
+
+def require_many_clusters(command: Callable[..., Any], context: str, settings: SettingsLayer) -> None:
+    """Raises `UsageError` if a command must not run for several contexts."""
+    from offsetmgr.config.contexts import ADDRESS_VARIABLES
+
+    what = f"--context {context!r}"
+    if not runs_for_many(command):
+        raise UsageError(what, "this command accepts only one context", "name one: offsetmgr context list")
+    if settings.bootstrap_server or settings.zookeeper or settings.store:
+        why = "selects several clusters, but --bootstrap-server, --zookeeper or --store names the servers of one"
+        raise UsageError(what, why, "leave out one of both")
+    if name := next((name for name in ADDRESS_VARIABLES if os.environ.get(name)), None):
+        why = f"selects several clusters, but the variable {name} replaces the address of each"
+        raise UsageError(what, why, f"unset {name}")
+
+
+def _run_for_contexts(
+    command: Callable[..., Any], names: list[str], settings: SettingsLayer, values: dict[str, Any]
+) -> None:
+    """Runs a command for several contexts. The option ``--watch`` repeats the merged output."""
+    watch = {name: values[name] for name in ("watch", "count") if name in values}
+    own: dict[str, Any] = {name: None if name in watch else value for name, value in values.items()}
+
+    def run_one(name: str) -> None:
+        with ConnectFlags(settings, name) as connect:
+            connect.checks_store = True
+            command(connect=connect, **own)
+
+    def once() -> int:
+        return run_for_contexts(names, run_one, values.get("output", OutputFormat.TABLE))
+
+    if code := watch_command(once, watch.get("watch"), watch.get("count")):
+        raise typer.Exit(code)
+
+
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a command. The wrapper has the connection options as parameters, and passes a `ConnectFlags` to the
     ``connect`` parameter of the command."""
@@ -104,7 +174,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
         "store": Store,
-        "context": ContextName,
+        "context": ContextNames if runs_for_many(command) else ContextName,
         "command_config": CommandConfig,
         "timeout": Timeout,
     }
@@ -141,8 +211,12 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         if edits:
             values["flags"] = EditFlags(**{option.name: values.pop(option.name) for option in edit_options})
-        with ConnectFlags(settings, flag_values["context"]) as connect:
-            return command(connect=connect, **values)
+        names = contexts_of(flag_values["context"])
+        if names is None:
+            with ConnectFlags(settings, flag_values["context"]) as connect:
+                return command(connect=connect, **values)
+        require_many_clusters(command, flag_values["context"], settings)
+        return _run_for_contexts(command, names, settings, values)
 
     shown: Any = run
     shown.__signature__ = signature.replace(parameters=[*own, *added])

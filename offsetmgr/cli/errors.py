@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Final
 
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
 
 FAILED: Final = 1
@@ -61,6 +62,9 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
     """Prints the errors of a command that also prints results. Identical errors and hints are printed once. Returns 1
     if there are errors, else 0."""
     failed = list(errors)
+    if (collector := COLLECTOR.get()) is not None:
+        collector.errors += failed
+        return FAILED if failed else 0
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _print_line(f"error: {text}")
     for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):

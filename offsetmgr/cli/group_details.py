@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
@@ -56,6 +57,7 @@ STATE: Final = (
 
 @app.command("describe", cls=WatchCommand)
 @connected
+@many_clusters
 def describe(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -88,19 +90,20 @@ def describe(
         )
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
-    store, directory = connect.store(), connect.directory()
-    newer = connect.kafka_counterpart(store)
+    store = connect.store()
+    others = connect.other_stores(store)
+    directory = connect.directory_with(others)
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = choose_groups(store, names, all_groups=all_groups)
-        found = describe_groups(store, cluster, directory, chosen, topics, newer=newer)
+        chosen = choose_groups(store, names, all_groups=all_groups, others=others)
+        found = describe_groups(store, cluster, directory, chosen, topics, others=others)
         if state:
             shown = write_rows(STATE, _state_rows(found, errors), output)
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            stale = StaleOffsetCounter(newer)
+            stale = StaleOffsetCounter(store, others)
             topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -44,6 +45,7 @@ class _ListCommand(typer.core.TyperCommand):
 
 @app.command("list", cls=_ListCommand)
 @connected
+@many_clusters
 def list_groups(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -87,10 +89,8 @@ def list_groups(
         rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
         note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
-    for error in errors:
-        note(f"error: {error}")
-    if errors:
-        raise typer.Exit(FAILED)
+    if code := report_and_exit_code(errors):
+        raise typer.Exit(code)
 
 
 def _plain_state(name: str) -> str:

@@ -10,9 +10,9 @@ from typing import Final
 
 import typer
 
-from offsetmgr.cli import group_details, group_edits, group_list
+from offsetmgr.cli import group_details, group_edits, group_list, group_where
 
-PARTS: Final = (group_list.app, group_details.app, group_edits.app)
+PARTS: Final = (group_list.app, group_details.app, group_where.app, group_edits.app)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 for part in PARTS:

@@ -10,6 +10,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
@@ -296,6 +297,7 @@ def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tup
 
 @app.command("status")
 @connected
+@many_clusters
 def status(
     connect: ConnectFlags,
     managers: Annotated[
@@ -337,6 +339,7 @@ ENTRIES = (
 
 @app.command("dump")
 @connected
+@many_clusters
 def dump(
     connect: ConnectFlags,
     shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
@@ -17,6 +19,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.kafka.cluster.base import Cluster
 
@@ -98,8 +101,23 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
         return {}
 
 
+def _require_known(connect: ConnectFlags, store: OffsetStore, group: str) -> None:
+    """Raises `GroupNotFound` if the store does not know the group. The hint names the configured store that does."""
+    from offsetmgr.groups.selection import require_known
+
+    try:
+        require_known(store, [group])
+    except GroupNotFound as missing:
+        other = next((other for other in connect.other_stores(store) if group in set(other.groups())), None)
+        if other is None:
+            raise
+        hint = f"it is in {other.uri}: add --store {quote(other.uri)}"
+        raise GroupNotFound(missing.what, missing.why, hint) from None
+
+
 @app.command("get")
 @connected
+@many_clusters
 def get(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -115,7 +133,6 @@ def get(
         TopicSelection,
         choose_groups,
         named_groups,
-        require_known,
         scan_in_order,
     )
 
@@ -134,7 +151,7 @@ def get(
     def rows() -> Iterator[tuple[Any, ...]]:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
             if not all_groups and not (found.offsets or found.errors or found.error):
-                require_known(store, [found.group])
+                _require_known(connect, store, found.group)
             if found.error is not None:
                 errors.add(found.error)
             for tp, error in sorted(found.errors.items()):
@@ -155,6 +172,7 @@ def get(
 
 @app.command("lag")
 @connected
+@many_clusters
 def lag(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -174,8 +192,8 @@ def lag(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
-    newer = connect.kafka_counterpart(store)
-    chosen = choose_groups(store, names, all_groups=all_groups)
+    others = connect.other_stores(store)
+    chosen = choose_groups(store, names, all_groups=all_groups, others=others)
     named = named_groups(names, chosen)
     counts = _partition_counts(cluster, topics.named()) if named else {}
     also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
@@ -183,7 +201,7 @@ def lag(
     uncommitted = UncommittedTopics(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, newer=newer)
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
         for one in progress(found, "reading", len(chosen)):
             if one.error is not None:
                 errors.add(one.error)
@@ -199,7 +217,7 @@ def lag(
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    stale = StaleOffsetCounter(newer)
+    stale = StaleOffsetCounter(store, others)
     shown = write_rows(LAG, stale.count(rows()), output)
     stale.report()
     uncommitted.report(None if only_with_lag else shown)

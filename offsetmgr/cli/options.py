@@ -56,6 +56,15 @@ ContextName = Annotated[
         "--context", metavar="NAME", help="Settings of [context.NAME] of the config file.", show_default=False
     ),
 ]
+ContextNames = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME,...",
+        help="Settings of [context.NAME] of the config file; a list or a glob reads several clusters at once.",
+        show_default=False,
+    ),
+]
 CommandConfig = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import Execute, FormatOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
@@ -105,6 +106,7 @@ def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
 
 @app.command("status")
 @connected
+@many_clusters
 def status(
     connect: ConnectFlags,
     root: Root,
@@ -155,6 +157,7 @@ def status(
 
 @app.command("history")
 @connected
+@many_clusters
 def history(
     connect: ConnectFlags,
     root: Root,

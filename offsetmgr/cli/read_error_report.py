@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
 from offsetmgr.core.errors import OffsetMgrError
 
@@ -19,6 +20,9 @@ class ReadErrorReport:
 
     def add(self, error: OffsetMgrError) -> None:
         self.count += 1
+        if (collector := COLLECTOR.get()) is not None:
+            collector.errors.append(error)
+            return
         text = " ".join(str(error).split())
         if text in self._printed:
             return

@@ -19,6 +19,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
@@ -115,6 +116,8 @@ def _json_value(value: Any) -> str:
 def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
     """Writes rows to stdout in the order in which they arrive, and returns the number of rows. Each row has a value for
     each column."""
+    if (collector := COLLECTOR.get()) is not None:
+        return collector.add_rows(columns, rows)
     if output is OutputFormat.JSON:
         return _write_json(columns, rows)
     if output is OutputFormat.CSV:
@@ -128,6 +131,8 @@ def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any
 
     In CSV, objects and lists are written as JSON.
     """
+    if (collector := COLLECTOR.get()) is not None:
+        return collector.add_rows(columns, rows)
     names = [c.name for c in columns]
     count = 0
     if output is OutputFormat.CSV:
@@ -230,8 +235,17 @@ def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
     return wrapped
 
 
+def separate_tables() -> None:
+    """Prints an empty line between two tables."""
+    if COLLECTOR.get() is None:
+        print()
+
+
 def note(text: str) -> None:
     """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
+    if (collector := COLLECTOR.get()) is not None:
+        collector.notes.append(text)
+        return
     print(text, file=sys.stderr, flush=True)
 
 
@@ -241,6 +255,9 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
 
     Shows no progress during the first second.
     """
+    if COLLECTOR.get() is not None:
+        yield from items
+        return
     started = time.monotonic()
     on_terminal = sys.stderr.isatty()
     next_at = started + PROGRESS_AFTER_S
@@ -275,11 +292,12 @@ class Meter:
         self._started = time.monotonic()
         self._next_at = self._started + PROGRESS_AFTER_S
         self._drawn = False
+        self._hidden = COLLECTOR.get() is not None
 
     def show(self, done: int, total: int) -> None:
         """Prints the progress, unless it was printed a short time ago."""
         now = time.monotonic()
-        if now < self._next_at:
+        if self._hidden or now < self._next_at:
             return
         on_terminal = sys.stderr.isatty()
         self._next_at = now + (_TTY_EVERY_S if on_terminal else _LOG_EVERY_S)
@@ -302,9 +320,12 @@ class Meter:
 def offsets_topic_progress() -> Callable[[int, int], None]:
     """A callback that shows the progress of reading a broker's offsets topic, and clears the line at the end."""
     meter: Meter | None = None
+    hidden = COLLECTOR.get() is not None  # the callback runs in a thread of the client, which has no collector
 
     def show(read: int, records: int) -> None:
         nonlocal meter
+        if hidden:
+            return
         meter = meter or Meter("reading __consumer_offsets")
         meter.show(read, records)
         if read >= records:

@@ -10,6 +10,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -38,6 +39,7 @@ FINDINGS: Final = (
 
 @app.command("check", cls=WatchCommand)
 @connected
+@many_clusters
 def check(
     connect: ConnectFlags,
     group: GroupsOption = None,

@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, TopicsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -57,6 +58,7 @@ TOPICS: Final = (
 
 @app.command("brokers", cls=WatchCommand)
 @connected
+@many_clusters
 def brokers(
     connect: ConnectFlags, watch: Watch = None, count: Count = None, output: FormatOption = OutputFormat.TABLE
 ) -> None:
@@ -86,6 +88,7 @@ def brokers(
 
 @app.command("topics", cls=WatchCommand)
 @connected
+@many_clusters
 def topics(
     connect: ConnectFlags,
     topic: TopicsOption = None,

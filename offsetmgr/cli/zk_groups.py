@@ -10,6 +10,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -54,6 +55,7 @@ OWNERS: Final = (
 
 @app.command("members", cls=WatchCommand)
 @connected
+@many_clusters
 def members(
     connect: ConnectFlags,
     group: GroupsOption = None,
@@ -87,6 +89,7 @@ def members(
 
 @app.command("owners", cls=WatchCommand)
 @connected
+@many_clusters
 def owners(
     connect: ConnectFlags,
     group: GroupsOption = None,

@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -36,6 +37,7 @@ TREE: Final = (
 
 @app.command("tree", cls=WatchCommand)
 @connected
+@many_clusters
 def tree(
     connect: ConnectFlags,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="The first node, below the chroot.")] = "/",

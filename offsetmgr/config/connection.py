@@ -88,12 +88,9 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     path = config_path(environ)
-    document = _load_toml(path, required="OFFSETMGR_CONFIG" in environ)
-    layers = [
-        flags,
-        _from_environment(environ),
-        _from_file(document, path, context or environ.get("OFFSETMGR_CONTEXT")),
-    ]
+    document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
+    name = context or environ.get("OFFSETMGR_CONTEXT") or default_context(document)
+    layers = [flags, environment_layer(environ), _from_file(document, path, name)]
 
     def first(name: str) -> Any:
         return next((value for layer in layers if (value := getattr(layer, name)) is not None), None)
@@ -163,7 +160,9 @@ def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 
 
-def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
+def load_document(path: Path, *, required: bool) -> dict[str, Any]:
+    """Returns the content of the configuration file; empty if there is no file, unless it is ``required``. Raises
+    `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -174,17 +173,22 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
-    import tomllib  # Most commands read no configuration file and start faster without this import.
-
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config file {path}", f"is not TOML: {error}") from error
+    document = parse_document(text, f"config file {path}")
     if unknown := sorted(set(document) - {"context", "store", "default-context"}):
         raise ConfigError(
             f"config file {path}", f"unknown key {unknown[0]!r}", "known: default-context, [context.NAME], [store.NAME]"
         )
     return document
+
+
+def parse_document(text: str, where: str = "config file") -> dict[str, Any]:
+    """Parses the text of a configuration file. Raises `ConfigError`."""
+    import tomllib  # Most commands read no configuration file and start faster without this import.
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(where, f"is not TOML: {error}") from error
 
 
 def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -196,13 +200,23 @@ def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str,
 
 def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> SettingsLayer:
     contexts = _section(document, "context", path)
-    chosen = name or document.get("default-context")
-    if chosen is None:
+    if name is None:
         return SettingsLayer()
-    if chosen not in contexts:
+    if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
-        raise ConfigError(f"context {chosen!r}", f"not in {path}", f"contexts there: {known}")
-    return _context(contexts[chosen], path, f"config file {path}: context {chosen!r}")
+        raise ConfigError(f"context {name!r}", f"not in {path}", f"contexts there: {known}")
+    return _context(contexts[name], path, f"config file {path}: context {name!r}")
+
+
+def default_context(document: Mapping[str, Any]) -> str | None:
+    """Returns the name of the default context of the configuration file; None if it has none."""
+    return document.get("default-context")
+
+
+def read_contexts(document: Mapping[str, Any], path: Path) -> dict[str, SettingsLayer]:
+    """Returns the settings of all contexts of the configuration file. Raises `ConfigError`."""
+    contexts = _section(document, "context", path)
+    return {name: _context(table, path, f"config file {path}: context {name!r}") for name, table in contexts.items()}
 
 
 def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:
@@ -224,7 +238,8 @@ def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:
     )
 
 
-def _from_environment(environ: Mapping[str, str]) -> SettingsLayer:
+def environment_layer(environ: Mapping[str, str]) -> SettingsLayer:
+    """Returns the settings of the ``OFFSETMGR_*`` variables. Raises `ConfigError`."""
     return SettingsLayer(
         bootstrap_server=environ.get("OFFSETMGR_BOOTSTRAP_SERVER") or None,
         zookeeper=environ.get("OFFSETMGR_ZOOKEEPER") or None,

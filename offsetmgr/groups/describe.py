@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere
 from offsetmgr.kafka.cluster.base import Cluster
 
 GROUPS_AT_ONCE: Final = 500
@@ -50,17 +50,17 @@ def describe(
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
     *,
-    newer: OffsetStore | None = None,
+    others: Sequence[OffsetStore] = (),
 ) -> Iterator[DescribedGroup]:
     """Yields the described groups in the order of ``groups``. Without a ``cluster``, the log ranges and the lag are
-    unknown. ``newer`` has the same meaning as in `offsetmgr.groups.lag.lag`.
+    unknown. ``others`` has the same meaning as in `offsetmgr.groups.lag.lag`.
 
-    If neither the store nor ``describe_groups`` knows a group, the group's ``error`` is `GroupNotFound`.
+    If neither a store nor ``describe_groups`` knows a group, the group's ``error`` is `GroupNotFound`.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
     descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
-    for found in lag(store, cluster, names, topics, newer=newer):
+    for found in lag(store, cluster, names, topics, others=others):
         if found.group not in descriptions:
             descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.group]
@@ -75,12 +75,12 @@ def describe(
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
         # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
-        if unseen and not rows and not _known(store, found.group):
-            missing = GroupNotFound(
-                f"group {found.group!r}", f"does not exist in {store.uri}", "offsetmgr groups list shows the groups"
-            )
-            yield DescribedGroup(found.group, description, [], missing)
-            continue
+        if unseen and not rows:
+            try:
+                require_known_somewhere([store, *others], found.group)
+            except GroupNotFound as missing:
+                yield DescribedGroup(found.group, description, [], missing)
+                continue
         rows.sort(key=_partition)
         yield DescribedGroup(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
 
@@ -121,10 +121,6 @@ def _active(what: str, found: GroupDescription) -> GroupActive:
     if found.lock_ends_s:
         why = f"another run of offsetmgr holds its lock: {members[0]}"
     return GroupActive(what, why, "stop its consumers first", members=members, lock_ends_s=found.lock_ends_s)
-
-
-def _known(store: OffsetStore, group: str) -> bool:
-    return group in set(store.groups())
 
 
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:

@@ -5,25 +5,28 @@ Log ends are read in bulk after the commits, so that the lag of an active group 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000
 """The number of offsets whose log ranges are requested together. The limit bounds memory. Most clusters have fewer
 committed offsets than the limit."""
 
-STALE: Final = "older than Kafka's"
-"""The beginning of a row's note if Kafka has a larger offset than the store, or if only Kafka has an offset. In both
-cases the lag is counted from the offset in Kafka."""
+STALE: Final = "older than "
+"""The beginning of a row's note if another store has a larger offset than the store, or if only another store has an
+offset."""
+
+TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
+"""The names of the kinds of stores in messages."""
 
 NOTHING: Final = "nothing committed"
 """The note of a partition without a commit."""
@@ -46,6 +49,20 @@ class LagRow(NamedTuple):
     lag: int | None
     note: str = ""
     error: OffsetMgrError | None = None
+
+
+class OtherOffsets(NamedTuple):
+    """The offsets of a group in another configured store. ``title`` is the name of the store in messages."""
+
+    title: str
+    found: GroupOffsets
+
+
+class LargerOffset(NamedTuple):
+    """The offset of a partition in another configured store, or the error of its read."""
+
+    title: str
+    found: Committed | OffsetMgrError
 
 
 class GroupLag(NamedTuple):
@@ -75,15 +92,16 @@ def lag(
     *,
     strict: bool = False,
     partitions: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
-    newer: OffsetStore | None = None,
+    others: Sequence[OffsetStore] = (),
 ) -> Iterator[GroupLag]:
     """Yields the lag of each group, in the order of ``groups``. Without a ``cluster``, the lag and the log ranges are
     unknown.
 
-    ``newer`` is the Kafka store of the same cluster, to which groups may have moved from ZooKeeper. If ``newer`` has a
-    larger offset of a partition than ``store``, or if only ``newer`` has an offset, the lag is counted from the offset
-    in ``newer``, and the note of the row begins with `STALE`. With ``strict``, the function raises `GroupNotFound` for
-    a group that neither ``store`` nor ``newer`` knows. ``partitions`` has, for each group, the partitions that are
+    ``others`` are the other configured stores of the same cluster. If one of them has a larger offset of a partition
+    than ``store``, or if only it has an offset, the note of the row begins with `STALE`. The lag is then counted from
+    the offset in the other store. It is unknown if only ZooKeeper has a larger offset than ``store``: either the group
+    commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the function raises `GroupNotFound` for a
+    group that neither ``store`` nor ``others`` know. ``partitions`` has, for each group, the partitions that are
     reported even without a commit.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
@@ -92,21 +110,21 @@ def lag(
     batch: list[GroupOffsets] = []
     pending = 0
     for found in scan_in_order(store, groups):
-        if strict and newer is None:
-            _require_known(store, found)
+        if strict and not others:
+            _require_known([store], found)
         batch.append(found)
         pending += len(found.offsets)
         if pending >= BATCH:
-            yield from _flush(store, batch, topics, logs, partitions, newer, strict=strict)
+            yield from _flush(store, batch, topics, logs, partitions, others, strict=strict)
             batch, pending = [], 0
-    yield from _flush(store, batch, topics, logs, partitions, newer, strict=strict)
+    yield from _flush(store, batch, topics, logs, partitions, others, strict=strict)
 
 
-def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
-    """Raises `GroupNotFound` if ``read`` contains neither offsets nor errors of the group, and the store does not know
-    the group."""
+def _require_known(stores: Sequence[OffsetStore], *read: GroupOffsets) -> None:
+    """Raises `GroupNotFound` if ``read`` contains neither offsets nor errors of the group, and no store knows the
+    group."""
     if not any(found.offsets or found.errors or found.error for found in read):
-        require_known(store, [read[0].group])
+        require_known_somewhere(stores, read[0].group)
 
 
 def _flush(
@@ -115,23 +133,22 @@ def _flush(
     topics: TopicSelection,
     logs: LogRangeCache | None,
     partitions: Mapping[str, Collection[TopicPartition]],
-    newer: OffsetStore | None,
+    others: Sequence[OffsetStore],
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
     """Yields the rows of one batch."""
     all_topics = not topics.patterns
-    in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
-    for found in batch:
-        other = in_kafka.get(found.group)
-        if strict and other is not None:
-            _require_known(store, found, other)
+    elsewhere = _scan_others(others, [found.group for found in batch])
+    if strict and others:
+        for found in batch:
+            _require_known([store, *others], found, *(one.found for one in elsewhere[found.group]))
     if logs is not None:
         logs.load(
             (tp for found in batch for tp in partitions.get(found.group, ())),
             (
                 (tp, committed.offset)
-                for found in (*batch, *in_kafka.values())
+                for found in (*batch, *(one.found for several in elsewhere.values() for one in several))
                 for tp, committed in found.offsets.items()
                 # a byte position of Kafka 0.7 has no lag in messages
                 if not isinstance(tp.partition, BrokerPartition) and (all_topics or topics.matches(tp))
@@ -139,14 +156,15 @@ def _flush(
         )
     known = {} if logs is None else logs.known
     for found in batch:
-        other = in_kafka.get(found.group)
+        several = elsewhere[found.group]
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
-        if other is not None and found.error is None:
-            offsets |= {
-                tp: ABSENT for tp in (*other.offsets, *other.errors) if tp not in offsets and tp not in found.errors
-            }
+        if found.error is None:
+            for _, there in several:
+                offsets |= {
+                    tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in offsets and tp not in found.errors
+                }
         rows = [
-            _row(found.group, tp, offset, known, _larger_in_kafka(other, tp, offset))
+            _row(found.group, tp, offset, known, _larger_elsewhere(several, tp, offset))
             for tp, offset in offsets.items()
             if all_topics or topics.matches(tp)
         ]
@@ -161,10 +179,23 @@ def _flush(
             if found.error is None and tp not in offsets and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # If ``newer`` could not be read, the rows of the group contain the error. If no row contains the error, the
+        # If another store could not be read, the rows of the group contain the error. If no row contains the error, the
         # `GroupLag` contains it.
-        unread = None if other is None or any(row.error is other.error for row in rows) else other.error
+        failed = (there.error for _, there in several if there.error is not None)
+        unread = next((error for error in failed if not any(row.error is error for row in rows)), None)
         yield GroupLag(found.group, rows, found.error or unread)
+
+
+def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str, list[OtherOffsets]]:
+    """Reads the groups in the other stores. A store that cannot contain a group of a name has no offset of the
+    group."""
+    elsewhere: dict[str, list[OtherOffsets]] = {name: [] for name in names}
+    for other in others:
+        title = TITLES[other.uri.partition(":")[0]]
+        for read in other.scan(names):
+            absent = isinstance(read.error, UsageError)
+            elsewhere[read.group].append(OtherOffsets(title, GroupOffsets(read.group, {}) if absent else read))
+    return elsewhere
 
 
 def _read_log_ranges(
@@ -184,19 +215,18 @@ def _read_log_ranges(
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
-def _larger_in_kafka(
-    in_kafka: GroupOffsets | None, tp: TopicPartition, committed: Offset
-) -> Committed | OffsetMgrError | None:
-    """Returns the partition's offset in Kafka if this offset is larger than ``committed`` or if ``committed`` is
-    `Absent`. Otherwise returns None. If the offset in Kafka could not be read, returns the error."""
-    if in_kafka is None:
-        return None
-    if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
-        return error
-    found = in_kafka.offsets.get(tp)
-    if found is None or (isinstance(committed, Committed) and found.offset <= committed.offset):
-        return None
-    return found
+def _larger_elsewhere(several: list[OtherOffsets], tp: TopicPartition, committed: Offset) -> LargerOffset | None:
+    """Returns the partition's largest offset in other stores if this offset is larger than ``committed`` or if
+    ``committed`` is `Absent`. Otherwise returns None. If an offset could not be read, returns the error."""
+    largest: LargerOffset | None = None
+    for title, there in several:
+        if (error := there.error or there.errors.get(tp)) is not None:
+            return LargerOffset(title, error)
+        found = there.offsets.get(tp)
+        known = committed if largest is None or not isinstance(largest.found, Committed) else largest.found
+        if found is not None and not (isinstance(known, Committed) and found.offset <= known.offset):
+            largest = LargerOffset(title, found)
+    return largest
 
 
 def _row(
@@ -204,16 +234,18 @@ def _row(
     tp: TopicPartition,
     committed: Offset,
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
-    ahead: Committed | OffsetMgrError | None,
+    ahead: LargerOffset | None,
 ) -> LagRow:
     log = logs.get(tp)
     notes = []
-    if isinstance(ahead, Committed):
-        notes.append(f"{STALE} {ahead.offset}")
+    counted_from: Offset = committed
+    if ahead is not None and isinstance(ahead.found, Committed):
+        notes.append(f"{STALE}{ahead.title}'s {ahead.found.offset}")
+        unclear = ahead.title == TITLES["zookeeper"] and isinstance(committed, Committed)
+        counted_from = ABSENT if unclear else ahead.found
     elif ahead is not None:
-        notes.append("Kafka's offset unknown")
+        notes.append(f"{ahead.title}'s offset unknown")
     behind: int | None = None
-    counted_from = ahead if isinstance(ahead, Committed) else committed
     if log is None:
         notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
     elif isinstance(log, OffsetMgrError):
@@ -223,7 +255,8 @@ def _row(
             notes.append("beyond the log's end")
         elif counted_from.offset < log.start:
             notes.append("below the log's start")
-    error = log if isinstance(log, OffsetMgrError) else ahead if isinstance(ahead, OffsetMgrError) else None
+    unread = ahead.found if ahead is not None and isinstance(ahead.found, OffsetMgrError) else None
+    error = log if isinstance(log, OffsetMgrError) else unread
     start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
     return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)
 

@@ -86,6 +86,21 @@ def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeG
     return describe
 
 
+def fallback_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
+    """Returns a function that describes groups by the first source. A group without members there is described with the
+    members from the second source, if the second source has any."""
+
+    def describe(groups: Iterable[str]) -> Descriptions:
+        here = dict(first(groups))
+        idle = [name for name, found in here.items() if not isinstance(found, OffsetMgrError) and not found.members]
+        for name, found in second(idle).items():
+            if not isinstance(found, OffsetMgrError):
+                here[name] = _merge(here[name], found)
+        return here
+
+    return describe
+
+
 def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, session: ZookeeperSession) -> DescribeGroups:
     """Returns a function that describes groups with the members that the coordinator reports and the old consumers that
     are registered in ZooKeeper.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -235,12 +235,15 @@ def _cut(text: str) -> str:
     return text if len(text) <= 30 else f"{text[:30]}..."
 
 
-def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
+def choose_groups(
+    store: OffsetStore, names: Iterable[str], *, all_groups: bool = False, others: Iterable[OffsetStore] = ()
+) -> list[str]:
     """Returns the selected groups, sorted.
 
     A name that equals an existing group selects only that group, even if it could also be read as a glob. If a name is
     not a glob, the function returns the name even if no such group exists. The caller checks with `require_known` that
-    the group exists. Raises `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
+    the group exists. If a pattern matches no group of the store, it selects groups of the ``others``. Raises
+    `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -252,6 +255,7 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
     chosen = set(selection.names)
     for pattern in selection.globs:
         matching = {group for group in known if fnmatchcase(group, pattern)}
+        matching = matching or {group for other in others for group in other.groups() if fnmatchcase(group, pattern)}
         if not matching:
             raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
         chosen |= matching
@@ -290,6 +294,13 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
                 f"does not exist in {store.uri}",
                 hint,
             )
+
+
+def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
+    """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
+    if not any(group in set(store.groups()) for store in stores):
+        uris = " nor in ".join(store.uri for store in stores)
+        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS)
 
 
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:

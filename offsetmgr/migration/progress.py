@@ -167,6 +167,17 @@ class MigrationState:
         """Whether apply has nothing left to write for the group."""
         return plan.group in self.apply.done or not plan.writes()
 
+    @property
+    def phase(self) -> str:
+        """The state of the migration in words: planned, applying, applied, finalized, rolling back or rolled back."""
+        if self.undo.may_have_written:
+            return "rolled back" if self.undo.complete else "rolling back"
+        if self.finalized_at is not None:
+            return "finalized"
+        if self.apply.complete:
+            return "applied"
+        return "applying" if self.apply.opened else "planned"
+
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:
         """Reads a journal. Raises `JournalError` if the journal is damaged or belongs to another plan."""

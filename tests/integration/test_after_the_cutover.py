@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from conftest import MakeTopic
 from processes import Commands
 
@@ -71,6 +72,64 @@ def test_a_group_that_exists_only_in_kafka_is_shown(
         (None, 10, "older than Kafka's 490")
     ]
     both.run(*command, "--group", f"{unique}-none", code=1)
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+def test_a_larger_offset_in_zookeeper_makes_the_lag_in_kafka_unknown(
+    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
+) -> None:
+    with open_store(f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}") as store:
+        store.commit(unique, {TopicPartition(unique, 0): OffsetAndMetadata(495)})
+    selected = ("--store", f"kafka://{kafka.bootstrap}")
+    done = both.run(*command, "--group", unique, *selected, "--format", "json")
+    (row,) = json.loads(done.stdout)
+    assert (row["offset"], row["lag"], row["note"]) == (480, None, "older than ZooKeeper's 495")
+    assert "the lag is unknown where Kafka has a smaller offset" in done.stderr
+    assert f"hint: --store 'zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}?layout=0.8' shows" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+def test_a_group_that_exists_only_in_zookeeper_is_shown(
+    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
+) -> None:
+    with open_store(f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}") as store:
+        store.commit(f"{unique}-old", {TopicPartition(unique, 0): OffsetAndMetadata(490)})
+    selected = ("--store", f"kafka://{kafka.bootstrap}")
+    for name in (f"{unique}-old", f"{unique}-o*"):
+        done = both.run(*command, "--group", name, *selected, "--format", "json")
+        assert [(row["offset"], row["lag"], row["note"]) for row in json.loads(done.stdout)] == [
+            (None, 10, "older than ZooKeeper's 490")
+        ]
+    found = both.run("offsets", "get", "--group", f"{unique}-old", *selected, code=1)
+    assert "hint: it is in zookeeper://" in found.stderr
+    missing = both.run(*command, "--group", f"{unique}-none", *selected, code=1)
+    assert f"does not exist in kafka://{kafka.bootstrap} nor in zookeeper://" in missing.stderr
+
+
+def test_a_group_with_members_only_in_kafka_is_described(both: Commands, unique: str, kafka: KafkaBroker) -> None:
+    group = f"{unique}-members"
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "enable.auto.commit": False})
+    consumer.subscribe([unique])
+    try:
+        deadline = time.monotonic() + 60
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.2)
+        done = both.run("groups", "describe", "--group", group, "--format", "json")
+        (row,) = json.loads(done.stdout)
+        assert (row["state"], row["partition"], row["note"]) == ("STABLE", 0, "nothing committed")
+        assert row["member_id"]
+    finally:
+        consumer.close()
+
+
+def test_a_dead_zookeeper_does_not_hide_the_offsets_in_kafka(both: Commands, unique: str, kafka: KafkaBroker) -> None:
+    dead = ("--zookeeper", "127.0.0.1:1", "--store", f"kafka://{kafka.bootstrap}", "--timeout", "1500")
+    done = both.run("offsets", "lag", "--group", unique, *dead, "--format", "json")
+    (row,) = json.loads(done.stdout)
+    assert (row["offset"], row["lag"], row["note"]) == (480, 20, None)
+    assert "warning: offsets in zookeeper://127.0.0.1:1" in done.stderr
+    assert "are not compared" in done.stderr
 
 
 def test_brokers_of_another_cluster_cause_a_warning(both: Commands, unique: str, kraft: KraftBroker) -> None:

@@ -1,0 +1,74 @@
+"""``offsetmgr context list|show|use``: the contexts of the config file. Contacts no server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Contexts of the config file: names for clusters.")
+
+CONTEXTS: Final = (
+    Column("context"),
+    Column("default"),
+    Column("bootstrap_server", optional=True),
+    Column("zookeeper", optional=True),
+    Column("store", optional=True),
+    Column("command_config", optional=True),
+)
+SETTINGS: Final = (Column("setting"), Column("value"), Column("source"))
+
+
+@app.command("list")
+def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
+    """List the contexts of the config file, and which of them is the default."""
+    from offsetmgr.config.contexts import Contexts, masked
+
+    contexts = Contexts.read()
+    rows = [
+        (
+            name,
+            "yes" if name == contexts.default else None,
+            layer.bootstrap_server,
+            layer.zookeeper,
+            None if layer.store is None else masked("store", layer.store),
+            layer.command_config,
+        )
+        for name, layer in sorted(contexts.layers.items())
+    ]
+    if not write_rows(CONTEXTS, rows, output):
+        note(f"no context in {contexts.path}")
+
+
+@app.command("show")
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONTEXT]", help="The context (default: the one in effect).", show_default=False),
+    ] = None,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show the settings that commands use, and where each value comes from. Passwords and keys are masked.
+
+    OFFSETMGR_* variables override a context, and the options of a command override both.
+    """
+    from offsetmgr.config.contexts import settings_in_effect
+
+    write_rows(SETTINGS, settings_in_effect(name), output)
+
+
+@app.command("use")
+def use(name: Annotated[str, typer.Argument(metavar="CONTEXT", help="The new default context.")]) -> None:
+    """Make a context the default. Changes only the line default-context of the config file; comments stay."""
+    import os
+
+    from offsetmgr.config.contexts import Contexts
+
+    contexts = Contexts.read()
+    contexts.set_default(name)
+    note(f"{name} is the default context in {contexts.path}; it was {contexts.default or 'not set'}")
+    if (present := os.environ.get("OFFSETMGR_CONTEXT")) and present != name:
+        note(f"warning: the variable OFFSETMGR_CONTEXT is {present}, and overrides the default")

@@ -1,0 +1,221 @@
+"""``offsetmgr groups where``: the phase of groups, with the offsets in all configured stores, lag, members and the next
+command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.group_next import next_command
+from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.render import (
+    Column,
+    OutputFormat,
+    empty_note,
+    note,
+    progress,
+    separate_tables,
+    write_rows,
+    write_structured_rows,
+)
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.model import Committed, LogRange
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.group_location import GroupLocation
+
+app = typer.Typer()
+
+WHERE: Final = (
+    Column("group"),
+    Column("phase"),
+    Column("confidence"),
+    Column("lag", right=True),
+    Column("members"),
+    Column("evidence"),
+)
+PARTITIONS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("zookeeper", right=True, optional=True),
+    Column("kafka", right=True, optional=True),
+    Column("manager", right=True, optional=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("note", optional=True),
+)
+NEXT: Final = (Column("group"), Column("next"))
+OBJECT: Final = tuple(
+    Column(name) for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
+)
+_STORES: Final = ("zookeeper", "kafka", "manager")
+_SHORT: Final = 20
+"""The table of partitions is printed without --partitions for at most this number of groups."""
+
+
+@app.command("where")
+@connected
+@many_clusters
+def where(
+    connect: ConnectFlags,
+    group: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="A group, or a glob.", show_default=False)
+    ] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window",
+            metavar="SECONDS",
+            min=0,
+            help="Watch commits for at most this time, to see the phase instead of inferring it.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Use this migration's journal as evidence; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="Show partitions, also for more than 20 groups.")
+    ] = False,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show where groups commit: the phase with its evidence, the offset in every configured store, the lag, the
+    members, and the next command.
+
+    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
+    """
+    from offsetmgr.migration.group_observer import ObservationWindow
+
+    if bool(group) == all_groups:
+        why = "both GROUP and --all-groups are given" if all_groups else "no group is named"
+        raise UsageError("groups where", why, "as in: offsetmgr groups where NAME..., or --all-groups")
+    locator = connect.group_locator()
+    known, errors = locator.groups()
+    names = _chosen(group, known, [one.store.uri for one in locator.stores])
+    found: list[GroupLocation] = []
+    for file in plan or []:
+        locator.add_plan(file)
+    watched = None if window is None else ObservationWindow(window)
+    for one in progress(locator.locate(names, watched), "groups", len(names)):
+        if one.found or one.group in known:
+            found.append(one)
+        else:
+            stores = ", ".join(store.uri for store in one.sample.stores)
+            errors.append(GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}"))
+    if output is OutputFormat.TABLE:
+        write_rows(WHERE, map(_group_row, found), output)
+        if found and (partitions or len(found) <= _SHORT):
+            separate_tables()
+            write_rows(PARTITIONS, _partition_rows(found), output)
+        if found:
+            separate_tables()
+            write_rows(NEXT, _next_rows(found, connect.given_options), output)
+    else:
+        write_structured_rows(OBJECT, (_object(one, connect.given_options) for one in found), output)
+    if not found and not errors:
+        note(empty_note(connect.uri, "groups"))
+    if code := report_and_exit_code(errors):
+        raise typer.Exit(code)
+
+
+def _chosen(patterns: list[str] | None, known: set[str], uris: list[str]) -> list[str]:
+    from offsetmgr.groups.selection import is_pattern, matching_groups
+
+    if not patterns:
+        return sorted(known)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matching = matching_groups([pattern], known)
+        if not matching and is_pattern(pattern):
+            raise GroupNotFound(f"group {pattern!r}", f"no group in {', '.join(uris)} matches this pattern")
+        chosen.update(matching or [pattern])
+    return sorted(chosen)
+
+
+def _members_text(one: GroupLocation) -> str:
+    parts = []
+    for store in one.sample.stores:
+        if store.members_error is not None:
+            parts.append(f"{store.name} unknown")
+        elif store.members:
+            parts.append(f"{store.name} {len(store.members)}")
+    return ", ".join(parts) or "0"
+
+
+def _group_row(one: GroupLocation) -> tuple[Any, ...]:
+    phase = one.phase
+    return (one.group, phase.phase.value, phase.confidence.value, one.lag, _members_text(one), phase.why)
+
+
+def _offset(found: Any) -> int | str | None:
+    return found.offset if isinstance(found, Committed) else "unreadable" if isinstance(found, OffsetMgrError) else None
+
+
+def _partition_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        for p in one.partitions:
+            offsets = (_offset(p.offsets.get(name)) for name in _STORES)
+            end = p.log.end if isinstance(p.log, LogRange) else None
+            yield (one.group, *p.partition, *offsets, end, p.lag, p.note or None)
+
+
+def _next_rows(found: Iterable[GroupLocation], options: str) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        command, why = next_command(one, options)
+        yield one.group, command or f"nothing: {why}"
+
+
+def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
+    stores = {
+        store.name: {
+            "uri": store.uri,
+            "offsets": None if store.error else len(store.committed),
+            "error": str(store.error) if store.error else None,
+            "members": None
+            if store.members_error
+            else [
+                {
+                    "member_id": member.member_id,
+                    "client_id": member.client_id or None,
+                    "host": member.host or None,
+                    "partitions": [str(tp) for tp in member.partitions],
+                }
+                for member in store.members
+            ],
+            "members_error": str(store.members_error) if store.members_error else None,
+        }
+        for store in one.sample.stores
+    }
+    partitions = [
+        {
+            "topic": p.partition.topic,
+            "partition": p.partition.partition if type(p.partition.partition) is int else str(p.partition.partition),
+            "offsets": {n: f.offset if isinstance(f, Committed) else None for n, f in p.offsets.items()},
+            "errors": {n: str(f) for n, f in p.offsets.items() if isinstance(f, OffsetMgrError)},
+            "log_start_offset": p.log.start if isinstance(p.log, LogRange) else None,
+            "log_end_offset": p.log.end if isinstance(p.log, LogRange) else None,
+            "lag": p.lag,
+            "note": p.note or None,
+        }
+        for p in one.partitions
+    ]
+    phase = one.phase
+    command, reason = next_command(one, options)
+    after = {"command": command, "why": reason}
+    command, reason = next_command(one, options)
+    after = {"command": command, "why": reason}
+    return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, after)

@@ -1,0 +1,164 @@
+"""Runs a read-only command for many contexts at the same time, and merges its tables.
+
+`connected` uses `run_for_contexts` if ``--context`` selects several contexts and the command has the mark
+`many_clusters`. Each context has its own thread with its own connections and an `OutputCollector`, so a cluster that
+does not respond delays no other cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.output_collector import COLLECTOR, OutputCollector
+from offsetmgr.cli.render import Column, Meter, OutputFormat, note, separate_tables, write_rows, write_structured_rows
+from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.plurals import count_of
+
+CLUSTER: Final = Column("cluster")
+ERROR: Final = Column("error", optional=True)
+_POLL_S: Final = 0.1
+_MARK: Final = "__many_clusters__"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def many_clusters(command: Command) -> Command:
+    """Marks a command that writes to no server, and writes its results only with `write_rows`,
+    `write_structured_rows`, `note` and `report_and_exit_code`."""
+    setattr(command, _MARK, True)
+    return command
+
+
+def runs_for_many(command: Callable[..., Any]) -> bool:
+    """Whether a command has the mark `many_clusters`."""
+    return getattr(command, _MARK, False)
+
+
+@dataclass
+class ClusterRun:
+    """One run of the command, for one context. ``failure`` is an exception that is a bug of offsetmgr."""
+
+    name: str
+    output: OutputCollector = field(default_factory=OutputCollector)
+    code: int = 0
+    failure: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def execute(self, command: Callable[[str], None]) -> None:
+        """Runs the command in the present thread."""
+        COLLECTOR.set(self.output)
+        try:
+            command(self.name)
+        except typer.Exit as ended:
+            self.code = ended.exit_code
+        except OffsetMgrError as error:
+            self.output.errors.append(error)
+            self.code = FAILED
+        except BaseException as error:  # the main thread raises it
+            self.failure = error
+        finally:
+            self.done.set()
+
+
+def run_for_contexts(names: Sequence[str], command: Callable[[str], None], output: OutputFormat) -> int:
+    """Calls ``command`` with each name, in one thread each. Writes the merged tables, and returns the exit code.
+
+    A cluster with errors and without rows is a row with its first error. Raises the error if all runs raised the same
+    `UsageError`, and the first exception that is a bug.
+    """
+    runs = [ClusterRun(name) for name in names]
+    for run in runs:
+        threading.Thread(target=run.execute, args=(command,), name=f"context {run.name}", daemon=True).start()
+    _wait(runs)
+    for run in runs:
+        if run.failure is not None:
+            raise run.failure
+    _raise_common_error(runs)
+    missing = _drop_missing_groups(runs)
+    _write(runs, output)
+    for text in missing:
+        note(text)
+    _report(runs)
+    return max(run.code for run in runs)
+
+
+def _wait(runs: list[ClusterRun]) -> None:
+    meter = Meter("clusters")
+    while waiting := [run for run in runs if not run.done.is_set()]:
+        meter.show(len(runs) - len(waiting), len(runs))
+        waiting[0].done.wait(_POLL_S)
+    meter.clear()
+
+
+def _raise_common_error(runs: list[ClusterRun]) -> None:
+    """Raises a `UsageError` that is the only result of each run: the command line is wrong, not a cluster."""
+    errors = [run.output.errors[0] if run.output.errors and not run.output.has_rows else None for run in runs]
+    first = errors[0]
+    same = all(type(error) is type(first) and str(error) == str(first) for error in errors)
+    if same and isinstance(first, UsageError) and not isinstance(first, ConfigError):
+        raise first
+
+
+def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
+    """Drops the errors of clusters that do not have a named group, if another cluster has rows. Returns a note for
+    each."""
+    if not any(run.output.has_rows for run in runs):
+        return []
+    missing: dict[str, int] = {}
+    for run in runs:
+        kept = []
+        for error in run.output.errors:
+            if isinstance(error, GroupNotFound):
+                missing[error.what] = missing.get(error.what, 0) + 1
+            else:
+                kept.append(error)
+        if run.output.errors and not kept:
+            run.code = 0
+        run.output.errors[:] = kept
+    return [f"{what} does not exist in {count_of(count, 'cluster')} of {len(runs)}" for what, count in missing.items()]
+
+
+def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
+    """Writes each table once, with the rows of all clusters."""
+    tables: list[tuple[Column, ...]] = list(dict.fromkeys(table for run in runs for table in run.output.tables)) or [()]
+    for number, table in enumerate(tables):
+        own = next((at for at, column in enumerate(table) if column.name == ERROR.name), None)
+        columns = (CLUSTER, *table) if own is not None else (CLUSTER, *table, ERROR)
+        rows: list[tuple[Any, ...]] = []
+        for run in runs:
+            found = run.output.tables.get(table, [])
+            rows += [(run.name, *row) if own is not None else (run.name, *row, None) for row in found]
+            if not number and not run.output.has_rows and run.output.errors:
+                cells: list[Any] = [run.name, *([None] * (len(columns) - 1))]
+                cells[-1 if own is None else own + 1] = _one_line(run.output.errors[0])
+                rows.append(tuple(cells))
+        if number:
+            separate_tables()
+        structured = any(isinstance(cell, dict | list) for row in rows for cell in row)
+        if structured and output is not OutputFormat.TABLE:
+            write_structured_rows(columns, rows, output)
+        else:
+            write_rows(columns, rows, output)
+
+
+def _one_line(error: OffsetMgrError) -> str:
+    return " ".join(str(error).split())
+
+
+def _report(runs: list[ClusterRun]) -> None:
+    """Prints the notes and the remaining errors of each cluster."""
+    for run in runs:
+        for text in dict.fromkeys(run.output.notes):
+            note(f"{run.name}: {text}")
+        shown = run.output.errors if run.output.has_rows else run.output.errors[1:]
+        for text in dict.fromkeys(_one_line(error) for error in shown):
+            note(f"error: {run.name}: {text}")
+    failed = [run.name for run in runs if run.output.errors]
+    if failed:
+        note(f"error: {len(failed)} of {count_of(len(runs), 'cluster')} failed: {', '.join(failed)}")

@@ -1,0 +1,168 @@
+"""The contexts of the configuration file: their names, their selection by globs, and the default context."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.config.connection import (
+    DEFAULT_TIMEOUT_MS,
+    SettingsLayer,
+    config_path,
+    default_context,
+    environment_layer,
+    load_document,
+    parse_document,
+    read_contexts,
+)
+from offsetmgr.config.properties import load_properties
+from offsetmgr.core.atomic_file import write_atomically
+from offsetmgr.core.errors import ConfigError
+
+ADDRESS_VARIABLES: Final = ("OFFSETMGR_BOOTSTRAP_SERVER", "OFFSETMGR_ZOOKEEPER", "OFFSETMGR_STORE")
+"""The environment variables that replace the addresses of a context."""
+
+_DEFAULT: Final = re.compile(
+    r"""[ \t]*(?:default-context|"default-context"|'default-context')[ \t]*=[ \t]*(?:"(?:[^"\\]|\\.)*"|'[^']*')"""
+)
+
+
+_SECRET: Final = re.compile(r"password|secret|jaas|token|\.pem$|\.key$|certificate\.chain|oauthbearer\.config", re.I)
+"""The keys of ``.properties`` files whose values are not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of the configuration file at ``path``, by name. ``default`` is the name of the default context; None
+    if the file has none."""
+
+    path: Path
+    layers: Mapping[str, SettingsLayer]
+    default: str | None
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Contexts:
+        """Reads the configuration file. Raises `ConfigError`."""
+        environ = os.environ if environ is None else environ
+        path = config_path(environ)
+        document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
+        return cls(path, read_contexts(document, path), default_context(document))
+
+    def selects_several(self, text: str) -> bool:
+        """Whether the value of ``--context`` is a list of names or a glob. The name of a context always selects only
+        this context."""
+        return text not in self.layers and any(character in text for character in ",*?[")
+
+    def select(self, text: str) -> list[str]:
+        """Returns the names of the contexts that a list of names and globs selects, sorted. Raises `ConfigError` if a
+        part selects no context."""
+        chosen: set[str] = set()
+        for part in (part.strip() for part in text.split(",")):
+            matching = [part] if part in self.layers else [name for name in self.layers if fnmatchcase(name, part)]
+            if not matching:
+                raise self.unknown(part)
+            chosen.update(matching)
+        return sorted(chosen)
+
+    def unknown(self, name: str) -> ConfigError:
+        """Returns the error for a name that selects no context."""
+        known = ", ".join(sorted(self.layers)) or "none"
+        return ConfigError(f"context {name!r}", f"not in {self.path}", f"contexts there: {known}")
+
+    def set_default(self, name: str) -> None:
+        """Makes ``name`` the default context. Changes only the line ``default-context`` of the file, or adds this line.
+        Raises `ConfigError`."""
+        if name not in self.layers:
+            raise self.unknown(name)
+        hint = f"or set the environment variable: export OFFSETMGR_CONTEXT={name}"
+        try:
+            text = self.path.read_bytes().decode("utf-8")
+            written = with_default(text, name)
+            if parse_document(written) != {**parse_document(text), "default-context": name}:
+                raise ConfigError(f"config file {self.path}", "its layout is unusual", "edit default-context by hand")
+            write_atomically(self.path, lambda out: out.write(written.encode("utf-8")), overwrite=True)
+        except OSError as error:
+            raise ConfigError(f"config file {self.path}", error.strerror or "cannot be written", hint) from error
+
+
+def with_default(text: str, name: str) -> str:
+    """Returns the text of a configuration file with ``name`` as the default context. All other lines and all comments
+    stay as they are."""
+    line = f"default-context = {json.dumps(name, ensure_ascii=False)}"
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    top = next((at for at, one in enumerate(lines) if one.lstrip().startswith("[")), len(lines))
+    for at in range(top):
+        if (present := _DEFAULT.match(lines[at])) is not None:
+            lines[at] = line + lines[at][present.end() :]
+            return "".join(lines)
+    at = top
+    while at and lines[at - 1].lstrip().startswith("#"):
+        at -= 1  # a comment in front of the first table belongs to the table
+    if at and not lines[at - 1].endswith("\n"):
+        lines[at - 1] += end
+    lines.insert(at, f"{line}{end}{end if at < len(lines) else ''}")
+    return "".join(lines)
+
+
+class SettingValue(NamedTuple):
+    """One setting in effect, its value without secrets, and its source."""
+
+    name: str
+    value: str | int
+    source: str
+
+
+def settings_in_effect(context: str | None = None, environ: Mapping[str, str] | None = None) -> list[SettingValue]:
+    """Returns the settings that a command without options uses, with the source of each. ``context`` replaces the
+    default context.
+
+    Passwords and keys are masked. Raises `ConfigError`.
+    """
+    environ = os.environ if environ is None else environ
+    contexts = Contexts.read(environ)
+    named = (
+        (context, "command line"),
+        (environ.get("OFFSETMGR_CONTEXT"), "OFFSETMGR_CONTEXT"),
+        (contexts.default, f"default-context in {contexts.path}"),
+    )
+    name, source = next(((name, source) for name, source in named if name), (None, ""))
+    if name is not None and name not in contexts.layers:
+        raise contexts.unknown(name)
+    found = [SettingValue("context", name, source)] if name is not None else []
+    variables = environment_layer(environ)
+    layer = SettingsLayer() if name is None else contexts.layers[name]
+    command_config = None
+    for setting in fields(SettingsLayer):
+        key = setting.name.replace("_", "-").removesuffix("-ms")
+        for value, where in (
+            (getattr(variables, setting.name), f"OFFSETMGR_{key.replace('-', '_').upper()}"),
+            (getattr(layer, setting.name), f"context {name!r} in {contexts.path}"),
+        ):
+            if value is not None:
+                found.append(SettingValue(key, masked(key, value), where))
+                command_config = value if key == "command-config" else command_config
+                break
+    if command_config is not None:
+        properties = load_properties(Path(command_config))
+        found += [SettingValue(key, masked(key, value), command_config) for key, value in sorted(properties.items())]
+    if not any(one.name in ("timeout", "default.api.timeout.ms") for one in found):
+        found.append(SettingValue("timeout", DEFAULT_TIMEOUT_MS, "default"))
+    return found
+
+
+def masked(key: str, value: str | int) -> str | int:
+    """Returns a value for display. Asterisks replace passwords, keys and tokens."""
+    text = str(value)
+    if key in ("zookeeper-auth", "zookeeper.auth"):
+        scheme, _, credential = text.partition(":")
+        return f"{scheme}:{credential.partition(':')[0]}:***"
+    if key in ("store", "bootstrap-server", "zookeeper"):
+        return re.sub(r"//[^/?#]*@", "//***@", text)
+    return "***" if _SECRET.search(key) else value

@@ -1,0 +1,336 @@
+"""Infers the location of a group's offsets from one sample of all configured stores: the phase with its evidence, and
+the lag from the offset that the phase makes valid.
+
+Pure. `group_locator` reads the stores. A store that could not be read, or that the settings do not name, is never taken
+for a store without offsets: the phase is then unknown, and the evidence names the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.lag import TITLES, lag_of
+from offsetmgr.migration.evidence import Confidence
+from offsetmgr.migration.observation import OffsetReadResult, at
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import infer_phase
+
+
+class GroupPhase(StrEnum):
+    """The stores to which the members of a group commit. ``MOVED`` is the phase after a finalized migration."""
+
+    ZOOKEEPER = "zookeeper"
+    DUAL = "dual"
+    KAFKA = "kafka"
+    MANAGER = "manager"
+    MOVED = "moved"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSample:
+    """The offsets and members of one group in one configured store. ``name`` is the kind of the store.
+
+    If ``error`` is set, the offsets are unknown; if ``members_error`` is set, the members are unknown.
+    """
+
+    name: str
+    uri: str
+    offsets: Mapping[TopicPartition, OffsetReadResult] = field(default_factory=dict)
+    members: tuple[GroupMember, ...] = ()
+    error: OffsetMgrError | None = None
+    members_error: OffsetMgrError | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the store in messages."""
+        return TITLES[self.name]
+
+    def of(self, tp: TopicPartition) -> OffsetReadResult:
+        """Returns the read result of one partition. All commits of the group were read, so a partition that was not
+        found has no commit."""
+        return self.error if self.error is not None else self.offsets.get(tp, ABSENT)
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """The committed offsets that could be read."""
+        return {tp: found.offset for tp, found in self.offsets.items() if isinstance(found, Committed)}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEvidence:
+    """The phase of a group, its confidence, and the evidence as text."""
+
+    phase: GroupPhase
+    confidence: Confidence
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigratedGroup:
+    """The migration of a group by a plan: its state in words, and the kinds of the source and the target. A kind is
+    None if the settings do not name this store."""
+
+    path: str
+    state: str
+    source: str | None
+    target: str | None
+    source_uri: str
+    target_uri: str
+    finalized_at: int | None = None
+    source_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSample:
+    """One group in all configured stores, read in the order of ``stores``: ZooKeeper, Kafka, manager.
+
+    ``seen`` is the phase that observed commits prove; None without such a proof.
+    """
+
+    group: str
+    stores: tuple[StoreSample, ...]
+    logs: Mapping[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
+    seen: PhaseEvidence | None = None
+    storage_mode: CommitMode | None = None
+    """The storage mode that `offsetmgr migrate switch` records in ZooKeeper, for groups that follow it."""
+    plan: MigratedGroup | None = None
+
+    def store(self, name: str) -> StoreSample | None:
+        return next((store for store in self.stores if store.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedPartition:
+    """One partition of a located group: the read result of each store, by the store's name, and the lag. The lag is
+    None if it is unknown; ``note`` gives the reason."""
+
+    partition: TopicPartition
+    offsets: Mapping[str, OffsetReadResult]
+    log: LogRange | OffsetMgrError | None
+    lag: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLocation:
+    """The location of one group. ``lag`` is the sum over all partitions; None if the lag of any partition is
+    unknown."""
+
+    sample: GroupSample
+    phase: PhaseEvidence
+    partitions: tuple[LocatedPartition, ...]
+
+    @property
+    def group(self) -> str:
+        return self.sample.group
+
+    @property
+    def lag(self) -> int | None:
+        lags = [partition.lag for partition in self.partitions]
+        return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def found(self) -> bool:
+        """Whether a store has an offset or a member of the group, or could not be read."""
+        return any(s.offsets or s.members or s.error or s.members_error for s in self.sample.stores)
+
+
+def locate(sample: GroupSample) -> GroupLocation:
+    """Returns the location of the group."""
+    phase = sample.seen or _moved(sample) or _recorded(sample) or _infer(sample)
+    valid: str | None = phase.phase
+    if phase.phase is GroupPhase.MOVED:
+        valid = None if sample.plan is None else sample.plan.target
+    every = sorted({tp for store in sample.stores for tp in store.offsets})
+    return GroupLocation(sample, phase, tuple(_partition(sample, valid, tp) for tp in every))
+
+
+# --- the phase ---------------------------------------------------------------------------------------
+
+
+def _unknown(why: str) -> PhaseEvidence:
+    return PhaseEvidence(GroupPhase.UNKNOWN, Confidence.UNKNOWN, why)
+
+
+def _inferred(name: str, why: str) -> PhaseEvidence:
+    return PhaseEvidence(GroupPhase(name), Confidence.INFERRED, why)
+
+
+def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
+    """Returns the phase that the observed commits prove; None if they prove no phase."""
+    for tp, partition in sorted(history.partitions.items()):
+        alone = [partition.zookeeper_alone if partition.kafka.changes else None]
+        alone += [partition.kafka_alone if partition.zookeeper.changes else None]
+        if proof := next(filter(None, alone), None):
+            why = f"{tp}: {proof}; then the other store changed too, so another client (a mirror?) writes there"
+            return PhaseEvidence(GroupPhase.UNKNOWN, Confidence.SEEN, why)
+    found = infer_phase(history)
+    if found.confidence is not Confidence.SEEN:
+        return None
+    phase = GroupPhase.UNKNOWN if found.phase is None else GroupPhase(found.phase.value)
+    return PhaseEvidence(phase, Confidence.SEEN, found.why)
+
+
+def _moved(sample: GroupSample) -> PhaseEvidence | None:
+    """Returns the phase of a group whose migration is finalized; None for any other group."""
+    plan = sample.plan
+    if plan is None or plan.finalized_at is None:
+        return None
+    why = f"{plan.path} moved it from {plan.source_uri} to {plan.target_uri}, finalized {at(plan.finalized_at)}"
+    source = sample.store(plan.source or "")
+    target = sample.store(plan.target or "")
+    if target is None or target.error is not None:
+        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the target was not read")
+    if source is None or source.error is not None:
+        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
+    ahead = [tp for tp, offset in sorted(source.committed.items()) if offset > target.committed.get(tp, -1)]
+    if ahead:
+        newer = f"{source.title} is ahead of {target.title} on {ahead[0]}"
+        return _unknown(f"{why}, but {newer}: a client may still commit to the source")
+    return PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
+
+
+def _recorded(sample: GroupSample) -> PhaseEvidence | None:
+    """Returns the storage mode of a group whose members follow a live switch; None for any other group."""
+    if sample.storage_mode is None:
+        return None
+    mode = sample.storage_mode.value
+    return _inferred(mode, f"the storage mode that its members follow is {mode} (offsetmgr migrate switch)")
+
+
+def _infer(sample: GroupSample) -> PhaseEvidence:
+    """Infers the phase from offsets and members."""
+    for store in sample.stores:
+        problem = store.error or next((e for e in store.offsets.values() if isinstance(e, OffsetMgrError)), None)
+        if problem is not None:
+            return _unknown(f"offsets in {store.title} cannot be read: {problem}")
+    holding = [store for store in sample.stores if store.committed]
+    old, new = _members(sample, ("zookeeper",)), _members(sample, ("kafka", "manager"))
+    if old and new:
+        why = f"{count_of(len(old), 'old consumer')} in ZooKeeper and {count_of(len(new), 'member')} in Kafka are live"
+        return _unknown(f"{why}: they commit to different stores")
+    if new and (where := _only_members(sample)) is not None:
+        registry = sample.store("zookeeper")
+        checked = "has none" if registry is not None else "was not checked, because the settings do not name it"
+        members = (
+            f"{where.title} has {count_of(len(new), 'member')} of the group, and members commit to their coordinator"
+        )
+        return _inferred(where.name, f"{members}; ZooKeeper {checked}")
+    if not holding:
+        return _unknown("no configured store has an offset of the group")
+    if len(sample.stores) == 1:
+        missing = "Kafka" if holding[0].name == "zookeeper" else "ZooKeeper"
+        return _unknown(f"{_count(holding[0])}; the settings do not name {missing}, so it was not checked")
+    if len(holding) == 1:
+        empty = " and ".join(store.title for store in sample.stores if store is not holding[0])
+        return _inferred(holding[0].name, f"{_count(holding[0])} and none in {empty}")
+    return _compare(holding, old)
+
+
+def _members(sample: GroupSample, names: tuple[str, ...]) -> list[GroupMember]:
+    return [member for store in sample.stores if store.name in names for member in store.members]
+
+
+def _only_members(sample: GroupSample) -> StoreSample | None:
+    """Returns the only store in which members of the group are live; None if there are several such stores or if the
+    members in ZooKeeper are unknown."""
+    registry = sample.store("zookeeper")
+    if registry is not None and registry.members_error is not None:
+        return None
+    having = [store for store in sample.stores if store.members]
+    return having[0] if len(having) == 1 else None
+
+
+def _count(store: StoreSample) -> str:
+    return f"{count_of(len(store.committed), 'offset')} in {store.title}"
+
+
+def _compare(holding: list[StoreSample], old: list[GroupMember]) -> PhaseEvidence:
+    """Infers the phase from the partitions in which the stores hold different offsets."""
+    every = sorted({tp for store in holding for tp in store.committed})
+    leaders: list[tuple[TopicPartition, frozenset[str]]] = []
+    for tp in every:
+        offsets = {store.name: store.committed.get(tp, -1) for store in holding}
+        largest = max(offsets.values())
+        if min(offsets.values()) < largest:
+            leaders.append((tp, frozenset(name for name, offset in offsets.items() if offset == largest)))
+    titles = " and ".join(store.title for store in holding)
+    partitions = f"{len(leaders)} of {count_of(len(every), 'partition')}"
+    if not leaders:
+        why = f"{titles} hold equal offsets on {count_of(len(every), 'partition')}"
+        return _unknown(f"{why}: the members commit to both, or the offsets were copied and no commit followed")
+    common = frozenset.intersection(*(names for _, names in leaders))
+    if not common:
+        named = ", ".join(f"{_titles(names)} on {tp}" for tp, names in leaders[:2])
+        return _unknown(f"no store is ahead everywhere: {named}")
+    if len(common) > 1:
+        return _unknown(f"{_titles(common)} hold equal offsets, ahead of the other store on {partitions}")
+    (name,) = common
+    why = f"{TITLES[name]} is ahead of {' and '.join(s.title for s in holding if s.name != name)} on {partitions}"
+    if name == "zookeeper":
+        return _inferred(name, f"{why}; a dual member commits to Kafka first")
+    if name == "kafka" and old:
+        live = count_of(len(old), "old consumer")
+        return _unknown(f"{why}, but {live} may commit to both: a dual member does not write its starting offset again")
+    return _inferred(name, f"{why}, and no old consumer is registered" if not old else why)
+
+
+def _titles(names: Iterable[str]) -> str:
+    return " and ".join(title for name, title in TITLES.items() if name in names)
+
+
+# --- the lag -----------------------------------------------------------------------------------------
+
+
+def _partition(sample: GroupSample, phase: str | None, tp: TopicPartition) -> LocatedPartition:
+    offsets = {store.name: store.of(tp) for store in sample.stores}
+    log = sample.logs.get(tp)
+    lag, note = _lag(offsets, phase, tp, log)
+    return LocatedPartition(tp, offsets, log, lag, note)
+
+
+def _valid_offsets(
+    offsets: Mapping[str, OffsetReadResult], phase: str | None
+) -> Iterator[tuple[str, OffsetReadResult]]:
+    """Yields the offsets from which the members may start, by the store's name."""
+    if phase == GroupPhase.DUAL:
+        both = [(name, offsets[name]) for name in ("zookeeper", "kafka") if name in offsets]
+        if all(isinstance(found, Committed) for _, found in both):
+            yield max(both, key=lambda one: one[1].offset if isinstance(one[1], Committed) else -1)
+            return
+        yield from both
+    elif phase is not None and phase in offsets:
+        yield phase, offsets[phase]
+    else:
+        yield from ((name, found) for name, found in offsets.items() if found != ABSENT)
+
+
+def _lag(
+    offsets: Mapping[str, OffsetReadResult],
+    phase: str | None,
+    tp: TopicPartition,
+    log: LogRange | OffsetMgrError | None,
+) -> tuple[int | None, str]:
+    """Returns the lag of a partition and a note. The lag is None if it depends on an unknown value."""
+    if isinstance(tp.partition, BrokerPartition):
+        return None, "a byte position of Kafka 0.7"
+    valid = dict(_valid_offsets(offsets, phase))
+    if unread := next((name for name, found in valid.items() if isinstance(found, OffsetMgrError)), None):
+        return None, f"the offset in {TITLES[unread]} cannot be read"
+    if not isinstance(log, LogRange):
+        return None, "log unknown"
+    lags = {name: lag_of(found.offset, log) for name, found in valid.items() if isinstance(found, Committed)}
+    if not lags:
+        return None, f"nothing committed in {' and '.join(TITLES[name] for name in valid)}"
+    if len(set(lags.values())) > 1:
+        each = ", ".join(f"{'?' if lag is None else lag} from {TITLES[name]}" for name, lag in lags.items())
+        return None, f"lag unknown, because the phase is unknown: {each}"
+    lag = next(iter(lags.values()))
+    return lag, "beyond the log's end" if lag is None else ""

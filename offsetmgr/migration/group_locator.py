@@ -1,0 +1,177 @@
+"""Reads groups from all configured stores in bulk, and locates them (`group_location`).
+
+The number of requests depends on the number of stores and of batches, not on the number of groups. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.describe import DescribeGroups
+from offsetmgr.migration.group_location import (
+    GroupLocation,
+    GroupSample,
+    MigratedGroup,
+    PhaseEvidence,
+    StoreSample,
+    locate,
+)
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
+from offsetmgr.migration.plan import StoreEndpoint
+from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.stores.switched.nodes import modes
+from offsetmgr.stores.switched.records import StorageModeNode
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.cluster.base import Cluster
+
+BATCH_GROUPS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredStore:
+    """One store that the settings name. ``name`` is zookeeper, kafka or manager; ``describe`` returns the members of
+    groups in this store."""
+
+    name: str
+    store: OffsetStore
+    describe: DescribeGroups
+    session: ZookeeperSession | None = None
+    """The session of a ZooKeeper in which old consumers register."""
+    error: OffsetMgrError | None = None
+    """The error of a store that does not respond. No request is sent to the store."""
+
+    def is_endpoint(self, endpoint: StoreEndpoint) -> bool:
+        """Whether this store is a side of a plan. Returns False if the store cannot be identified."""
+        if self.error is not None:
+            return False
+        try:
+            identity = self.store.identity()
+        except OffsetMgrError:
+            return False
+        return endpoint.kind == identity.kind and endpoint.id in (identity.id, *identity.former)
+
+
+class GroupLocator:
+    """Locates groups in ``stores``, which are in the order ZooKeeper, Kafka, manager. Without a ``cluster`` the lag is
+    unknown."""
+
+    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None, clock: Clock | None = None) -> None:
+        self.stores = tuple(stores)
+        self._cluster = cluster
+        self._clock = clock or SystemClock()
+        self._plans: dict[str, MigratedGroup] = {}
+
+    def groups(self) -> tuple[set[str], list[OffsetMgrError]]:
+        """Returns the groups of all stores, and the errors of the stores whose groups could not be listed."""
+        found: set[str] = set()
+        errors: list[OffsetMgrError] = []
+        for one in self.stores:
+            if one.error is not None:
+                errors.append(one.error)
+                continue
+            try:
+                found.update(one.store.groups())
+            except OffsetMgrError as error:
+                errors.append(error)
+        return found, errors
+
+    def add_plan(self, path: Path) -> None:
+        """Adds a migration as evidence for the groups of its plan. Raises `PlanError`, `JournalError`."""
+        plan, state = open_plan(path)
+        source, target = plan.header.source, plan.header.target
+        here, there = (next((o.name for o in self.stores if o.is_endpoint(side)), None) for side in (source, target))
+        for group in plan.groups():
+            if not group.error:
+                deleted = group.group in state.delete.done
+                found = MigratedGroup(
+                    str(path), state.phase, here, there, source.uri, target.uri, state.finalized_at, deleted
+                )
+                self._plans.update(dict.fromkeys((group.group, group.target_group), found))
+
+    def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
+        """Yields the location of each group, in the order of ``groups``. With a ``window``, first watches the commits
+        of each batch of groups for at most this time."""
+        remaining = iter(groups)
+        while names := list(islice(remaining, BATCH_GROUPS)):
+            seen = self._watch(names, window)
+            recorded = self._modes(names)
+            samples = [self._read(one, names) for one in self.stores]  # in this order: ZooKeeper before Kafka
+            logs = self._logs({tp for store in samples for found in store.values() for tp in found.offsets})
+            for name in names:
+                read = tuple(store[name] for store in samples)
+                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), self._plans.get(name)))
+
+    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
+        zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
+        if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
+            return {}
+        if zookeeper.error is not None or kafka.error is not None:
+            return {}
+        return watch_groups(zookeeper.store, zookeeper.session, kafka.store, names, window, self._clock)
+
+    def _modes(self, names: list[str]) -> Mapping[str, CommitMode]:
+        """Returns the storage modes of the groups that follow one, unless a switch is in progress."""
+        session = next((one.session for one in self.stores if one.session is not None and one.error is None), None)
+        if session is None:
+            return {}
+        try:
+            nodes = modes(session, names)
+        except OffsetMgrError:  # the scan of ZooKeeper reports the error
+            return {}
+        return {
+            name: node.mode
+            for name, node in nodes.items()
+            if isinstance(node, StorageModeNode) and node.switching_to is None
+        }
+
+    def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
+        if one.error is not None:
+            unread = StoreSample(one.name, one.store.uri, error=one.error, members_error=one.error)
+            return dict.fromkeys(names, unread)
+        offsets = scan_tolerantly(one.store, names)
+        members = _describe(one.describe, names)
+        samples = {}
+        for name in names:
+            found, described = offsets[name], members[name]
+            samples[name] = StoreSample(
+                one.name,
+                one.store.uri,
+                {**found.offsets, **found.errors},
+                () if isinstance(described, OffsetMgrError) else _live(described),
+                found.error,
+                described if isinstance(described, OffsetMgrError) else None,
+            )
+        return samples
+
+    def _logs(self, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        numbered = sorted(tp for tp in partitions if type(tp.partition) is int)
+        if self._cluster is None or not numbered:
+            return {}
+        try:
+            return self._cluster.log_ranges(numbered)
+        except OffsetMgrError as error:
+            return dict.fromkeys(numbered, error)
+
+
+def _describe(describe: DescribeGroups, names: list[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
+    try:
+        return describe(names)
+    except OffsetMgrError as error:
+        return dict.fromkeys(names, error)
+
+
+def _live(described: GroupDescription) -> tuple[GroupMember, ...]:
+    """Returns the members, without processes of offsetmgr that hold the group lock."""
+    return () if described.lock_ends_s else described.members

@@ -1,0 +1,169 @@
+"""``groups where`` finds groups in all configured stores, on real ZooKeeper, real Kafka and real consumers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from everyday import Cli
+
+from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+
+pytest_plugins = ["everyday_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def both(kafka: KafkaBroker, zookeeper: ZooKeeperServer) -> list[str]:
+    """The options that name both stores of one cluster."""
+    return ["--zookeeper", f"{zookeeper.connect}/kafka", "--bootstrap-server", kafka.bootstrap]
+
+
+def commit(uri: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    with open_store(uri) as store:
+        store.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(o) for p, o in offsets.items()})
+
+
+def where(cli: Cli, *arguments: str, code: int = 0) -> dict[str, Any]:
+    (row,) = cli.rows("groups", "where", *arguments, code=code)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("in_zookeeper", "in_kafka", "phase", "lag", "evidence"),
+    [
+        ({0: 4, 1: 5}, {}, "zookeeper", 21, "2 offsets in ZooKeeper and none in Kafka"),
+        ({}, {0: 4, 1: 5}, "kafka", 21, "2 offsets in Kafka and none in ZooKeeper"),
+        ({0: 4, 1: 5}, {0: 4, 1: 5}, "unknown", 21, "ZooKeeper and Kafka hold equal offsets on 2 partitions"),
+        ({0: 9, 1: 5}, {0: 4, 1: 5}, "zookeeper", 16, "ZooKeeper is ahead of Kafka on 1 of 2 partitions"),
+        ({0: 4, 1: 5}, {0: 4, 1: 15}, "kafka", 11, "Kafka is ahead of ZooKeeper on 1 of 2 partitions"),
+        ({0: 9, 1: 5}, {0: 4, 1: 15}, "unknown", None, "no store is ahead everywhere"),
+    ],
+)
+def test_the_phase_is_inferred_from_the_offsets_of_both_stores(
+    cli: Cli, both: list[str], topic: str, in_zookeeper: dict[int, int], in_kafka: dict[int, int], phase: str,
+    lag: int | None, evidence: str,
+) -> None:  # fmt: skip
+    if in_zookeeper:
+        commit(f"zookeeper://{both[1]}", topic, topic, in_zookeeper)
+    if in_kafka:
+        commit(f"kafka://{both[3]}", topic, topic, in_kafka)
+    row = where(cli, topic, *both)
+    assert (row["phase"], row["lag"]) == (phase, lag)
+    assert row["confidence"] == ("unknown" if phase == "unknown" else "inferred")
+    assert row["evidence"].startswith(evidence)
+    assert [p["offsets"] for p in row["partitions"]] == [
+        {"zookeeper": in_zookeeper.get(p), "kafka": in_kafka.get(p)} for p in (0, 1)
+    ]
+    table = cli("groups", "where", topic, *both).stdout
+    assert phase in table
+    assert evidence in " ".join(table.split())
+
+
+def test_a_store_that_was_not_read_is_never_taken_for_an_empty_one(cli: Cli, both: list[str], topic: str) -> None:
+    commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
+    alone = where(cli, topic, *both[:2])
+    assert (alone["phase"], alone["lag"]) == ("unknown", None)
+    assert alone["evidence"] == "1 offset in ZooKeeper; the settings do not name Kafka, so it was not checked"
+    dead = ["--bootstrap-server", "127.0.0.1:1", "--timeout", "2000"]
+    unread = cli("groups", "where", topic, *both[:2], *dead, "--format", "json", code=1)
+    (row,) = json.loads(unread.stdout)
+    assert (row["phase"], row["lag"], row["stores"]["kafka"]["offsets"]) == ("unknown", None, None)
+    assert row["evidence"].startswith("offsets in Kafka cannot be read: ")
+    assert "127.0.0.1:1" in unread.stderr
+
+
+def test_members_in_kafka_show_where_a_group_commits(cli: Cli, both: list[str], topic: str, member: Consumer) -> None:
+    assert member.assignment()
+    commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
+    row = where(cli, topic, *both)
+    assert (row["phase"], row["confidence"]) == ("kafka", "inferred")
+    assert row["evidence"] == (
+        "Kafka has 1 member of the group, and members commit to their coordinator; ZooKeeper has none"
+    )
+    assert [m["client_id"] for m in row["stores"]["kafka"]["members"]] == ["living"]
+    assert [(p["lag"], p["note"]) for p in row["partitions"]] == [(None, "nothing committed in Kafka")]
+
+
+def test_an_unknown_group_and_an_empty_pattern_name_every_store(cli: Cli, both: list[str], topic: str) -> None:
+    missing = cli("groups", "where", f"{topic}-none", *both, code=1)
+    assert missing.stderr.startswith(f"error: group '{topic}-none': does not exist in zookeeper://{both[1]}?layout")
+    pattern = cli("groups", "where", f"{topic}-none*", *both, code=1)
+    assert f", kafka://{both[3]} matches this pattern" in pattern.stderr
+    assert "no group is named" in cli("groups", "where", *both, code=2).stderr
+
+
+@pytest.mark.parametrize(("storage", "dual", "phase"), [("zookeeper", False, "zookeeper"), ("kafka", True, "dual")])
+def test_a_window_shows_where_old_consumers_commit(
+    cli: Cli,
+    kafka: KafkaBroker,
+    both: list[str],
+    topic: str,
+    tmp_path: Path,
+    storage: Literal["zookeeper", "kafka"],
+    dual: bool,
+    phase: str,
+) -> None:
+    consumer = OldConsumer(
+        tmp_path / "old", zookeeper=both[1], group=topic, topic=topic, offsets_storage=storage, dual_commit=dual,
+        auto_commit_interval_ms=200, extra={"auto.offset.reset": "smallest"},
+    )  # fmt: skip
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    consumer.start()
+    try:
+        done = threading.Event()
+
+        def produce() -> None:
+            while not done.wait(0.1):
+                producer.produce(topic, b"x", partition=0)
+                producer.flush(10)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        try:
+            row = where(cli, topic, "--window", "60", *both)
+        finally:
+            done.set()
+            thread.join()
+        assert (row["phase"], row["confidence"]) == (phase, "seen")
+        (member,) = row["stores"]["zookeeper"]["members"]
+        assert member["member_id"].startswith(f"{topic}_")
+        command = shlex.split(row["next"]["command"])
+        assert command[1:3] == (["migrate", "plan"] if phase == "zookeeper" else ["runbook", "write"])
+    finally:
+        consumer.stop()
+    if phase == "zookeeper":
+        cli(*(f"{tmp_path}/{word}" if word.endswith(".plan") else word for word in command[1:]))
+
+
+def test_a_finalized_migration_is_evidence_that_a_group_has_moved(
+    cli: Cli, both: list[str], topic: str, tmp_path: Path
+) -> None:
+    source, target, plan = f"zookeeper://{both[1]}", f"kafka://{both[3]}", str(tmp_path / "plan")
+    commit(source, topic, topic, {0: 4, 1: 5})
+    cli("migrate", "plan", "--from", source, "--to", target, "--group", topic, "-o", plan)
+    cli("migrate", "apply", plan, "--yes")
+    assert where(cli, topic, "--plan", plan, *both)["phase"] == "unknown"
+    cli("migrate", "finalize", plan, "--window", "1", "--accept-idle")
+    row = where(cli, topic, "--plan", plan, *both)
+    assert (row["phase"], row["confidence"], row["lag"]) == ("moved", "seen", 21)
+    assert row["next"]["command"].startswith(f"offsetmgr migrate finalize {plan} --delete-source")
+    commit(source, topic, topic, {0: 6})
+    row = where(cli, topic, "--plan", plan, *both)
+    assert (row["phase"], row["lag"]) == ("unknown", None)
+    assert "ZooKeeper is ahead of Kafka on" in row["evidence"]
+
+
+def test_a_declared_storage_mode_is_the_phase(cli: Cli, both: list[str], topic: str) -> None:
+    commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
+    cli("migrate", "switch", "--group", topic, "--to", "dual", "--declare", "--execute", "--yes", *both)
+    row = where(cli, topic, *both)
+    assert (row["phase"], row["confidence"]) == ("dual", "inferred")
+    assert "storage mode" in row["evidence"]

@@ -1,0 +1,168 @@
+"""Contexts, and read-only commands for many clusters at once: real servers under many names, and dead addresses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from everyday import Cli
+
+from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+
+pytest_plugins = ["everyday_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+TIMEOUT_S = 6.0
+
+
+@pytest.fixture
+def stalled() -> Iterator[str]:
+    """An address that accepts connections and never responds."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        accepted: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    accepted.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in accepted:
+            connection.close()
+
+
+def config_of(cli: Cli) -> Path:
+    config = Path(cli.environ["XDG_CONFIG_HOME"]) / "offsetmgr" / "config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    return config
+
+
+def table(name: str, **settings: str) -> str:
+    return f"[context.{name}]\n" + "".join(f'{key} = "{value}"\n' for key, value in settings.items())
+
+
+@pytest.fixture
+def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKeeperServer, stalled: str) -> list[str]:
+    """35 contexts of three real servers, and 5 dead ones, one of which accepts connections and never responds."""
+    old = {"zookeeper": f"{zookeeper.connect}/kafka", "bootstrap-server": kafka.bootstrap}
+    kinds = (old, {"bootstrap-server": kafka.bootstrap}, {"bootstrap-server": kraft.bootstrap})
+    text = "".join(table(f"prod-{n:02}", **kinds[n % 3]) for n in range(35))
+    text += "".join(table(f"prod-dead-{n}", **{"bootstrap-server": f"127.0.0.1:{n}"}) for n in (1, 2, 3))
+    text += table("prod-dead-4", **{"zookeeper": "127.0.0.1:4"})
+    text += table("prod-dead-5", **{"bootstrap-server": stalled})
+    text += table("test", **{"bootstrap-server": "127.0.0.1:5"})
+    config_of(cli).write_text(text)
+    return sorted([*(f"prod-{n:02}" for n in range(35)), *(f"prod-dead-{n}" for n in range(1, 6))])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("groups", "list"),
+        ("groups", "describe", "--all-groups"),
+        ("groups", "where", "--all-groups"),
+        ("offsets", "lag", "--all-groups"),
+        ("cluster", "describe"),
+    ],
+    ids=" ".join,
+)
+def test_forty_clusters_answer_in_less_than_twice_the_timeout(
+    cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str, command: tuple[str, ...]
+) -> None:
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(4)})
+    wait = ("--timeout", str(int(TIMEOUT_S * 1000)))
+    done, seconds = cli.timed(*command, "--context", "prod-*", *wait, "--format", "json", code=1)
+    rows = json.loads(done.stdout)
+    failed = {row["cluster"]: row["error"] for row in rows if row["error"]}
+    assert sorted(failed) == [f"prod-dead-{n}" for n in range(1, 6)]
+    assert all(failed.values())
+    assert all(row.get("group") is None for row in rows if row["error"])
+    if command[0] != "cluster":
+        having = {row["cluster"] for row in rows if row.get("group") == topic}
+        assert having >= {name for n, name in enumerate(clusters[:35]) if n % 3 == 1}
+    assert "error: 5 of 40 clusters failed: prod-dead-1, " in done.stderr
+    assert seconds < 2 * TIMEOUT_S
+
+
+def test_rows_carry_the_cluster_in_each_format(cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str) -> None:
+    assert len(clusters) == 40
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(4)})
+    read = ("offsets", "get", "--group", topic, "--context")
+    two = cli(*read, "prod-01,prod-04")
+    assert two.stdout.splitlines()[0].startswith("CLUSTER  GROUP")
+    assert [line.split()[0] for line in two.stdout.splitlines()[1:]] == ["prod-01", "prod-04"]
+    rows = list(csv.DictReader(io.StringIO(cli(*read, "prod-0[14]", "--format", "csv").stdout)))
+    assert [(row["cluster"], row["offset"], row["error"]) for row in rows] == [
+        ("prod-01", "4", ""),
+        ("prod-04", "4", ""),
+    ]
+    # A group that exists in one of the clusters is no error of the others.
+    mixed = cli(*read, "prod-01,prod-02", "--format", "json")
+    assert [row["cluster"] for row in json.loads(mixed.stdout)] == ["prod-01"]
+    assert f"group '{topic}' does not exist in 1 cluster of 2" in mixed.stderr
+    none = cli("offsets", "get", "--group", f"{topic}-none", "--context", "prod-01,prod-02", "--format", "json", code=1)
+    assert [row["cluster"] for row in json.loads(none.stdout)] == ["prod-01", "prod-02"]
+    assert all("does not exist in" in row["error"] for row in json.loads(none.stdout))
+
+
+def test_only_read_only_commands_accept_several_contexts(cli: Cli, clusters: list[str]) -> None:
+    assert clusters
+    refused = cli("groups", "delete", "--group", "g", "--context", "prod-*", "--execute", "--yes", code=2)
+    assert "--context 'prod-*': this command accepts only one context" in refused.stderr
+    unknown = cli("groups", "list", "--context", "stage-*", code=2)
+    assert "context 'stage-*': not in " in unknown.stderr
+    both = cli("groups", "list", "--context", "prod-*", "--bootstrap-server", "127.0.0.1:1", code=2)
+    assert "names the servers of one" in both.stderr
+    cli.environ["OFFSETMGR_BOOTSTRAP_SERVER"] = "127.0.0.1:1"
+    replaced = cli("groups", "list", "--context", "prod-*", code=2)
+    assert "the variable OFFSETMGR_BOOTSTRAP_SERVER replaces the address of each" in replaced.stderr
+    del cli.environ["OFFSETMGR_BOOTSTRAP_SERVER"]
+    wrong = cli("groups", "describe", "--context", "prod-*", code=2)
+    assert wrong.stderr.count("no group is named") == 1
+
+
+def test_the_default_context_is_stored_without_other_changes(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("sasl.password=secret-1\nsecurity.protocol=PLAINTEXT\n")
+    body = (
+        "# clusters of the shop\n\n# the first one\n[context.a]  # kept\n"
+        f'bootstrap-server = "{kafka.bootstrap}"\nzookeeper-auth = "digest:app:secret-2"\n'
+        f'command-config = "{properties}"\n\n[context.b]\nzookeeper = "zk:2181"  # kept, too\n'
+    )
+    config = config_of(cli)
+    real = tmp_path / "dotfiles.toml"
+    real.write_text(body)
+    real.chmod(0o600)
+    config.symlink_to(real)
+    cli("context", "use", "a")
+    assert real.read_text() == body.replace("# the first one", 'default-context = "a"\n\n# the first one')
+    assert config.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o600
+    assert [(row["context"], row["default"]) for row in cli.rows("context", "list")] == [("a", "yes"), ("b", None)]
+    cli("groups", "list")
+    cli("context", "use", "b")
+    assert real.read_text() == body.replace("# the first one", 'default-context = "b"\n\n# the first one')
+    cli.environ["OFFSETMGR_TIMEOUT"] = "5000"
+    shown = {row["setting"]: (row["value"], row["source"]) for row in cli.rows("context", "show", "a")}
+    assert shown["bootstrap-server"] == (kafka.bootstrap, f"context 'a' in {config}")
+    assert shown["timeout"] == (5000, "OFFSETMGR_TIMEOUT")
+    assert shown["zookeeper-auth"][0] == "digest:app:***"
+    assert shown["sasl.password"] == ("***", str(properties))
+    for output in ("table", "json", "csv"):
+        assert "secret-" not in cli("context", "show", "a", "--format", output).stdout
+    unknown = cli("context", "use", "c", code=2)
+    assert "contexts there: a, b" in unknown.stderr
