@@ -66,7 +66,7 @@ def shell(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
 
 
 def typed(shell: Terminal, line: str) -> str:
-    """What the terminal shows after a line with tabs was typed, on a line that was empty before and is empty after."""
+    """The output of the terminal after a line with tabs. The line is empty before and after."""
     shell.type(line)
     shown = shell.settle()
     shell.type("\x15")
