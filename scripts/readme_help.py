@@ -24,7 +24,8 @@ WIDTH: Final = 100
 
 def context_of(command: Any, name: str, parent: Any = None) -> Any:
     """The context in which a command prints its help, with a fixed width."""
-    return command.context_class(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
+    settings = {"terminal_width": WIDTH, "max_content_width": WIDTH, **command.context_settings}
+    return command.context_class(command, info_name=name, parent=parent, **settings)
 
 
 def walk(command: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:

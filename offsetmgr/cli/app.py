@@ -47,8 +47,12 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
+    "completion": ("offsetmgr.cli.completion:app", "Shell completion: bash, zsh, fish."),
 }
 """Command group -> (location of its typer app, one line of help)."""
+
+COMPLETE: Final = "__complete"
+"""The first argument with which the completion scripts call offsetmgr."""
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
@@ -92,7 +96,14 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in REGISTRY.items()])
 
 
-root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
+root = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},  # the contexts of all commands inherit the setting
+)
 
 
 def _print_version(requested: bool) -> None:
@@ -121,6 +132,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     """Like `run`, but does not restore the signal handlers that the command has replaced."""
+    if arguments[:1] == [COMPLETE]:
+        from offsetmgr.cli.completion import complete
+
+        return complete(arguments[1:])
     arguments, debug = _strip_debug(arguments)
     try:
         _reject_dry_run_with_execute(arguments)

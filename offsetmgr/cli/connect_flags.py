@@ -2,7 +2,8 @@
 
 A command that connects to servers has a parameter ``connect: ConnectFlags``. The decorator `connected` replaces this
 parameter with the connection options. If the command also has a parameter ``flags: EditFlags``, the decorator replaces
-this parameter with the options of editing commands.
+this parameter with the options of editing commands. If the command has the option ``--group``, the decorator adds an
+argument with the same meaning (`GroupArguments`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import typer
 
 from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import run_for_contexts, runs_for_many
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
@@ -197,10 +199,12 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         if name != "connect"
         for option in (edit_options if name == "flags" else [given.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
     ]
-    added = [parameter(name, annotation) for name, annotation in options.items()]
+    groups = GroupArguments(own)
+    parameters = [*groups.parameters, *(parameter(name, annotation) for name, annotation in options.items())]
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
+        groups.combine(values)
         flag_values = {name: values.pop(name) for name in options}
         settings = SettingsLayer(
             bootstrap_server=flag_values["bootstrap_server"],
@@ -219,7 +223,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         return _run_for_contexts(command, names, settings, values)
 
     shown: Any = run
-    shown.__signature__ = signature.replace(parameters=[*own, *added])
-    shown.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    shown.__signature__ = signature.replace(parameters=parameters)
+    shown.__annotations__ = {p.name: p.annotation for p in parameters}
     del shown.__wrapped__
     return run

@@ -53,7 +53,10 @@ def set_offsets(
     topic: Annotated[
         list[str],
         typer.Option(
-            "--topic", metavar="NAME[:0,1]", help="Partitions; without numbers, the topic's committed ones; repeatable."
+            "--topic",
+            "-t",
+            metavar="NAME[:0,1]",
+            help="Partitions; without numbers, the topic's committed ones; repeatable.",
         ),
     ],
     to_offset: Annotated[

@@ -87,10 +87,14 @@ Timeout = Annotated[
 GroupsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--group", metavar="NAME", help="A group, or a glob (a literal star: [*]); repeatable.", show_default=False
+        "--group",
+        "-g",
+        metavar="NAME",
+        help="A group, or a glob (a literal star: [*]); repeatable.",
+        show_default=False,
     ),
 ]
-OneGroup = Annotated[str, typer.Option("--group", metavar="NAME", help="The group.")]
+OneGroup = Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The group.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
 OnlyWithLag = Annotated[
     bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
@@ -99,6 +103,7 @@ TopicsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--topic",
+        "-t",
         metavar="NAME[:0,1]",
         help="A topic, a glob, or some partitions of it; repeatable.",
         show_default=False,

@@ -1,0 +1,155 @@
+"""``offsetmgr completion bash|zsh|fish``: prints completion scripts, and computes the completions for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from textwrap import shorten
+from typing import Any, Final, TypeAlias
+
+import typer
+
+from offsetmgr.cli.completion_scripts import BASH, FISH, ZSH
+from offsetmgr.cli.render import note
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shell completion.")
+
+_FILE_METAVARS: Final = ("FILE", "DIR", "PATH", "PLAN")
+_DESCRIPTION_WIDTH: Final = 60
+_Item: TypeAlias = tuple[str, str]
+"""A completion and its description, which can be empty."""
+
+
+@app.command("bash")
+def bash() -> None:
+    """Print the completion script for bash 4 and later."""
+    sys.stdout.write(BASH)
+
+
+@app.command("zsh")
+def zsh() -> None:
+    """Print the completion script for zsh."""
+    sys.stdout.write(ZSH)
+
+
+@app.command("fish")
+def fish() -> None:
+    """Print the completion script for fish."""
+    sys.stdout.write(FISH)
+
+
+def complete(arguments: Sequence[str]) -> int:
+    """Prints the completions of a command line for a completion script, and returns the exit code.
+
+    ``arguments`` are ``bash LINE WORDBREAKS`` or ``zsh|fish WORD...``. The first word is the name of the program, and
+    the last word is the incomplete one. Prints only the first line if the completions cannot be computed.
+    """
+    try:
+        shell, *words = arguments
+        quoted = raw = ""
+        if shell == "bash":
+            line, wordbreaks = words
+            words, raw, quoted = _split_line(line)
+        elif shell == "fish":  # fish passes the incomplete word with its quotes
+            words[-1] = _split_line(words[-1])[0][-1]
+        files, items = _completions(words[1:-1], words[-1])
+        if shell == "bash":
+            items = [(_bash_completion(value, raw, wordbreaks, quoted=quoted), "") for value, _ in items]
+        print("files" if files else "words")
+        for value, text in items:
+            print(f"{value}\t{shorten(text, _DESCRIPTION_WIDTH, placeholder='...')}" if text else value)
+    except Exception as error:  # a shell shows errors in the middle of the command line
+        print("words")
+        note(f"error: completion: {error}")  # the scripts redirect stderr
+        return 1
+    return 0
+
+
+def _completions(words: list[str], incomplete: str) -> tuple[bool, list[_Item]]:
+    """Returns whether the shell completes names of files, and the completions of the word ``incomplete`` that follows
+    ``words``."""
+    from offsetmgr.cli.app import REGISTRY, LazyGroup, root
+    from offsetmgr.cli.completion_names import names_for
+
+    command = typer.main.get_command(root)
+    # The package depends on the release of typer: some releases contain a copy of click.
+    package = typer.core.TyperCommand.__mro__[1].__module__.rpartition(".")[0]
+    click: Any = import_module(f"{package}.shell_completion")
+    context = click._resolve_context(command, {}, "offsetmgr", words)
+    prefix = ""
+    if incomplete.startswith("--") and "=" in incomplete:
+        name, _, incomplete = incomplete.partition("=")
+        prefix = f"{name}="
+        words = [*words, name]
+    target, incomplete = click._resolve_incomplete(context, words, incomplete)
+    if isinstance(target, LazyGroup) and not incomplete.startswith("-"):
+        return False, [(name, text) for name, (_, text) in REGISTRY.items() if name.startswith(incomplete)]
+    if isinstance(target, typer.core.TyperGroup | typer.core.TyperCommand):
+        return False, [(item.value, item.help or "") for item in target.shell_complete(context, incomplete)]
+    found = names_for(target, context.params)
+    if found is not None:
+        return False, [(prefix + value, "") for value in found if value.startswith(incomplete)]
+    if any(word in (target.metavar or "") for word in _FILE_METAVARS):
+        return not prefix, []
+    return False, [(prefix + item.value, "") for item in target.shell_complete(context, incomplete)]
+
+
+def _split_line(line: str) -> tuple[list[str], str, str]:
+    """Splits a command line into words. Returns the words, the last word with its quotes, and the quote that is open at
+    the end of the line ('' if none is)."""
+    words: list[str] = []
+    value: list[str] | None = None
+    quote, start, at = "", len(line), 0
+    while at < len(line):
+        char = line[at]
+        if value is None and not char.isspace():
+            value, start = [], at
+        if quote:
+            if char == quote:
+                quote = ""
+            elif char == "\\" and quote == '"' and line[at + 1 : at + 2] in ('"', "\\", "$", "`"):
+                at += 1
+                _append(value, line[at : at + 1])
+            else:
+                _append(value, char)
+        elif char in "'\"":
+            quote = char
+        elif char == "\\":
+            at += 1
+            _append(value, line[at : at + 1])
+        elif not char.isspace():
+            _append(value, char)
+        elif value is not None:
+            words.append("".join(value))
+            value, start = None, len(line)
+        at += 1
+    return [*words, "".join(value or ())], line[start:], quote
+
+
+def _append(value: list[str] | None, text: str) -> None:
+    if value is not None:
+        value.append(text)
+
+
+def _bash_completion(value: str, raw: str, wordbreaks: str, *, quoted: str) -> str:
+    """Returns what bash inserts for a completion. ``raw`` is the incomplete word on the command line.
+
+    bash replaces only the part of the word after the last of its ``wordbreaks``, such as a colon. It inserts the text
+    without quotes, unless a quote is open.
+    """
+    if quoted:
+        if quoted == '"':
+            return "".join(f"\\{char}" if char in '"\\$`' else char for char in value)
+        return value.replace("'", r"'\''")
+    breaks = [char for char in ":=@" if char in wordbreaks]
+    skipped = max((raw.count(char) and _end_of(value, char, raw.count(char)) for char in breaks), default=0)
+    return "".join(char if char.isalnum() or char in "._-:=@/+,%" else f"\\{char}" for char in value[skipped:])
+
+
+def _end_of(value: str, char: str, count: int) -> int:
+    """Returns the index after the ``count``-th ``char`` of ``value``."""
+    at = 0
+    for _ in range(count):
+        at = value.index(char, at) + 1
+    return at

@@ -1,0 +1,111 @@
+"""Completion in real shells: a user types in a pseudo-terminal, and reads what the shell inserts and lists."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeTopic
+from terminal import Terminal
+
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.stores.uri import open_store
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "source <(offsetmgr completion bash)"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u; source <(offsetmgr completion zsh)"),
+    "fish": (["fish", "--no-config", "-i"], "offsetmgr completion fish | source"),
+}
+GROUPS = ("a$(touch HACKED)b", "billing", "billing:eu", "it's", "my group")
+
+
+def _install(shell: str) -> None:
+    if shutil.which(shell) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "-qq", "update"], check=True)
+        subprocess.run(["apt-get", "-qq", "install", "-y", shell], check=True)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home directory, a command ``offsetmgr`` and a store of `GROUPS`."""
+    program = tmp_path / "bin" / "offsetmgr"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m offsetmgr "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    rows = "".join(f'"{group}",t,0,1\n' for group in GROUPS)
+    (tmp_path / "offsets.csv").write_text(f"group,topic,partition,offset\n{rows}")
+    return tmp_path
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
+    """A shell that has loaded the completion script."""
+    _install(request.param)
+    command, load = SHELLS[request.param]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETMGR_")}
+    env |= {"PATH": f"{home / 'bin'}:{env['PATH']}", "HOME": str(home), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    env |= {"XDG_CACHE_HOME": str(home / "cache"), "XDG_CONFIG_HOME": str(home / "config")}
+    env |= {"OFFSETMGR_STORE": f"file:{home / 'offsets.csv'}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    with Terminal(command, env, columns=120) as terminal:
+        terminal.settle()
+        for line in (f"cd {home}", load, "true"):
+            terminal.type(f"{line}\r")
+            terminal.settle()
+        yield terminal
+
+
+def typed(shell: Terminal, line: str) -> str:
+    """The output of the terminal after a line with tabs. The line is empty before and after."""
+    shell.type(line)
+    shown = shell.settle()
+    shell.type("\x15")
+    shell.settle(0.5)
+    assert "error" not in shown.lower() and "Traceback" not in shown
+    return shown
+
+
+def test_commands_groups_and_files(shell: Terminal, home: Path) -> None:
+    assert "groups" in typed(shell, "offsetmgr grou\t")
+    assert "describe" in typed(shell, "offsetmgr groups desc\t")
+    assert "billing:eu" in typed(shell, "offsetmgr groups describe billing:\t")
+    assert "my\\ group" in typed(shell, "offsetmgr groups describe my\t")
+    assert '"my group"' in typed(shell, 'offsetmgr groups describe "my\t')
+    assert "--group=it\\'s" in typed(shell, "offsetmgr groups describe --group=it\t")
+    assert "offsets.csv" in typed(shell, "offsetmgr offsets import off\t")
+    listed = typed(shell, "offsetmgr groups describe bill\t\t\t")
+    assert "billing" in listed and "billing:eu" in listed
+    for word in ("table", "json", "csv"):
+        assert word in typed(shell, "offsetmgr offsets get --format \t\t")
+
+    # A group's name is never run as shell code.
+    assert "a\\$\\(touch\\ HACKED\\)b" in typed(shell, "offsetmgr groups describe a\t")
+    assert not (home / "HACKED").exists()
+
+
+def test_a_dead_cluster_causes_no_message(shell: Terminal) -> None:
+    line = "offsetmgr groups describe --bootstrap-server 127.0.0.1:1 bill\t"
+    shown = typed(shell, line)
+    assert " ".join(shown.replace("\r", "\n").split()).endswith("bill"), shown
+
+
+@pytest.mark.parametrize("shell", ["bash"], indirect=True)
+def test_groups_and_topics_of_a_real_cluster(
+    shell: Terminal, kafka: KafkaBroker, unique: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(f"t-{unique}")
+    with open_store(f"kafka://{kafka.bootstrap}") as store:
+        store.commit(f"g-{unique}", {TopicPartition(topic, 0): OffsetAndMetadata(7)})
+    command = f"offsetmgr offsets lag --bootstrap-server {kafka.bootstrap}"
+    assert f"g-{unique}" in typed(shell, f"{command} g-{unique[:20]}\t")
+    assert topic in typed(shell, f"{command} -t {topic[:20]}\t")
