@@ -47,6 +47,13 @@ def leave_group(group: str, member_id: str, instance_id: str | None) -> Request:
     return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": [member]})
 
 
+def evict(group: str, members: Iterable[tuple[str, str | None]]) -> Request:
+    """Returns the LeaveGroup request that removes members (member id and instance id) from the group. Brokers support
+    it from 2.4 on."""
+    leaving = [{"member_id": member_id, "group_instance_id": instance_id} for member_id, instance_id in members]
+    return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": leaving})
+
+
 def join_as(
     group: str,
     member_id: str,
