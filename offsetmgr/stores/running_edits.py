@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.core.running_store import RunningEditListener
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, is_consumer_group, take_over_consumer_group
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
@@ -38,6 +40,7 @@ _WATCH_S: Final = 8.0
 """Seconds after the takeover in which the commits of the members are watched."""
 _POLL_S: Final = 0.25
 _MAX_REPEATS: Final = 2
+_MAX_NAMED: Final = 3
 _MAX_RECORDS_PER_S: Final = 1_000_000
 """No consumer processes more records of a partition in a second."""
 
@@ -127,7 +130,7 @@ class RunningEdits:
     async def _take_over(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
         now = asyncio.get_running_loop().time
         deadline, started = self._in(_TAKEOVER_S), now()
-        async with take_over(self._client, described, deadline) as group:
+        async with await self._takeover(edit, described, deadline) as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
             if first is None:
@@ -148,8 +151,15 @@ class RunningEdits:
         done.seconds = done.left_at - started
         return done
 
+    async def _takeover(
+        self, edit: GroupEdit, described: GroupDescription, deadline: float
+    ) -> AbstractAsyncContextManager[GroupTakeover | ConsumerTakeover]:
+        if await is_consumer_group(self._client, described, deadline):
+            return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
+        return take_over(self._client, described, deadline)
+
     async def _bring_back(
-        self, group: GroupTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: _Takeover
+        self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: _Takeover
     ) -> None:
         """Waits until the members are back, and writes the offsets again that a member has overwritten meanwhile."""
         done.back = await group.readmit(held, self._in(self._wait_s))
@@ -167,7 +177,7 @@ class RunningEdits:
                 if error is not None:
                     raise error
 
-    async def _stable_offsets(self, group: GroupTakeover, edit: GroupEdit) -> FetchedGroup:
+    async def _stable_offsets(self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit) -> FetchedGroup:
         """Returns the committed offsets. Waits until open transactions of the group have ended."""
         deadline = self._in(_TRANSACTION_S)
         retries, partitions = Retries(deadline), partitions_to_read(edit)
@@ -216,26 +226,28 @@ def _unconditional(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartit
 
 
 def _named(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{tp} at {offset}" for tp, offset in sorted(offsets.items()))
+    """Names at most `_MAX_NAMED` partitions with their offsets."""
+    listed = [f"{tp} at {offset}" for tp, offset in sorted(offsets.items())]
+    more = len(listed) - _MAX_NAMED
+    return ", ".join(listed[:_MAX_NAMED]) + (f" and {count_of(more, 'other')}" if more > 0 else "")
 
 
 def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
     """Describes what offsetmgr saw, for `GroupEditResult.how`."""
-    members = f"{done.back} of {count_of(done.members, 'member')} back after {done.seconds:.1f} s"
-    parts = [members]
+    parts = [f"{done.back} of {count_of(done.members, 'member')} back after {done.seconds:.1f} s"]
     if done.back < done.members:
-        parts.append("the others have not called poll; they also continue at the new offsets when they do")
+        parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
     if done.rewritten:
         parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")
     if evidence.moved:
         parts.append(f"seen: the members continue from the new offsets ({_named(evidence.moved)})")
+    if evidence.unclear:
+        parts.append(
+            f"inferred: {_named(evidence.unclear)}: the commits are past the offsets before the edit, so they alone do"
+            " not show that the records were read again"
+        )
     quiet = sum(change.after is not None for change in edit.changes.values()) - len(evidence.moved)
     quiet -= len(evidence.unclear) + len(evidence.stale)
     if quiet > 0:
         parts.append(f"{count_of(quiet, 'partition')} still at the new offset, without a commit of a member")
-    if evidence.unclear:
-        parts.append(
-            f"inferred: {_named(evidence.unclear)}: the members have already passed the offset before the edit, so this"
-            " commit alone does not show that they read the records again"
-        )
     return "; ".join(parts)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -14,6 +16,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.records.base import OffsetKey
 from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -249,3 +253,56 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"
         time.sleep(0.05)
+
+
+class JavaMember:
+    """A consumer of the Java client in a process of its own."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        commit: str = "auto",
+        work_s: float = 0.0,
+        release: str = "kafka-4.1",
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.errors: list[str] = []
+        self._deliveries = deliveries
+        program = Path(__file__).with_name("RunningConsumer.java")
+        compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
+        arguments = [topic, commit, str(round(work_s * 1000)), *(f"{key}={value}" for key, value in settings.items())]
+        command = java_command(
+            [jars.resolve(release), *compiler],
+            "org.codehaus.janino.SimpleCompiler",
+            [str(program), "RunningConsumer", *arguments],
+            jvm=("-Xmx128m", *QUICK_START),
+        )
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the consumer with SIGTERM, so that it leaves the group only when its session times out."""
+        self._process.terminate()
+        self._process.wait()
+        self._thread.join()
+
+    def _run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, _, rest = line.rstrip("\n").partition(" ")
+            if kind == "E":
+                self.errors.append(rest)
+            elif kind in ("A", "R"):
+                partition, offset, at = map(int, rest.split())
+                if kind == "A":
+                    self._deliveries.assign(partition, self.name, at / 1000)
+                else:
+                    self._deliveries.add(partition, offset, self.name, at / 1000)
