@@ -309,6 +309,8 @@ MECHANISMS: Final = (
             "cli/watch.py": "repeats a command at an interval",
             "cli/zk_rebalance.py": "polls until the group is stable",
             "consumer/offsets.py": "polls a lease in memory",
+            "kafka/groups/consumer_takeover.py": "periodic heartbeats",
+            "kafka/groups/group_takeover.py": "periodic heartbeats",
             "groups/leftover_locks.py": "waits for locks to expire and reports the rest of the wait",
             "manager/node/manager_node.py": "polls a state in memory",
             "manager/node/peer_monitor.py": "periodic connections to other managers",

@@ -282,8 +282,8 @@ class Connections(Closeable):
         """Returns the object that finds groups in all configured stores.
 
         A store that does not respond is only recorded. Raises `UsageError` if the settings name none of ZooKeeper,
-        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores are
-        known to hold offsets of different Kafka clusters.
+        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores
+        are known to hold offsets of different Kafka clusters.
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator

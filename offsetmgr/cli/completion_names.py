@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.cli.connect_flags import ConnectFlags
-from offsetmgr.config.connection import SettingsLayer, context_names
+from offsetmgr.config.connection import SettingsLayer
+from offsetmgr.config.contexts import Contexts
 from offsetmgr.config.user_directories import user_directory
 from offsetmgr.core.atomic_file import write_atomically
 
@@ -30,7 +31,7 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     topics or contexts. ``given`` maps the parameters that are already on the command line to their values."""
     options, metavar = set(parameter.opts), parameter.metavar or ""
     if "--context" in options or metavar == "CONTEXT":
-        return printable(context_names())
+        return printable(Contexts.read().layers)
     if "--group" in options or "[GROUP]" in metavar or metavar == "GROUP":
         return _cached("groups", given, _groups)
     if "--topic" in options:

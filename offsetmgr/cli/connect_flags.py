@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
+    from offsetmgr.groups.running_groups import RunningEdit
 from offsetmgr.cli.options import (
     BeforeImage,
     BootstrapServer,
@@ -122,6 +123,24 @@ class ConnectFlags(Connections):
 
         directory = directory or self.directory_for_edit()
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
+
+    def edit_of(
+        self, operation: str, flags: EditFlags, store: OffsetStore, running: RunningEdit | None, *, as_csv: bool = False
+    ) -> Edit:
+        """Returns an edit of ``store``. If ``running`` is given, the edit includes groups whose consumers run.
+
+        Raises `UnsupportedOperation` if the store cannot edit such groups.
+        """
+        if running is None:
+            return self.edit(operation, flags, store, as_csv=as_csv)
+        from offsetmgr.cli.running_edit import RunningEditCommand
+        from offsetmgr.groups.running_groups import RunningChecks, require_running_store
+
+        require_running_store(store)
+        log_ranges = self.cluster(operation).log_ranges
+        checks = RunningChecks(self.directory_for_edit(), self.directory(edits=True), log_ranges)
+        followups = self.followup_options
+        return RunningEditCommand(operation, store, flags, checks, running, followup_options=followups, as_csv=as_csv)
 
 
 def contexts_of(text: str | None) -> list[str] | None:

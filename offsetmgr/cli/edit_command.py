@@ -3,7 +3,7 @@ command lines that undo them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from shlex import join, split
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.describe import reject_active
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.execute import may_have_written
-from offsetmgr.groups.saved_edit import EditOrigin, execute_saved, undo_command
+from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, record_operation, start_edit, undo_command
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Edit:
         """Shows the plan, asks the user, writes the offsets, and reports the results. Returns 1 if a change was
         rejected or failed, else 0."""
         try:
-            proposal = EditPlan.of(reject_active(self.directory, progress(groups, "reading")))
+            proposal = EditPlan.of(self.check(progress(groups, "reading")))
         except KeyboardInterrupt as error:
             raise Interrupted("nothing was changed") from error
         with proposal:
@@ -113,11 +113,23 @@ class Edit:
                 note(f"nothing to change in {self.store.uri}")
             else:
                 self._note_weaknesses()
-                note(f"about to change {_size(counts.writes, counts.groups)} in {self.store.uri}")
+                self.announce(proposal)
                 confirm(f"{self.operation}: change {_size(counts.writes, counts.groups)}?", yes=self.yes)
                 self.confirmed = True
                 return self._write(proposal) or (FAILED if problems else 0)
             return FAILED if problems else 0
+
+    def check(self, groups: Iterable[GroupEditPlan]) -> Iterable[GroupEditPlan]:
+        """Yields the plans, with a problem for each group that cannot be edited now."""
+        return reject_active(self.directory, groups)
+
+    def announce(self, proposal: EditPlan) -> None:
+        """Prints the amount of the edit, before the prompt."""
+        counts = proposal.counts
+        note(f"about to change {_size(counts.writes, counts.groups)} in {self.store.uri}")
+
+    def report(self, result: GroupEditResult) -> None:
+        """Called with the result of each group."""
 
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
@@ -161,6 +173,7 @@ class Edit:
                     if outcome.error is not None:
                         failures.append((result.group, tp, outcome.error))
                         self.failed.add(result.group)
+                self.report(result)
                 if not result.atomic:
                     not_atomic.add(result.how)
                 other_outcomes[result.group] = {
@@ -213,9 +226,13 @@ class Edit:
         """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results."""
         path = Path(self.image) if self.image else default_image_path(self.operation)
         origin = EditOrigin(self.operation, self.reason or "", split(self.followup_options))
-        saved = execute_saved(self.store, proposal, path, origin, lambda path: note(f"before-images: {path}"))
-        undo = [join((*undo_command(image, origin.undo_options), "--execute")) for image in saved.images]
-        return undo, saved.results
+        started = self.start(proposal, path, lambda path: note(f"before-images: {path}"))
+        undo = [join((*undo_command(image, origin.undo_options), "--execute")) for image in started.images]
+        return undo, record_operation(started, proposal, origin).results
+
+    def start(self, proposal: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+        """Starts the edit with its before-images at ``path``. See `start_edit`."""
+        return start_edit(self.store, proposal, path, on_durable)
 
 
 def _size(writes: int, groups: int) -> str:

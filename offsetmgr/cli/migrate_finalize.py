@@ -12,7 +12,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, GroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import Reason, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
@@ -35,7 +35,7 @@ app = typer.Typer()
 def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: GroupArguments = None,
+    groups: PlanGroupArguments = None,
     wave: WaveOption = None,
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")

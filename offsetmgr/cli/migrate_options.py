@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
-GroupArguments = Annotated[
+PlanGroupArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[GROUP]...", help="Only these groups of the plan (globs).", show_default=False),
 ]

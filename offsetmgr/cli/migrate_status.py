@@ -12,7 +12,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, GroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.atomic_file import replace_file
@@ -55,7 +55,7 @@ COLUMNS: Final = (
 def status_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: GroupArguments = None,
+    groups: PlanGroupArguments = None,
     wave: WaveOption = None,
     watch: Annotated[
         float | None,

@@ -14,10 +14,12 @@ from offsetmgr.cli.options import (
     AllTopics,
     GroupsOption,
     OneGroup,
+    RunningFlag,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
     require_groups,
+    running_edit,
 )
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
@@ -64,6 +66,7 @@ def set_offsets(
     ],
     metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
     new_group: NewGroup = False,
+    running: RunningFlag = False,
     *,
     flags: EditFlags,
 ) -> None:
@@ -84,7 +87,7 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    edit = connect.edit("offsets set", flags, store)
+    edit = connect.edit_of("offsets set", flags, store, running_edit(running))
     proposal = plan_set(store, group, new_offsets, create=new_group)
     exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
@@ -134,6 +137,7 @@ def reset(
         bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
+    running: RunningFlag = False,
     *,
     flags: EditFlags,
 ) -> None:
@@ -172,7 +176,7 @@ def reset(
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
-    edit = connect.edit("offsets reset", flags, store, as_csv=export_csv)
+    edit = connect.edit_of("offsets reset", flags, store, running_edit(running), as_csv=export_csv)
     proposals = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
@@ -185,6 +189,7 @@ def delete(
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
+    running: RunningFlag = False,
     *,
     flags: EditFlags,
 ) -> None:
@@ -202,5 +207,5 @@ def delete(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    edit = connect.edit("offsets delete", flags, store)
+    edit = connect.edit_of("offsets delete", flags, store, running_edit(running))
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

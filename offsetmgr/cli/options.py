@@ -12,7 +12,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 
 if TYPE_CHECKING:
-    pass
+    from offsetmgr.groups.running_groups import RunningEdit
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
@@ -147,6 +147,24 @@ TranslateOption = Annotated[
     ),
 ]
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
+
+
+RunningFlag = Annotated[
+    bool,
+    typer.Option(
+        "--running",
+        help="Edit groups while their consumers run: the members leave for some seconds and continue at the edit.",
+    ),
+]
+
+
+def running_edit(running: bool, *, conditional: bool = False) -> RunningEdit | None:
+    """Returns the options of an edit with --running; None without it."""
+    if not running:
+        return None
+    from offsetmgr.groups.running_groups import RunningEdit
+
+    return RunningEdit(conditional=conditional)
 
 
 def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:

@@ -19,10 +19,12 @@ from offsetmgr.cli.options import (
     AllowRewind,
     GroupsOption,
     Overwrite,
+    RunningFlag,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
     require_groups,
+    running_edit,
 )
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.errors import GroupNotFound
@@ -135,6 +137,7 @@ def import_offsets(
     accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
+    running: RunningFlag = False,
     *,
     flags: EditFlags,
 ) -> None:
@@ -160,7 +163,7 @@ def import_offsets(
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
-            edit = connect.edit("offsets import undo", flags, store)
+            edit = connect.edit_of("offsets import undo", flags, store, running_edit(running))
             selected = set(matching_groups(group or [], (one.group for one in load_images(path))))
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
@@ -179,7 +182,7 @@ def import_offsets(
             if not chosen:
                 why = f"holds no group {', '.join(group)}" if group else "holds no groups"
                 raise GroupNotFound(f"file {file}", why)
-            edit = connect.edit("offsets import", flags, store)
+            edit = connect.edit_of("offsets import", flags, store, running_edit(running))
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)

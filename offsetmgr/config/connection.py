@@ -153,13 +153,6 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return Path(directory) / "offsetmgr" / "config.toml"
 
 
-def context_names(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the names of the contexts of the configuration file. Raises `ConfigError`."""
-    environ = os.environ if environ is None else environ
-    path = config_path(environ)
-    return list(_section(_load_toml(path, required="OFFSETMGR_CONFIG" in environ), "context", path))
-
-
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
     the directory."""

@@ -83,7 +83,18 @@ class BeforeImageFile:
 
         Raises `UsageError` if the file exists, and `OffsetMgrError` if it cannot be written.
         """
+        if self.path.exists():
+            why = "exists already"
+            raise UsageError(f"before-image {self.path}", why, "name another file with --before-image")
+        self._write(batch, overwrite=False)
+        self.on_durable(self.path)
 
+    def rewrite(self, batch: Iterable[GroupEditPlan]) -> None:
+        """Replaces the file by the values before and after each change of ``batch``, like `intend`. A crash leaves
+        either the old or the new file. Raises `OffsetMgrError` if the file cannot be written."""
+        self._write(batch, overwrite=True)
+
+    def _write(self, batch: Iterable[GroupEditPlan], *, overwrite: bool) -> None:
         def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
             for group in batch:
                 rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
@@ -91,15 +102,12 @@ class BeforeImageFile:
                     yield group.group, rows
 
         path = self.path
-        if path.exists():
-            raise UsageError(f"before-image {path}", "exists already", "name another file with --before-image")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=False)
+            write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=overwrite)
         except OSError as error:
             why = f"cannot be written: {error.strerror}; nothing was changed"
             raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
-        self.on_durable(path)
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
         """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so

@@ -29,7 +29,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
     UsageError,
 )
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 
 _REFUSALS: Final = (
     GroupActive,
@@ -90,8 +90,16 @@ class EditSink(Protocol[_Planned_contra, _Outcome_co]):
         ...
 
 
+class EditingStore(Protocol):
+    """The part of an `OffsetStore` that executes edits."""
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        """See `OffsetStore.edit`."""
+        ...
+
+
 def execute(
-    store: OffsetStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
+    store: EditingStore, batches: Iterable[Iterable[Planned]], sink: EditSink[Planned, Outcome]
 ) -> Generator[Outcome, None, None]:
     """Executes planned edits of different groups. Yields the outcomes that the sink returns, in the order in which the
     store returns the results.

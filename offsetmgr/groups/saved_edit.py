@@ -44,18 +44,16 @@ def execute_saved(
     origin: EditOrigin,
     on_durable: Callable[[Path], None] = lambda _path: None,
 ) -> SavedEdit:
-    """Starts an edit, which the operation log records. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and
-    ``.secondary``.
+    """Starts an edit, which the operation log records. See `start_edit` and `record_operation`."""
+    return record_operation(start_edit(store, plan, path, on_durable), plan, origin)
+
+
+def start_edit(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+    """Starts an edit. For a `StorePair`, ``path`` gets the suffixes ``.primary`` and ``.secondary``.
 
     ``on_durable`` is called with the path of each file as soon as the file is durable. Raises any error of a store that
-    does not report its identity. The first ``next`` of the results raises `FileFailure` if the operation log cannot be
-    written; nothing was changed then.
+    does not report its identity.
     """
-    saved = _saved(store, plan, path, on_durable)
-    return SavedEdit(saved.images, _recorded(saved, plan, origin))
-
-
-def _saved(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
     if not isinstance(store, StorePair):
         image = image_file(path, store, plan, on_durable)
         return SavedEdit((image,), execute(store, [plan], image))
@@ -66,18 +64,24 @@ def _saved(store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[
     return SavedEdit((first, second), execute_dual(store, plan, (first, second)))
 
 
-def _recorded(saved: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator[GroupEditResult, None, None]:
+def record_operation(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> SavedEdit:
+    """Returns the edit, which the operation log records. The first ``next`` of its results raises `FileFailure` if the
+    operation log cannot be written; nothing was changed then."""
+    return SavedEdit(started.images, _recorded(started, plan, origin))
+
+
+def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generator[GroupEditResult, None, None]:
     start = OperationStart(
         name=origin.operation,
-        stores=tuple(image.header.source_uri for image in saved.images),
+        stores=tuple(image.header.source_uri for image in started.images),
         groups=shortened(group.group for group in plan if group.problem is None),
         group_count=plan.counts.groups,
         changes=plan.counts.writes,
-        files=tuple(str(image.path.absolute()) for image in saved.images),
-        undo=tuple(shlex.join(undo_command(image, origin.undo_options)) for image in saved.images),
+        files=tuple(str(image.path.absolute()) for image in started.images),
+        undo=tuple(shlex.join(undo_command(image, origin.undo_options)) for image in started.images),
         reason=origin.reason,
     )
-    with closing(saved.results) as results, OperationLog().recorded(start) as progress:
+    with closing(started.results) as results, OperationLog().recorded(start) as progress:
         for result in results:
             progress.failed += len(result.failures)
             progress.written += sum(found.status is EditStatus.WRITTEN for found in result.outcomes.values())

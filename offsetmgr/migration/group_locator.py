@@ -95,9 +95,8 @@ class GroupLocator:
         for group in plan.groups():
             if not group.error:
                 deleted = group.group in state.delete.done
-                found = MigratedGroup(
-                    str(path), state.phase, here, there, source.uri, target.uri, state.finalized_at, deleted
-                )
+                phase, finalized_at = state.phase_of(group), state.group_finalized_at(group.group)
+                found = MigratedGroup(str(path), phase, here, there, source.uri, target.uri, finalized_at, deleted)
                 self._plans.update(dict.fromkeys((group.group, group.target_group), found))
 
     def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:

@@ -167,16 +167,17 @@ class MigrationState:
         """Whether apply has nothing left to write for the group."""
         return plan.group in self.apply.done or not plan.writes()
 
-    @property
-    def phase(self) -> str:
-        """The state of the migration in words: planned, applying, applied, finalized, rolling back or rolled back."""
-        if self.undo.may_have_written:
-            return "rolled back" if self.undo.complete else "rolling back"
-        if self.finalized_at is not None:
+    def phase_of(self, plan: GroupPlan) -> str:
+        """Returns the state of a group's migration in words: planned, applying, applied, finalized, rolling back or
+        rolled back."""
+        group = plan.group
+        if self.is_group_rolled_back(group):
+            return "rolled back" if group in self.undo.done else "rolling back"
+        if self.group_finalized_at(group) is not None:
             return "finalized"
-        if self.apply.complete:
+        if self.apply.opened and self.is_applied(plan):
             return "applied"
-        return "applying" if self.apply.opened else "planned"
+        return "applying" if group in self.apply.intents else "planned"
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:

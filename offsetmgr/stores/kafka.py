@@ -18,10 +18,11 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, GroupEditResult, StoreIdentity
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ProtocolStore
 
 if TYPE_CHECKING:
+    from offsetmgr.core.running_store import RunningEditListener
     from offsetmgr.kafka.client.client import Client
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
     from offsetmgr.kafka.groups.static_membership import StaticMemberLock
@@ -102,6 +103,19 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
+
+    def edit_running(
+        self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
+    ) -> Iterator[GroupEditResult]:
+        """See `offsetmgr.core.running_store.RunningGroupStore`."""
+        from offsetmgr.stores.kafka_edits import KafkaEdits
+        from offsetmgr.stores.running_edits import RunningEdits
+
+        wire = self.wire()
+        assert isinstance(wire.edits, KafkaEdits)
+        running = RunningEdits(wire.client, wire.edits, listener, wait_s)
+        for edit in edits:
+            yield wire.runner.run(running.edit(edit, conditional=conditional))
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
         """See `offsetmgr.core.lockable_store.LockableStore`. Raises `GroupActive` with the names of other members."""

@@ -6,10 +6,11 @@ This module is separate from `requests`, because most commands only read offsets
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from offsetmgr.core.model import LOCK_PROTOCOL, TopicPartition
+from offsetmgr.core.model import LOCK_PROTOCOL, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_subscription
@@ -20,6 +21,10 @@ PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", 
 of consumers. A consumer may join while the lock is held. If the consumer and the lock had no protocol in common, the
 coordinator would reject the consumer with INCONSISTENT_GROUP_PROTOCOL. With a common protocol, the consumer waits until
 the lock is released."""
+
+CONSUMER_REBALANCE_MS: Final = 120_000
+"""The rebalance timeout of a member of the consumer protocol: the time for which it may keep partitions that the
+coordinator wants to assign to another member."""
 
 _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 
@@ -45,6 +50,13 @@ def join_lock(group: str, instance_id: str | None, session_timeout_ms: int) -> R
 def leave_group(group: str, member_id: str, instance_id: str | None) -> Request:
     member = {"member_id": member_id, "group_instance_id": instance_id}
     return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": [member]})
+
+
+def evict(group: str, members: Iterable[tuple[str, str | None]]) -> Request:
+    """Returns the LeaveGroup request that removes members (member id and instance id) from the group. Brokers support
+    it from 2.4 on."""
+    leaving = [{"member_id": member_id, "group_instance_id": instance_id} for member_id, instance_id in members]
+    return Request(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": leaving})
 
 
 def join_as(
@@ -93,3 +105,43 @@ def heartbeat(group: str, generation: int, member_id: str, instance_id: str | No
         "group_instance_id": instance_id,
     }
     return Request(ApiKey.HEARTBEAT, 3, message)
+
+
+def consumer_heartbeat(
+    group: str, member_id: str, epoch: int, topics: Iterable[str], owned: Mapping[uuid.UUID, list[int]] | None
+) -> Request:
+    """Returns the heartbeat of a member of the consumer protocol (KIP-848). The epoch 0 joins the group, and -1 leaves
+    it. ``owned`` are the partitions that the member owns, by the ids of their topics."""
+    message = {
+        "group_id": group,
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "rebalance_timeout": CONSUMER_REBALANCE_MS,
+        "subscribed_topic_names": sorted(topics),
+        "topic_partitions": None
+        if owned is None
+        else [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in owned.items()],
+    }
+    return Request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+
+
+def commit_in_epoch(
+    group: str, member_id: str, epoch: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Request:
+    """Returns the commit of a member of the consumer protocol, which the coordinator accepts from version 9 on."""
+    topics: dict[str, list[dict[str, object]]] = {}
+    for tp, new in offsets.items():
+        part = {
+            "partition_index": tp.partition,
+            "committed_offset": new.offset,
+            "committed_leader_epoch": -1 if new.leader_epoch is None else new.leader_epoch,
+            "committed_metadata": new.metadata,
+        }
+        topics.setdefault(tp.topic, []).append(part)
+    message = {
+        "group_id": group,
+        "generation_id_or_member_epoch": epoch,
+        "member_id": member_id,
+        "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
+    }
+    return Request(ApiKey.OFFSET_COMMIT, 9, message)

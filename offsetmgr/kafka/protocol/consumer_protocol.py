@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest, MalformedData
 from offsetmgr.core.model import TopicPartition
@@ -19,6 +19,16 @@ PROTOCOL_TYPE: Final = "consumer"
 
 _VERSION: Final = INT16.pack(0)
 _NO_USER_DATA: Final = INT32.pack(-1)
+
+
+class MemberSubscription(NamedTuple):
+    """The metadata of a member: the topics that it subscribes to, and the partitions that it still owns.
+
+    Only members with a cooperative assignor (subscription version 1 and later) name the partitions that they own.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
 
 
 def encode_subscription(topics: Iterable[str] = ()) -> bytes:
@@ -34,6 +44,24 @@ def decode_subscription(data: bytes) -> tuple[str, ...]:
         return tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
     except InvalidRequest as error:
         raise MalformedData("consumer group subscription", error.why) from None
+
+
+def decode_owned_subscription(data: bytes) -> MemberSubscription:
+    """Decodes the topics and the owned partitions from a subscription of any version. Raises `MalformedData`."""
+    cursor = Cursor(data, 0, flexible=False, is_response=True)
+    try:
+        version = cursor.number(INT16)
+        topics = tuple(cursor.string() for _ in range(cursor.nullable_count(INT16.size)))
+        if version < 1:
+            return MemberSubscription(topics)
+        cursor.nullable_octets()  # the data of the assignor
+        owned: list[TopicPartition] = []
+        for _ in range(cursor.nullable_count(INT16.size + INT32.size)):
+            topic = cursor.string()
+            owned += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.nullable_count(INT32.size))]
+    except InvalidRequest as error:
+        raise MalformedData("consumer group subscription", error.why) from None
+    return MemberSubscription(topics, tuple(owned))
 
 
 def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:

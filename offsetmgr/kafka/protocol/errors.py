@@ -72,6 +72,7 @@ _CLASSES: Final[dict[int | None, type[OffsetMgrError]]] = {
         )
     },
     ErrorCode.UNKNOWN_MEMBER_ID: LockLost,
+    ErrorCode.FENCED_MEMBER_EPOCH: LockLost,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: UnsupportedOperation,
     ErrorCode.ILLEGAL_SASL_STATE: AuthenticationFailed,
@@ -144,6 +145,7 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that commits offsets of this group has not ended",
     ErrorCode.PRODUCER_FENCED: "another process has received a newer epoch of the transactional id",
+    ErrorCode.FENCED_MEMBER_EPOCH: "the coordinator has removed this member from the group",
     ErrorCode.STALE_MEMBER_EPOCH: "the coordinator accepts commits only from members of the group",
 }
 

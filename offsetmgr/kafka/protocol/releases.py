@@ -203,6 +203,7 @@ DELETES_OFFSETS: Final = Capability(
     "consumer that starts earlier still reads it",
     weakens=True,
 )
+EVICTS_MEMBERS: Final = Capability("removes members of a group", "2.4", ApiKey.LEAVE_GROUP, 3)
 REPORTS_TRANSACTIONS: Final = Capability(
     "reports open transactions",
     "2.5",

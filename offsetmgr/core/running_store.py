@@ -1,0 +1,41 @@
+"""`RunningGroupStore`, the interface of stores that edit groups while their consumers run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, runtime_checkable
+
+from offsetmgr.core.model import Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
+
+
+class RunningEditListener(Protocol):
+    """Callbacks of `RunningGroupStore.edit_running`. They run in a thread of the store."""
+
+    def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Receives the before-images of a group: the offsets at the moment at which its members can no longer commit.
+        The store writes nothing before the function has returned. If it raises `OffsetMgrError`, the edit of the group
+        fails with this error."""
+        ...
+
+    def on_step(self, text: str) -> None:
+        """Receives a line that describes the progress."""
+        ...
+
+
+@runtime_checkable
+class RunningGroupStore(Protocol):
+    """A store that can change the offsets of a group without stopping its consumers."""
+
+    def edit_running(
+        self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
+    ) -> Iterator[GroupEditResult]:
+        """Executes edits, one group at a time, and yields one result for each edit. The members leave their group for a
+        moment, and continue at the edited offsets.
+
+        If ``conditional`` is True, a change fails with `Conflict` if its ``expected`` differs from the offset at which
+        the members were stopped. Otherwise ``expected`` applies only to groups without members. ``wait_s`` is the
+        maximum time in seconds for which the store waits until the members are back. `how` of a result describes the
+        evidence that the members continue at the new offsets. `atomic` is False if the evidence is incomplete.
+        """
+        ...

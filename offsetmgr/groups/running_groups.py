@@ -1,0 +1,145 @@
+"""Edits of groups whose consumers run: the check of the plan, and the execution with before-images that are taken while
+the members cannot commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
+from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
+from offsetmgr.core.running_store import RunningGroupStore
+from offsetmgr.groups.before_images import BeforeImageFile, image_file
+from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.execute import execute
+from offsetmgr.groups.saved_edit import SavedEdit
+
+WAIT_S: Final = 30.0
+"""The maximum time in seconds for which an edit waits until the members of a group are back."""
+
+LogRanges = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
+
+
+class RunningEdit(NamedTuple):
+    """How to edit groups whose consumers run.
+
+    If ``conditional`` is True, the edit of a group fails if its members have committed since the plan was made.
+    """
+
+    on_step: Callable[[str], None] = lambda _text: None
+    wait_s: float = WAIT_S
+    conditional: bool = False
+
+
+class RunningChecks(NamedTuple):
+    """The sources for the check of a plan. ``all_members`` describes the members in Kafka and in ZooKeeper, and
+    ``kafka_members`` only the members in Kafka."""
+
+    all_members: DescribeGroups
+    kafka_members: DescribeGroups
+    log_ranges: LogRanges
+
+
+def require_running_store(store: OffsetStore) -> RunningGroupStore:
+    """Returns ``store``. Raises `UnsupportedOperation` if the store cannot edit groups whose consumers run."""
+    if isinstance(store, RunningGroupStore):
+        return store
+    why = "only a Kafka cluster can remove members from a group for a moment"
+    if store.uri.startswith("zookeeper:"):
+        why = "consumers that store offsets in ZooKeeper commit before they release a partition, so no edit is safe"
+    raise UnsupportedOperation(f"--running in {store.uri}", why, "stop the consumers, then edit without --running")
+
+
+def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+    """Yields the plans. Sets the ``problem`` of a plan if old consumers of the group are registered in ZooKeeper, and
+    the ``problem`` of a change if its offset is outside the log."""
+    remaining = iter(plans)
+    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        names = [plan.group for plan in batch]
+        in_kafka, everywhere = checks.kafka_members(names), checks.all_members(names)
+        logs = checks.log_ranges(
+            {c.partition for plan in batch for c in plan.changes if c.writes and c.after is not None}
+        )
+        for plan in batch:
+            problem = plan.problem or _old_consumers(plan.group, everywhere[plan.group], in_kafka[plan.group])
+            changes = tuple(_within_log(change, logs.get(change.partition)) for change in plan.changes)
+            yield replace(plan, changes=changes, problem=problem)
+
+
+def _old_consumers(
+    group: str, everywhere: GroupDescription | OffsetMgrError, in_kafka: GroupDescription | OffsetMgrError
+) -> OffsetMgrError | None:
+    if isinstance(everywhere, OffsetMgrError):
+        return everywhere
+    if isinstance(in_kafka, OffsetMgrError):
+        return in_kafka
+    known = {member.member_id for member in in_kafka.members}
+    # The members in ZooKeeper have no client id. A member in Kafka may have joined between the two descriptions.
+    old = [str(m) for m in everywhere.members if m.member_id not in known and not m.client_id]
+    if not old:
+        return None
+    why = f"has consumers that are registered in ZooKeeper ({', '.join(old[:5])}); they commit before they release"
+    return GroupActive(f"group {group}", why, "stop these consumers, then edit without --running", members=tuple(old))
+
+
+def _within_log(change: PlannedChange, log: LogRange | OffsetMgrError | None) -> PlannedChange:
+    if change.problem is not None or change.after is None or log is None:
+        return change
+    if isinstance(log, OffsetMgrError):
+        return change._replace(problem=log, writes=False)
+    if log.start <= change.after.offset <= log.end:
+        return change
+    why = f"{change.after.offset} is outside the log ({log.start} to {log.end}), so auto.offset.reset would decide"
+    hint = "offsets reset clamps offsets to the log"
+    return change._replace(problem=OffsetOutOfRange(str(change.partition), why, hint), writes=False)
+
+
+class _RunningImages:
+    """Saves the before-images that are taken while the members cannot commit. See `RunningEditListener`."""
+
+    def __init__(self, image: BeforeImageFile, plan: EditPlan, on_step: Callable[[str], None]) -> None:
+        self._image = image
+        self._plan = plan
+        self._taken: dict[str, Mapping[TopicPartition, Offset]] = {}
+        self.on_step = on_step
+
+    def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Replaces the before-images of the group in the file if the members have committed since the plan was made."""
+        self._taken[group] = offsets
+        self._image.rewrite(self._corrected())
+
+    def _corrected(self) -> Iterator[GroupEditPlan]:
+        for plan in self._plan:
+            taken = self._taken.get(plan.group, {})
+            yield replace(
+                plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes)
+            )
+
+
+class _RunningGroups(NamedTuple):
+    """The edits of a `RunningGroupStore`, for `execute`."""
+
+    store: RunningGroupStore
+    listener: _RunningImages
+    options: RunningEdit
+
+    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        return self.store.edit_running(
+            edits, self.listener, wait_s=self.options.wait_s, conditional=self.options.conditional
+        )
+
+
+def execute_running(
+    store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None], options: RunningEdit
+) -> SavedEdit:
+    """Works like `execute_saved`, for groups whose consumers run. The file first contains the planned before-images.
+    Before each write, it receives the offsets at which the members of the group were stopped."""
+    image = image_file(path, store, plan, on_durable)
+    groups = _RunningGroups(require_running_store(store), _RunningImages(image, plan, options.on_step), options)
+    results: Generator[GroupEditResult, None, None] = execute(groups, [plan], image)
+    return SavedEdit((image,), results)

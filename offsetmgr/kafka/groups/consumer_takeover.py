@@ -1,0 +1,262 @@
+"""`take_over_consumer_group`: takes over a running group of the consumer protocol (KIP-848).
+
+The steps correspond to those of `group_takeover`, but the coordinator makes the assignment:
+
+1. The client joins with the subscription of the group and waits until the epochs of all members are equal. A member
+   that is removed during a rebalance could otherwise fail in its application.
+2. It removes all other members. The coordinator assigns all partitions to the client.
+3. In the epoch of this assignment the client reads, compares and commits.
+4. The client keeps all partitions until the removed consumers are back, so that no consumer begins before the edit is
+   complete. Then it leaves, and the coordinator assigns the partitions to the consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.offset_commits import commit_outcomes
+from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
+from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+_POLL_S: Final = 0.3
+_SETTLED_S: Final = 5.0
+"""Seconds for which all epochs must be equal: the heartbeat interval of the consumer protocol."""
+
+
+@dataclass(slots=True)
+class _Membership:
+    """The member of this process: its epoch, its subscription, and its partitions by the ids of their topics."""
+
+    group: str
+    member_id: str
+    topics: frozenset[str]
+    epoch: int = 0
+    assigned: dict[uuid.UUID, list[int]] = field(default_factory=dict)
+
+
+class ConsumerTakeover:
+    """A group of the consumer protocol of which this process is the only member, after it has removed the other
+    members. It has the methods of `offsetmgr.kafka.groups.group_takeover.GroupTakeover`."""
+
+    def __init__(
+        self, client: Client, connection: BrokerConnection, membership: _Membership, evicted: Sequence[str]
+    ) -> None:
+        self.evicted = evicted
+        self._client = client
+        self._connection = connection
+        self._membership = membership
+        self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
+
+    @property
+    def group(self) -> str:
+        return self._membership.group
+
+    async def fetch(self, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
+        """Returns the committed offsets, which no other client can change while the group is taken over."""
+        return await lock_membership.fetch(self._connection, self.group, partitions, deadline)
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Commits in the epoch of the membership. Raises `LockLost` if the membership has ended."""
+        member = self._membership
+        request = member_requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
+        outcomes = commit_outcomes(member.group, await self._connection.call(request, remaining(deadline)))
+        if isinstance(outcomes, OffsetMgrError):
+            raise outcomes
+        return outcomes
+
+    async def delete(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        """Rejects the deletion, because the coordinator deletes no offset of a topic to which a member subscribes."""
+        del deadline
+        why = "the coordinator deletes no offsets of topics to which a group of the consumer protocol subscribes"
+        error = UnsupportedOperation(f"deletion in the running group {self.group}", why, "stop its consumers first")
+        return dict.fromkeys(partitions, error)
+
+    async def readmit(self, withheld: Collection[TopicPartition], until: float) -> int:
+        """Keeps all partitions until as many members as were removed are in the group again, or until ``until``.
+        Returns the number of other members."""
+        del withheld  # the client keeps every partition
+        poll = Retries(until, Backoff.fixed(_POLL_S))
+        while True:
+            described = await _describe(self._connection, self.group, until)
+            back: int = sum(one["member_id"] != self._membership.member_id for one in described["members"])
+            if back >= len(self.evicted) or not await poll.pause():
+                return back
+
+    async def leave(self, deadline: float) -> None:
+        """Leaves the group. Retries until the deadline; after that the session of the member times out."""
+        self._heartbeat_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._heartbeat_task
+        await _leave(self._client, self._connection, self._membership, deadline)
+
+    async def _heartbeat_loop(self) -> None:
+        """Keeps the session alive. The commits notice that the membership has ended."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            with contextlib.suppress(OffsetMgrError):
+                await _heartbeat(self._connection, self._membership, asyncio.get_running_loop().time() + 5)
+
+
+async def is_consumer_group(client: Client, described: GroupDescription, deadline: float) -> bool:
+    """Returns whether the group uses the consumer protocol (KIP-848)."""
+    connection = await client.node(Address.parse(described.coordinator)).connection(deadline)
+    if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
+        return False
+    answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
+    return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
+
+
+@asynccontextmanager
+async def take_over_consumer_group(
+    client: Client, described: GroupDescription, partitions: Collection[TopicPartition], deadline: float
+) -> AsyncIterator[ConsumerTakeover]:
+    """Removes all members of a group of the consumer protocol and joins it as its only member, until the ``async with``
+    block ends. ``partitions`` are the partitions to edit. Raises `GroupActive` if the group does not settle."""
+    address = Address.parse(described.coordinator)
+    async with client.node(address).dedicated_connection(deadline) as dedicated:
+        connection, group = dedicated.connection, described.group
+        found = await _describe(connection, group, deadline)
+        topics = {topic for member in found["members"] for topic in member["subscribed_topic_names"]}
+        topics |= {part["topic_name"] for member in found["members"] for part in _target(member)}
+        membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
+        takeover: ConsumerTakeover | None = None
+        try:
+            await _settle(connection, membership, deadline)
+            evicted = await _evict(connection, membership, deadline)
+            ids = await topic_ids(client, topics, deadline)
+            await _own(connection, membership, {tp for tp in partitions if tp.topic in topics}, ids, deadline)
+            takeover = ConsumerTakeover(client, connection, membership, evicted)
+            yield takeover
+        finally:
+            if takeover is not None:
+                await takeover.leave(deadline)
+            else:
+                await _leave(client, connection, membership, deadline)
+
+
+def _target(member: Message) -> list[Message]:
+    assigned: list[Message] = member["target_assignment"]["topic_partitions"]
+    return assigned
+
+
+async def _settle(connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
+    """Joins, and waits until the epochs of all members have been equal for a heartbeat interval."""
+    now = asyncio.get_running_loop().time
+    settled_since: float | None = None
+    poll = Retries(deadline, Backoff.fixed(_POLL_S))
+    while True:
+        await _heartbeat(connection, membership, deadline, owned={})
+        described = await _describe(connection, membership.group, deadline)
+        epochs = {one["member_epoch"] for one in described["members"]}
+        if epochs == {described["group_epoch"]} and described["assignment_epoch"] == described["group_epoch"]:
+            settled_since = settled_since or now()
+            if now() - settled_since >= _SETTLED_S:
+                return
+        else:
+            settled_since = None
+        if not await poll.pause():
+            why = "its members do not reach the same epoch"
+            raise GroupActive(f"group {membership.group}", why, "try again when the group is stable")
+
+
+async def _evict(connection: BrokerConnection, membership: _Membership, deadline: float) -> list[str]:
+    """Removes all other members. Returns their ids."""
+    described = await _describe(connection, membership.group, deadline)
+    others = [one for one in described["members"] if one["member_id"] != membership.member_id]
+    request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
+    code = (await connection.call(request, remaining(deadline)))["error_code"]
+    if code:
+        raise kafka_error(code, f"removal of the members of group {membership.group}")
+    return [one["member_id"] for one in others]
+
+
+async def _own(
+    connection: BrokerConnection,
+    membership: _Membership,
+    partitions: Collection[TopicPartition],
+    ids: Mapping[str, str],
+    deadline: float,
+) -> None:
+    """Waits until the coordinator has assigned ``partitions`` to the client. Raises `LockLost` if another member is
+    back already."""
+    needed = {(ids.get(tp.topic), tp.partition) for tp in partitions}
+    poll = Retries(deadline, Backoff.fixed(_POLL_S / 10))
+    while True:
+        await _heartbeat(connection, membership, deadline, owned={})
+        have = {(format_topic_id(one.bytes), number) for one, ns in membership.assigned.items() for number in ns}
+        if needed <= have:
+            return
+        if not await poll.pause():
+            raise LockLost(f"takeover of group {membership.group}", "the coordinator does not assign the partitions")
+
+
+async def _heartbeat(
+    connection: BrokerConnection,
+    membership: _Membership,
+    deadline: float,
+    *,
+    owned: Mapping[uuid.UUID, list[int]] | None = None,
+) -> None:
+    """Sends a heartbeat with the ``owned`` partitions (all assigned ones by default), and updates the membership."""
+    own = dict(membership.assigned if owned is None else owned)
+    member = membership
+    request = member_requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, own)
+    answer = await connection.call(request, remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(
+            answer["error_code"], f"takeover of group {member.group}", detail=answer["error_message"] or ""
+        )
+    membership.epoch = answer["member_epoch"]
+    if owned is not None and answer["assignment"] is not None:
+        membership.assigned = {
+            one["topic_id"]: list(one["partitions"]) for one in answer["assignment"]["topic_partitions"]
+        }
+
+
+async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
+    now = asyncio.get_running_loop().time()
+    until = min(max(deadline, now + 1.0), now + 10.0)
+    request: Request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
+    retries = Retries(until)
+    while True:
+        try:
+            await connection.call(request, remaining(until))
+        except OffsetMgrError:
+            if not await retries.pause():
+                return
+            with contextlib.suppress(OffsetMgrError):
+                address = await client.coordinator(membership.group, until)
+                connection = await client.node(address).connection(until)
+        else:
+            return
+
+
+async def _describe(connection: BrokerConnection, group: str, deadline: float) -> Message:
+    answer = await connection.call(requests.consumer_group_describe([group]), remaining(deadline))
+    found: Message = answer["groups"][0]
+    if found["error_code"]:
+        raise kafka_error(found["error_code"], f"group {group}", detail=found["error_message"] or "")
+    return found

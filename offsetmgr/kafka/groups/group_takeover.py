@@ -1,0 +1,284 @@
+"""`take_over`: takes over a running group of the classic protocol, so that its committed offsets can be changed.
+
+A commit that carries a valid generation overwrites every other commit, so it is not enough to commit at the right
+moment. The steps are these:
+
+1. The client requests a member id. This request causes no rebalance (KIP-394).
+2. On one connection it removes all members and joins. The coordinator processes the requests in this order and rejects
+   every later commit of the removed members. The group is never empty in between, so that commits without membership
+   are rejected, too.
+3. As the only member, the client reads, compares and commits (`GroupTakeover.fetch`, `commit`, `delete`).
+4. The removed consumers notice their removal with their next heartbeat and join again. `GroupTakeover.readmit` leads
+   the group for one generation whose assignment contains every partition except the edited ones. A consumer that kept
+   its position in an edited partition drops the position now.
+5. The client checks the committed offsets again and leaves. The next rebalance assigns the edited partitions, and their
+   new owners begin at the committed offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut, UnsupportedOperation
+from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
+from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.log_ranges import partition_counts
+from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.groups.group_lock import GroupLock
+from offsetmgr.kafka.groups.lock_membership import SESSION_MS, LockMembership, active_members_error
+from offsetmgr.kafka.groups.withheld_assignment import assign_without
+from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_owned_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, kafka_error
+from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS
+from offsetmgr.kafka.protocol.schema_codec import Message
+
+_POLL_S: Final = 0.1
+"""Seconds between two requests for the state of the group."""
+_HEARTBEAT_INTERVAL_S: Final = 1.0
+_SWEEP_AFTER_S: Final = 0.5
+"""Seconds after which a JoinGroup counts as waiting for another member. The client then removes the members again."""
+_GATHER_S: Final = 3.5
+"""Seconds for which a rebalance waits for removed consumers. The heartbeat interval of consumers is 3 s by default."""
+_MAX_EVICTIONS: Final = 10
+_STREAMS_ASSIGNOR: Final = "stream"
+_CONSUMER_PROTOCOLS: Final = ("range", "roundrobin", "cooperative-sticky", "sticky")
+
+
+class GroupTakeover(GroupLock):
+    """A group of which this process is the only member, after it has removed the other members.
+
+    ``evicted`` are the removed members. `take_over` returns the object.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        coordinator: Address,
+        membership: LockMembership,
+        connection: BrokerConnection,
+        described: GroupDescription,
+    ) -> None:
+        super().__init__(client, coordinator, membership, connection)
+        self.evicted = described.members
+        self._assignor = described.partition_assignor
+        self._connection = connection
+        self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
+
+    async def readmit(self, withheld: Collection[TopicPartition], until: float) -> int:
+        """Leads the group, without assigning the partitions ``withheld``, until as many members as were removed are in
+        it, or until ``until``. Returns the number of other members. Raises `LockLost` if the membership ended."""
+        back = 0
+        gather_until: float | None = None
+        now, wanted = asyncio.get_running_loop().time, len(self.evicted)
+        poll = Retries(until, Backoff.fixed(_POLL_S))
+        while True:
+            code = await self._heartbeat(until)
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                gather_until = gather_until or now() + _GATHER_S
+                if now() >= gather_until or await self._number_of_others(until) >= wanted:
+                    try:
+                        back = await self._lead(withheld, until)
+                    except TimedOut:  # a member that is in the group again does not call poll
+                        return back
+                    gather_until = None
+            elif code not in VALID_MEMBER_CODES:
+                raise kafka_error(code, f"takeover of group {self.group}")
+            elif back >= wanted:
+                return back
+            if not await poll.pause():
+                return back
+
+    async def leave(self, deadline: float) -> None:
+        self._heartbeat_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._heartbeat_task
+        await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
+
+    async def _lead(self, withheld: Collection[TopicPartition], until: float) -> int:
+        """Joins again as the leader and sends the assignments. Returns the number of other members; 0 if another
+        rebalance has begun. Raises `TimedOut` if a member does not join again before ``until``."""
+        membership = self._membership
+        joined = await _join(self._connection, membership.group, membership.member_id, self._assignor, until)
+        self._membership = LockMembership(membership.group, membership.member_id, joined["generation_id"])
+        if joined["leader"] != membership.member_id:
+            raise LockLost(f"takeover of group {self.group}", "another member leads the group")
+        members = {
+            member["member_id"]: decode_owned_subscription(member["metadata"])
+            for member in joined["members"]
+            if member["member_id"] != membership.member_id
+        }
+        topics = {topic for subscription in members.values() for topic in subscription.topics}
+        counts = await partition_counts(self._client, topics, until) if topics else {}
+        assigned = {member: encode_assignment(tps) for member, tps in assign_without(withheld, members, counts).items()}
+        complete = await _sync(self._connection, self._membership, assigned, until)
+        return len(members) if complete else 0
+
+    async def _heartbeat(self, until: float) -> int:
+        connection = await self._client.node(self._coordinator).connection(until)
+        return await lock_membership.heartbeat(connection, self._membership, remaining(until))
+
+    async def _heartbeat_loop(self) -> None:
+        """Keeps the session alive. `readmit` and the commits notice that the membership has ended."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
+            with contextlib.suppress(OffsetMgrError):
+                await self._heartbeat(asyncio.get_running_loop().time() + _HEARTBEAT_INTERVAL_S)
+
+    async def _number_of_others(self, until: float) -> int:
+        others = await _other_members(self._client, self.group, self._membership.member_id, until)
+        return len(others)
+
+
+@asynccontextmanager
+async def take_over(client: Client, described: GroupDescription, deadline: float) -> AsyncIterator[GroupTakeover]:
+    """Removes all members of a group and joins it as its only member, until the ``async with`` block ends.
+
+    ``described`` is the result of `settled`. Raises `UnsupportedOperation` if the brokers or the group do not support a
+    takeover, and `LockLost` if other members join again and again.
+    """
+    address = Address.parse(described.coordinator)
+    _check_supported(described, EVICTS_MEMBERS.supported_by(await client.versions(address, deadline)))
+    async with client.node(address).dedicated_connection(deadline) as dedicated:
+        dedicated.mark_waiting()
+        connection = dedicated.connection
+        takeover: GroupTakeover | None = None
+        try:
+            membership = await _join_alone(client, connection, described, deadline)
+            takeover = GroupTakeover(client, address, membership, connection, described)
+            yield takeover
+        finally:
+            if takeover is not None:
+                await takeover.leave(deadline)
+            connection.abort()  # a JoinGroup of this connection may still wait in the broker
+
+
+async def settled(client: Client, group: str, deadline: float) -> GroupDescription:
+    """Returns the description of a group that is idle, or whose rebalance is complete.
+
+    Raises `GroupActive` if the group is still rebalancing at the deadline, or if another run of offsetmgr edits it.
+    """
+    poll = Retries(deadline, Backoff.fixed(_POLL_S))
+    while True:
+        described = (await client.describe([group], deadline))[group]
+        if not isinstance(described, GroupDescription):
+            raise described
+        if described.lock_ends_s:
+            raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
+        if described.idle or described.state == "STABLE":
+            return described
+        if not await poll.pause():
+            why = f"its rebalance does not end: the state is {described.state}"
+            hint = "try again when the group is stable, or stop its consumers"
+            raise GroupActive(f"group {group}", why, hint)
+
+
+def _check_supported(described: GroupDescription, evicts: bool) -> None:
+    what = f"edit of the running group {described.group}"
+    if not evicts:
+        raise UnsupportedOperation(what, "needs brokers from Kafka 2.4 on, which remove members", _STOP)
+    if described.protocol_type != PROTOCOL_TYPE:
+        why = f"its members are no consumers: the protocol type is {described.protocol_type!r}"
+        raise UnsupportedOperation(what, why, _STOP)
+    if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
+        raise UnsupportedOperation(what, "its members are Kafka Streams applications, which keep state", _STOP)
+
+
+_STOP: Final = "stop its consumers, then edit the group without --running"
+
+
+async def _join_alone(
+    client: Client, connection: BrokerConnection, described: GroupDescription, deadline: float
+) -> LockMembership:
+    group, assignor = described.group, described.partition_assignor
+    member_id: str = (await _join(connection, group, "", assignor, deadline))["member_id"]
+    others: Collection[GroupMember] = described.members
+    for _ in range(_MAX_EVICTIONS):
+        joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
+        membership = LockMembership(group, member_id, joined["generation_id"])
+        alone = [member["member_id"] for member in joined["members"]] == [member_id]
+        if joined["leader"] == member_id and alone:
+            own = {member_id: encode_assignment()}
+            if await _sync(connection, membership, own, deadline):
+                return membership
+        others = await _other_members(client, group, member_id, deadline)
+    await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
+    raise LockLost(f"takeover of group {group}", "other members join again and again; nothing was written")
+
+
+async def _evict_and_join(
+    client: Client,
+    connection: BrokerConnection,
+    group: str,
+    member_id: str,
+    assignor: str,
+    others: Collection[GroupMember],
+    deadline: float,
+) -> Message:
+    """Removes the members and joins, with both requests in flight on one connection. Members that joined since their
+    description would delay the join, so the function removes them as well."""
+
+    async def evict(members: Collection[GroupMember], at: BrokerConnection) -> None:
+        request = member_requests.evict(group, [(member.member_id, member.instance_id) for member in members])
+        code = (await at.call(request, remaining(deadline)))["error_code"]
+        if code:
+            raise kafka_error(code, f"removal of the members of group {group}")
+
+    evicting = asyncio.ensure_future(evict(others, connection))
+    joining = asyncio.ensure_future(_join(connection, group, member_id, assignor, deadline))
+    try:
+        await evicting
+        while not (await asyncio.wait([joining], timeout=_SWEEP_AFTER_S))[0]:
+            if late := await _other_members(client, group, member_id, deadline):
+                await evict(late, await client.node(connection.address).connection(deadline))
+        return await joining
+    finally:
+        joining.cancel()
+
+
+async def _join(connection: BrokerConnection, group: str, member_id: str, assignor: str, until: float) -> Message:
+    """Sends JoinGroup. Without a ``member_id``, returns the response that contains the new member id. Raises the error
+    of the coordinator; `TimedOut` closes the connection."""
+    protocols = dict.fromkeys((assignor, *_CONSUMER_PROTOCOLS), encode_subscription())
+    request = member_requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
+    answer = await connection.call(request, remaining(until))
+    code = answer["error_code"]
+    if code and not (code == ErrorCode.MEMBER_ID_REQUIRED and not member_id):
+        raise kafka_error(code, f"takeover of group {group}")
+    return answer
+
+
+async def _sync(
+    connection: BrokerConnection, membership: LockMembership, assignments: Mapping[str, bytes], until: float
+) -> bool:
+    """Sends the assignments. Returns False if another rebalance has begun."""
+    request = member_requests.sync_group(
+        membership.group,
+        membership.generation,
+        membership.member_id,
+        {membership.member_id: encode_assignment(), **assignments},
+    )
+    code = (await connection.call(request, remaining(until)))["error_code"]
+    if code not in VALID_MEMBER_CODES:
+        raise kafka_error(code, f"takeover of group {membership.group}")
+    return bool(code == ErrorCode.NONE)
+
+
+async def _other_members(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
+    described = (await client.describe([group], deadline))[group]
+    if not isinstance(described, GroupDescription):
+        raise described
+    return [member for member in described.members if member.member_id != member_id]

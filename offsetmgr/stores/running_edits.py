@@ -1,0 +1,253 @@
+"""`RunningEdits`: edits of Kafka groups whose consumers run.
+
+Ordering contract: take over the group, *then* read the before-images and make them durable, commit, let the members
+back without the edited partitions, read again, leave, and watch the next commits of the members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from offsetmgr.core.errors import Conflict, LockLost, OffsetMgrError, Unreachable
+from offsetmgr.core.evaluation import same_value
+from offsetmgr.core.model import ABSENT, Committed, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.retry import Backoff, Retries, is_retriable
+from offsetmgr.core.running_store import RunningEditListener
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, is_consumer_group, take_over_consumer_group
+from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
+from offsetmgr.stores.kafka_edits import KafkaEdits
+
+_SETTLE_S: Final = 15.0
+"""Seconds for which an edit waits until a rebalance of the group is complete."""
+_TAKEOVER_S: Final = 20.0
+"""Seconds within which the group must be taken over, read and written."""
+_TRANSACTION_S: Final = 10.0
+"""Seconds for which an edit waits until the open transactions that commit edited partitions have ended."""
+_QUIET_S: Final = 0.5
+"""Seconds for which the edited partitions stay unassigned after the members are back. A commit of such a partition in
+this time comes from a member that held records which it had received before the edit."""
+_WATCH_S: Final = 8.0
+"""Seconds after the takeover in which the commits of the members are watched."""
+_POLL_S: Final = 0.25
+_MAX_REPEATS: Final = 2
+_MAX_NAMED: Final = 3
+_MAX_RECORDS_PER_S: Final = 1_000_000
+"""No consumer processes more records of a partition in a second."""
+
+
+@dataclass(slots=True)
+class _Takeover:
+    """The result of one takeover: the outcomes, the before-images, and the numbers for the report."""
+
+    outcomes: dict[TopicPartition, ChangeOutcome]
+    before: Mapping[TopicPartition, Offset]
+    members: int = 0
+    back: int = 0
+    seconds: float = 0.0
+    rewritten: int = 0
+    left_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """The commits that were seen after the takeover: partitions with an earlier commit, partitions whose commit may be
+    an earlier one, and partitions on which the members have moved on from the edited offset."""
+
+    stale: dict[TopicPartition, int] = field(default_factory=dict)
+    unclear: dict[TopicPartition, int] = field(default_factory=dict)
+    moved: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class RunningEdits:
+    """Edits running groups of a Kafka cluster. The methods run in the client's event loop."""
+
+    def __init__(self, client: Client, edits: KafkaEdits, listener: RunningEditListener, wait_s: float) -> None:
+        self._client = client
+        self._edits = edits
+        self._listener = listener
+        self._wait_s = wait_s
+
+    async def edit(self, edit: GroupEdit, *, conditional: bool) -> GroupEditResult:
+        """Returns the result of the edit. An error of the whole group is the outcome of each of its partitions."""
+        try:
+            if (bad := group_id_error(edit.group)) is not None:
+                raise bad
+            described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+            if described.idle:
+                (result,) = await self._edits.edit([edit])
+                return replace(result, how=result.how or "the group had no members")
+            if not conditional:
+                edit = replace(edit, changes=_unconditional(edit.changes))
+            return await self._edit_members(edit, described)
+        except OffsetMgrError as error:
+            return all_failed(edit, error)
+
+    async def _edit_members(self, edit: GroupEdit, described: GroupDescription) -> GroupEditResult:
+        retries = Retries(backoff=Backoff.fixed(0, _MAX_REPEATS))
+        first: _Takeover | None = None
+        while True:
+            done = await self._attempt(edit, described, first)
+            first = first or done
+            outcomes = {tp: outcome._replace(before=first.before.get(tp)) for tp, outcome in done.outcomes.items()}
+            held = [tp for tp, outcome in outcomes.items() if outcome.status is not EditStatus.FAILED]
+            if not held:
+                return GroupEditResult(
+                    edit.group, outcomes, how=f"{count_of(done.members, 'member')} left and rejoined"
+                )
+            evidence = await self._watch(edit, held, done)
+            if not evidence.stale or not await retries.pause():
+                break
+            self._listener.on_step(f"group {edit.group}: {_named(evidence.stale)} was committed again; once more")
+            described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+        for tp, offset in evidence.stale.items():
+            why = f"a member committed {offset} after the edit, {_MAX_REPEATS + 1} times: it commits offsets it holds"
+            error = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, error)
+        complete = done.back >= done.members and not evidence.stale
+        return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
+
+    async def _attempt(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
+        """Takes the group over once. Repeats an attempt that failed before anything was written."""
+        retries = Retries(self._in(_TAKEOVER_S))
+        while True:
+            try:
+                return await self._take_over(edit, described, first)
+            except OffsetMgrError as error:
+                if not (is_retriable(error) or isinstance(error, LockLost)) or not await retries.pause():
+                    raise
+                described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+
+    async def _take_over(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
+        now = asyncio.get_running_loop().time
+        deadline, started = self._in(_TAKEOVER_S), now()
+        async with await self._takeover(edit, described, deadline) as group:
+            current = await self._stable_offsets(group, edit)
+            before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
+            if first is None:
+                await asyncio.to_thread(self._listener.on_before, edit.group, before)
+            else:  # the values of the first attempt are the before-images
+                edit = replace(edit, changes=_unconditional(edit.changes))
+            write, erase = partial(group.commit, deadline=deadline), partial(group.delete, deadline=deadline)
+            done = _Takeover(await execute(edit, current, write, erase), before, len(group.evicted))
+            held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
+            if held:
+                members = count_of(done.members, "member")
+                self._listener.on_step(f"group {edit.group}: {members} left; waiting up to {self._wait_s:g} s for them")
+                try:
+                    await self._bring_back(group, edit, held, done)
+                except (LockLost, Unreachable):  # the offsets are written, and the watch reports what follows
+                    done.back = min(done.back, done.members - 1)
+        done.left_at = now()
+        done.seconds = done.left_at - started
+        return done
+
+    async def _takeover(
+        self, edit: GroupEdit, described: GroupDescription, deadline: float
+    ) -> AbstractAsyncContextManager[GroupTakeover | ConsumerTakeover]:
+        if await is_consumer_group(self._client, described, deadline):
+            return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
+        return take_over(self._client, described, deadline)
+
+    async def _bring_back(
+        self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: _Takeover
+    ) -> None:
+        """Waits until the members are back, and writes the offsets again that a member has overwritten meanwhile."""
+        done.back = await group.readmit(held, self._in(self._wait_s))
+        await asyncio.sleep(_QUIET_S)
+        deadline = self._in(_TAKEOVER_S)
+        found = await group.fetch(held, deadline)
+        again: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp in held:
+            after = edit.changes[tp].after
+            if after is not None and not same_value(found.offsets.get(tp, ABSENT), after, COMPARED_FIELDS):
+                again[tp] = after
+        if again:
+            done.rewritten = len(again)
+            for error in (await group.commit(again, deadline)).values():
+                if error is not None:
+                    raise error
+
+    async def _stable_offsets(self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit) -> FetchedGroup:
+        """Returns the committed offsets. Waits until open transactions of the group have ended."""
+        deadline = self._in(_TRANSACTION_S)
+        retries, partitions = Retries(deadline), partitions_to_read(edit)
+        while True:
+            found = await group.fetch(partitions, deadline)
+            if not any(is_retriable(error) for error in found.errors.values()) or not await retries.pause():
+                return found
+
+    async def _watch(self, edit: GroupEdit, held: Collection[TopicPartition], done: _Takeover) -> _Evidence:
+        """Reads the commits that the members make after the takeover."""
+        evidence = _Evidence()
+        now, until = asyncio.get_running_loop().time, done.left_at + _WATCH_S
+        waiting = {tp for tp in held if edit.changes[tp].after is not None}
+        poll = Retries(until, Backoff.fixed(_POLL_S))
+        while waiting:
+            found = await self._edits.fetch(edit.group, sorted(waiting), until + _TAKEOVER_S)
+            for tp in sorted(waiting):
+                after, committed = edit.changes[tp].after, found.offsets.get(tp)
+                assert after is not None
+                if tp in found.errors or (committed is not None and committed.offset == after.offset):
+                    continue
+                offset = -1 if committed is None else committed.offset
+                kind = _classify(offset, after.offset, done.before.get(tp, ABSENT), now() - done.left_at)
+                getattr(evidence, kind)[tp] = offset
+                waiting.discard(tp)
+            if not await poll.pause():
+                break
+        return evidence
+
+    @staticmethod
+    def _in(seconds: float) -> float:
+        return asyncio.get_running_loop().time() + seconds
+
+
+def _classify(offset: int, edited: int, before: Offset, seconds: float) -> str:
+    """Returns the field of `_Evidence` for a commit that was seen ``seconds`` after the takeover."""
+    if offset < edited or offset > edited + max(seconds, 1.0) * _MAX_RECORDS_PER_S:
+        return "stale"
+    if isinstance(before, Committed) and edited < before.offset <= offset:
+        return "unclear"
+    return "moved"
+
+
+def _unconditional(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
+    return {tp: change._replace(expected=None) for tp, change in changes.items()}
+
+
+def _named(offsets: Mapping[TopicPartition, int]) -> str:
+    """Names at most `_MAX_NAMED` partitions with their offsets."""
+    listed = [f"{tp} at {offset}" for tp, offset in sorted(offsets.items())]
+    more = len(listed) - _MAX_NAMED
+    return ", ".join(listed[:_MAX_NAMED]) + (f" and {count_of(more, 'other')}" if more > 0 else "")
+
+
+def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
+    """Describes what offsetmgr saw, for `GroupEditResult.how`."""
+    parts = [f"{done.back} of {count_of(done.members, 'member')} back after {done.seconds:.1f} s"]
+    if done.back < done.members:
+        parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
+    if done.rewritten:
+        parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")
+    if evidence.moved:
+        parts.append(f"seen: the members continue from the new offsets ({_named(evidence.moved)})")
+    if evidence.unclear:
+        parts.append(
+            f"inferred: {_named(evidence.unclear)}: the commits are past the offsets before the edit, so they alone do"
+            " not show that the records were read again"
+        )
+    quiet = sum(change.after is not None for change in edit.changes.values()) - len(evidence.moved)
+    quiet -= len(evidence.unclear) + len(evidence.stale)
+    if quiet > 0:
+        parts.append(f"{count_of(quiet, 'partition')} still at the new offset, without a commit of a member")
+    return "; ".join(parts)

@@ -1,0 +1,78 @@
+"""``offsets reset --running`` and its undo, while a consumer of the group runs."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+from everyday import Cli, committed, until
+
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+
+pytest_plugins = ["everyday_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+
+@contextmanager
+def consuming(bootstrap: str, group: str, **config: object) -> Iterator[list[tuple[int, int]]]:
+    """A consumer of the topic ``group`` that commits every 0.2 s. Yields the partition and offset of its records."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        | {"auto.commit.interval.ms": 200, **config}
+    )
+    consumer.subscribe([group])
+    received: list[tuple[int, int]] = []
+    stop = threading.Event()
+
+    def consume() -> None:
+        while not stop.is_set():
+            for message in consumer.consume(10, 0.1):
+                received.append((message.partition() or 0, message.offset() or 0))
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    try:
+        yield received
+    finally:
+        stop.set()
+        thread.join()
+        consumer.close()
+
+
+def test_a_running_group_goes_on_at_the_reset_and_at_its_undo(cli: Cli, kafka: KafkaBroker, topic: str) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    with consuming(kafka.bootstrap, topic) as received:
+        until(lambda: len(received) == 30 and committed(cli, flags, topic) == {0: 10, 1: 20})
+        refused = cli("offsets", "reset", "--group", topic, "--topic", topic, "--to-offset", "4", *flags, code=1)
+        assert "STABLE with 1 member" in refused.stderr
+        reset = ["offsets", "reset", "--group", topic, "--topic", f"{topic}:1", "--running", *flags]
+        assert "dry run: would change 1 offset" in cli(*reset, "--to-offset", "4").stderr
+        assert len(received) == 30
+        done = cli(*reset, "--to-offset", "4", "--execute", "--yes")
+        assert "the consumers keep running" in done.stderr
+        assert f"group {topic}: 1 of 1 member back after " in done.stderr
+        until(lambda: len(received) == 46)
+        assert received[30:] == [(1, offset) for offset in range(4, 20)]
+        (undo,) = [line.removeprefix("undo: ") for line in done.stderr.splitlines() if line.startswith("undo: ")]
+        until(lambda: committed(cli, flags, topic) == {0: 10, 1: 20})
+        again = cli(*reset, "--to-offset", "18", "--execute", "--yes")
+        until(lambda: len(received) == 48)
+        assert received[46:] == [(1, 18), (1, 19)]
+        assert "done: 1 changed" in again.stderr
+        assert "nothing to change" in cli(*shlex.split(undo)[1:], "--yes").stderr
+
+
+def test_what_cannot_be_exact_is_refused_by_name(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    edit = ["offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--running"]
+    beyond = cli(*edit, "--to-offset", "21", *flags, code=1)
+    assert "21 is outside the log (0 to 20), so auto.offset.reset would decide" in beyond.stderr
+    old = cli(*edit, "--to-offset", "2", "--zookeeper", zookeeper.connect, code=1)
+    assert "consumers that store offsets in ZooKeeper commit before they release a partition" in old.stderr

@@ -1,0 +1,307 @@
+"""Consumers of a running group for tests of edits, and the oracle that reads their deliveries and commits."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.records.base import OffsetKey
+from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.sandbox import jars
+from offsetmgr.sandbox.java import QUICK_START, java_command
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Delivery(NamedTuple):
+    """A record that a consumer received, with the time in seconds since 1970."""
+
+    at: float
+    partition: int
+    offset: int
+    member: str
+
+
+class Assigned(NamedTuple):
+    """A partition that a consumer was assigned, with the time in seconds since 1970."""
+
+    at: float
+    partition: int
+    member: str
+
+
+@dataclass
+class Deliveries:
+    """All records that the consumers of one group received, and all assignments of partitions to them."""
+
+    found: list[Delivery] = field(default_factory=list)
+    assigned: list[Assigned] = field(default_factory=list)
+
+    def assign(self, partition: int, member: str, at: float | None = None) -> None:
+        self.assigned.append(Assigned(time.time() if at is None else at, partition, member))
+
+    def add(self, partition: int, offset: int, member: str, at: float | None = None) -> None:
+        self.found.append(Delivery(time.time() if at is None else at, partition, offset, member))
+
+    def between(self, begin: float, end: float) -> list[Delivery]:
+        """The deliveries in this time, in the order of their times."""
+        return sorted(one for one in self.found if begin <= one.at < end)
+
+
+class Load:
+    """Produces records to all partitions of a topic until the block ends."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        self._topic, self._partitions, self._per_second = topic, partitions, per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(30)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.02):
+            for _ in range(self._per_second // 50):
+                number += 1
+                self._producer.produce(self._topic, b"%d" % number, partition=number % self._partitions)
+            self._producer.poll(0)
+
+
+class RdkafkaMember:
+    """A consumer of librdkafka in a thread. ``batch`` records are processed at once, for ``work_s`` seconds.
+
+    ``commit`` is "auto" (automatic commits every 0.5 s), "sync" (the positions after each batch), or "explicit" (the
+    offsets of the batch after it was processed, even if the partitions were lost meanwhile).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        commit: str = "auto",
+        batch: int = 20,
+        work_s: float = 0.0,
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.errors: list[str] = []
+        self._deliveries, self._commit, self._batch, self._work_s = deliveries, commit, batch, work_s
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "client.id": name,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": commit == "auto",
+                "auto.commit.interval.ms": 500,
+                "log_level": 0,
+                **config,
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._on_assign)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the consumer, which leaves the group."""
+        self._stop.set()
+        self._thread.join()
+
+    def _on_assign(self, _consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        for one in partitions:
+            self._deliveries.assign(one.partition, self.name)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                messages = self._consumer.consume(self._batch, 0.1)
+            except KafkaException as error:
+                self.errors.append(str(error))
+                continue
+            offsets: dict[KafkaPartition, None] = {}
+            for message in messages:
+                if message.error() is not None:
+                    self.errors.append(str(message.error()))
+                    continue
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                self._deliveries.add(partition, offset, self.name)
+                offsets[KafkaPartition(message.topic() or "", partition, offset + 1)] = None
+            if messages and self._work_s:
+                time.sleep(self._work_s)
+            if offsets and self._commit != "auto":
+                self._commit_batch(list(offsets))
+        self._consumer.close()
+
+    def _commit_batch(self, offsets: list[KafkaPartition]) -> None:
+        last: dict[int, KafkaPartition] = {one.partition: one for one in offsets}
+        try:
+            if self._commit == "explicit":
+                self._consumer.commit(offsets=list(last.values()), asynchronous=False)
+            else:
+                self._consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError._NO_OFFSET,):
+                self.errors.append(str(error))
+
+
+class Commit(NamedTuple):
+    """A commit in the log of the offsets topic, with its time in seconds since 1970."""
+
+    partition: int
+    offset: int
+    metadata: str
+    at: float
+
+
+def commits_of(bootstrap: str, group: str) -> list[Commit]:
+    """All commits of the group in the order of the log."""
+    record_format = KafkaRecordFormat()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
+    try:
+        numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions
+        assigned = [KafkaPartition(OFFSETS_TOPIC, n, 0) for n in numbers]
+        ends = {p.partition: consumer.get_watermark_offsets(p, 30)[1] for p in assigned}
+        consumer.assign(assigned)
+        left = {n for n, end in ends.items() if end > 0}
+        found: list[Commit] = []
+        deadline = time.monotonic() + 120
+        while left:
+            assert time.monotonic() < deadline, f"not read to the end: {sorted(left)}"
+            for message in consumer.consume(5000, 0.5):
+                raw_key, raw_value = message.key(), message.value()
+                if not isinstance(raw_key, bytes) or not isinstance(raw_value, bytes):
+                    continue
+                key = record_format.decode_key(raw_key)
+                if isinstance(key, OffsetKey) and key.group == group:
+                    value = record_format.decode_value(raw_value)
+                    at = message.timestamp()[1] / 1000
+                    found.append(Commit(key.partition, value.offset, value.metadata or "", at))
+            at_now = consumer.position([KafkaPartition(OFFSETS_TOPIC, n) for n in left])
+            left = {p.partition for p in at_now if p.offset < ends[p.partition]}
+        return found
+    finally:
+        consumer.close()
+
+
+class Edited(NamedTuple):
+    """An edit that was made: the mark in the metadata of its commits, the offsets, and its begin and end."""
+
+    mark: str
+    offsets: dict[int, int]
+    began: float
+    ended: float
+
+
+def anomalies(edits: list[Edited], deliveries: Deliveries, commits: Iterable[Commit], end: float) -> list[str]:
+    """Deliveries and commits which show that the group did not go on at the edit."""
+    log = list(commits)
+    found: list[str] = []
+    for edit, following in zip(edits, [*(one.began for one in edits[1:]), end], strict=True):
+        for partition, offset in edit.offsets.items():
+            own = [n for n, one in enumerate(log) if one.partition == partition and one.metadata == edit.mark]
+            if not own:
+                found.append(f"{edit.mark}: no commit of partition {partition}")
+                continue
+            # A removed consumer receives records that it has fetched already, until it notices its removal.
+            written = log[own[-1]].at
+            begin = min((a.at for a in deliveries.assigned if a.partition == partition and a.at > written), default=end)
+            received = [d.offset for d in deliveries.between(begin, following) if d.partition == partition]
+            if received and received[0] != offset:
+                found.append(f"{edit.mark}: partition {partition} went on at {received[0]}, not {offset}")
+            seen = {offset, *(one + 1 for one in received)}
+            for one in log[own[-1] + 1 :]:
+                if one.partition == partition and one.metadata.startswith("edit-"):
+                    break
+                if one.partition == partition and one.at < following and one.offset not in seen:
+                    found.append(
+                        f"{edit.mark}: partition {partition} was committed at {one.offset}, edited to {offset}"
+                    )
+    return found
+
+
+def longest_pause(deliveries: list[Delivery], begin: float, end: float) -> float:
+    """The longest time without a delivery between ``begin`` and ``end``."""
+    times = [begin, *(one.at for one in deliveries if begin <= one.at < end), end]
+    return max(b - a for a, b in itertools.pairwise(times))
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"
+        time.sleep(0.05)
+
+
+class JavaMember:
+    """A consumer of the Java client in a process of its own."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        commit: str = "auto",
+        work_s: float = 0.0,
+        release: str = "kafka-4.1",
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.errors: list[str] = []
+        self._deliveries = deliveries
+        program = Path(__file__).with_name("RunningConsumer.java")
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
+        arguments = [topic, commit, str(round(work_s * 1000)), *(f"{key}={value}" for key, value in settings.items())]
+        command = java_command(
+            [jars.resolve(release), jars.resolve("janino")],
+            "org.codehaus.janino.SimpleCompiler",
+            [str(program), "RunningConsumer", *arguments],
+            jvm=("-Xmx128m", *QUICK_START),
+        )
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the consumer with SIGTERM, so that it leaves the group only when its session times out."""
+        self._process.terminate()
+        self._process.wait()
+        self._thread.join()
+
+    def _run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, _, rest = line.rstrip("\n").partition(" ")
+            if kind == "E":
+                self.errors.append(rest)
+            elif kind in ("A", "R"):
+                partition, offset, at = map(int, rest.split())
+                if kind == "A":
+                    self._deliveries.assign(partition, self.name, at / 1000)
+                else:
+                    self._deliveries.add(partition, offset, self.name, at / 1000)
