@@ -287,6 +287,7 @@ class Connections(Closeable):
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
+        from offsetmgr.stores.manager import ManagerStore
         from offsetmgr.stores.zookeeper import ZookeeperStore
 
         uris = self.configured_stores()
@@ -299,6 +300,8 @@ class Connections(Closeable):
             if isinstance(store, ZookeeperStore) and store.layout == "0.8":
                 session = store.session
             try:
+                if isinstance(store, ManagerStore) and store.served_store() in uris:
+                    continue  # another configured store has these offsets, and is read itself
                 origins.append((store.uri, store.log_origin()))
             except OffsetMgrError as error:
                 failed = error

@@ -62,18 +62,25 @@ class ManagerStore(ProtocolStore):
     def identity(self) -> StoreIdentity:
         """Returns an id that consists of the cluster id and the managers' offsets topic. If the manager serves another
         store, the kind of that store replaces the topic in the id."""
-        from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
+        from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE
 
         if self._identity is None:
             wire = self.wire()
             cluster_id, _ = wire.run(wire.client.cluster)
             offered = self._offered()
             topic = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
-            kind = next((n.removeprefix(STORE_FEATURE) for n in offered if n.startswith(STORE_FEATURE)), "")
+            kind = self.served_store() or ""
             how = "cluster id and offsets topic" if topic else "cluster id and kind of store" if kind else "cluster id"
             store_id = "/".join(part for part in (cluster_id, topic or kind) if part)
             self._identity = StoreIdentity("manager", store_id, f"{how}, as the server reports")
         return self._identity
+
+    def served_store(self) -> str | None:
+        """Returns the kind of the store whose groups the manager serves; None if the manager has its own offsets topic.
+        Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.kafka.protocol.conditional_commit import STORE_FEATURE
+
+        return next((n.removeprefix(STORE_FEATURE) for n in self._offered() if n.startswith(STORE_FEATURE)), None)
 
     def groups(self) -> Iterator[str]:
         from offsetmgr.kafka.client.manager_group_lists import list_manager_groups

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from backend_listeners import ManagerListener, StoreListener
 from confluent_kafka import Consumer, Producer
 from everyday import Cli
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
+from offsetmgr.stores.kafka import KafkaStore
 
 pytest_plugins = ["everyday_fixtures"]
 
@@ -67,7 +73,7 @@ def test_the_phase_is_inferred_from_the_offsets_of_both_stores(
     assert evidence in " ".join(table.split())
 
 
-def test_a_store_that_was_not_read_is_never_taken_for_an_empty_one(cli: Cli, both: list[str], topic: str) -> None:
+def test_a_store_that_was_not_read_never_counts_as_empty(cli: Cli, both: list[str], topic: str) -> None:
     commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
     alone = where(cli, topic, *both[:2])
     assert (alone["phase"], alone["lag"]) == ("unknown", None)
@@ -167,3 +173,37 @@ def test_a_declared_storage_mode_is_the_phase(cli: Cli, both: list[str], topic: 
     row = where(cli, topic, *both)
     assert (row["phase"], row["confidence"]) == ("dual", "inferred")
     assert "storage mode" in row["evidence"]
+
+
+@pytest.fixture
+def manager(kafka: KafkaBroker) -> Iterator[ManagerListener]:
+    with ManagerListener(kafka.bootstrap, f"offsets-{uuid.uuid4().hex[:8]}") as listener:
+        yield listener
+
+
+def test_a_group_of_an_offset_manager_is_found(cli: Cli, both: list[str], topic: str, manager: ManagerListener) -> None:
+    commit(f"zookeeper://{both[1]}", topic, topic, {0: 4})
+    commit(f"manager://{manager.bootstrap}", topic, topic, {0: 6})
+    row = where(cli, topic, *both, "--store", f"manager://{manager.bootstrap}")
+    assert (row["phase"], row["confidence"], row["lag"]) == ("manager", "inferred", 4)
+    assert row["partitions"][0]["offsets"] == {"zookeeper": 4, "kafka": None, "manager": 6}
+    lag = ("offsets", "lag", "--group", topic, *both, "--store", f"manager://{manager.bootstrap}")
+    assert [(r["lag"], r["note"]) for r in cli.rows(*lag)] == [(4, None)]
+
+
+def test_a_manager_in_front_of_kafka_is_not_another_store(cli: Cli, both: list[str], topic: str) -> None:
+    commit(f"kafka://{both[3]}", topic, topic, {0: 6})
+    with KafkaStore(both[3]) as store, StoreListener(store) as listener:
+        row = where(cli, topic, *both, "--store", f"manager://{listener.bootstrap}")
+    assert (row["phase"], list(row["stores"])) == ("kafka", ["zookeeper", "kafka"])
+
+
+def test_hundreds_of_groups_are_located_in_a_few_seconds(cli: Cli, both: list[str], topic: str) -> None:
+    for uri, numbers in ((f"zookeeper://{both[1]}", range(200)), (f"kafka://{both[3]}", range(100, 300))):
+        with open_store(uri) as store:
+            change = {TopicPartition(topic, 0): Change(OffsetAndMetadata(4))}
+            assert not any(r.failures for r in store.edit(GroupEdit(f"{topic}-{n:03}", change) for n in numbers))
+    done, seconds = cli.timed("groups", "where", f"{topic}-*", *both, "--format", "json")
+    phases = Counter(row["phase"] for row in json.loads(done.stdout))
+    assert phases == {"zookeeper": 100, "unknown": 100, "kafka": 100}
+    assert seconds < 15

@@ -262,3 +262,20 @@ def test_a_cluster_of_two_releases_is_served_as_one(
         test_offsets_are_set_listed_exported_compared_and_imported(env, unique)
         test_a_migration_goes_there_and_back(env, f"{unique}-m")
         test_a_mirror_follows_and_a_dual_store_reads_the_larger(env, f"{unique}-d")
+
+
+def test_groups_are_found_in_both_stores(env: Environment, release_cluster: ReleaseCluster, unique: str) -> None:
+    both = ("--zookeeper", release_cluster.zookeeper, "--bootstrap-server", release_cluster.bootstrap)
+
+    def located() -> dict[str, Any]:
+        (row,) = env.rows("groups", "where", unique, *both)
+        return row
+
+    env.commit(env.zookeeper, unique, {0: 5, 1: 6})
+    row = located()
+    assert (row["phase"], row["confidence"], row["lag"]) == ("zookeeper", "inferred", RECORDS - 11)
+    env.commit(env.kafka, unique, {0: 5, 1: 6})
+    assert located()["phase"] == "unknown"
+    env.commit(env.kafka, unique, {0: 7, 1: 6})
+    row = located()
+    assert (row["phase"], row["confidence"], row["lag"]) == ("kafka", "inferred", RECORDS - 13)
