@@ -28,8 +28,9 @@ class ConnectionConfig:
     ``kafka`` contains librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's
     names. ``zookeeper_auth`` contains pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
     "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates: ``open``,
-    ``creator``, or a list such as ``sasl:app:cdrw``. ``timeout_ms`` limits each call to a server. ``stores`` maps the
-    name of each ``[store.NAME]`` section to its settings.
+    ``creator``, or a list such as ``sasl:app:cdrw``. ``zookeeper_tls`` contains the TLS settings for ZooKeeper under
+    librdkafka's names (``ssl.ca.location``, ...), or None for connections without TLS. ``timeout_ms`` limits each call
+    to a server. ``stores`` maps the name of each ``[store.NAME]`` section to its settings.
 
     >>> config = ConnectionConfig(kafka={"security.protocol": "SSL"}, timeout_ms=5_000)
     >>> config  # its text has no credentials
@@ -39,6 +40,7 @@ class ConnectionConfig:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     zookeeper_acl: str = ""
+    zookeeper_tls: Mapping[str, str] | None = field(default=None, repr=False)
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
@@ -113,6 +115,7 @@ def resolve(
             kafka=properties.kafka,
             zookeeper_auth=auth,
             zookeeper_acl=first("zookeeper_acl") or properties.zookeeper_acl,
+            zookeeper_tls=properties.zookeeper_tls,
             timeout_ms=first("timeout_ms") or properties.timeout_ms or DEFAULT_TIMEOUT_MS,
             stores=_stores(document, path),
         ),
@@ -124,13 +127,14 @@ def resolve(
 
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
     """Returns a copy of ``connection`` in which the settings of the ``.properties`` file ``path`` replace the Kafka
-    settings, the ZooKeeper credentials and the ZooKeeper ACL. Raises `ConfigError`."""
+    settings and the credentials, ACL and TLS settings for ZooKeeper. Raises `ConfigError`."""
     properties = translate_properties(load_properties(Path(path)), path)
     return replace(
         connection,
         kafka=properties.kafka,
         zookeeper_auth=properties.zookeeper_auth,
         zookeeper_acl=properties.zookeeper_acl,
+        zookeeper_tls=properties.zookeeper_tls,
     )
 
 

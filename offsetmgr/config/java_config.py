@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.config.sasl_properties import SASL_KEYS, translate_sasl
-from offsetmgr.config.tls_properties import TLS_KEYS, translate_tls
+from offsetmgr.config.tls_properties import TLS_KEYS, is_zookeeper_tls, translate_tls, translate_zookeeper_tls
 from offsetmgr.core.errors import ConfigError
 
 _UNCHANGED: Final = frozenset(
@@ -75,6 +75,8 @@ class ClientProperties:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     zookeeper_acl: str = ""
+    zookeeper_tls: Mapping[str, str] | None = field(default=None, repr=False)
+    """TLS settings for ZooKeeper under librdkafka's names; None without TLS."""
     bootstrap_servers: str | None = None
     timeout_ms: int | None = None
 
@@ -95,7 +97,7 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
             kafka[key] = value
         elif key in _RENAMED:
             kafka[_RENAMED[key]] = value
-        elif key not in _SPECIAL:
+        elif key not in _SPECIAL and not is_zookeeper_tls(key):
             raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
     kafka.update(translate_sasl(properties, source))
     kafka.update(translate_tls(properties, source))
@@ -104,6 +106,7 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
         kafka={k: v for k, v in kafka.items() if k != "bootstrap.servers"},
         zookeeper_auth=(parse_zookeeper_auth(auth, f"{source}: zookeeper.auth"),) if auth else (),
         zookeeper_acl=properties.get("zookeeper.acl", ""),
+        zookeeper_tls=translate_zookeeper_tls(properties, source),
         bootstrap_servers=kafka.get("bootstrap.servers"),
         timeout_ms=_milliseconds(properties, "default.api.timeout.ms", source),
     )
@@ -131,7 +134,7 @@ def _hint_for_unknown(key: str) -> str:
     if key.startswith(("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.", "sasl.login.read.")):
         return "offsetmgr renews a token when 80 % of its lifetime have passed: remove it"
     if key.startswith("zookeeper."):
-        return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
+        return "the ZooKeeper settings are zookeeper.auth, zookeeper.acl and those of TLS (zookeeper.ssl...): remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
 
 

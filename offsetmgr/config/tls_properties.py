@@ -33,6 +33,17 @@ TLS_KEYS: Final = frozenset(
 )
 """The keys that `translate_tls` translates."""
 
+_ZOOKEEPER: Final = "zookeeper."
+_ZOOKEEPER_ENABLE: Final = "zookeeper.ssl.client.enable"
+_ZOOKEEPER_SOCKET: Final = "zookeeper.clientCnxnSocket"
+_ZOOKEEPER_SWITCHES: Final = (_ZOOKEEPER_ENABLE, _ZOOKEEPER_SOCKET)
+_NETTY: Final = "ClientCnxnSocketNetty"
+_ZOOKEEPER_TLS_KEYS: Final = TLS_KEYS - {
+    "ssl.truststore.certificates",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+}
+
 _PEM_TEXT: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-:]*)-----END \1-----")
 _JAVA_STORES: Final = ("JKS", "PKCS12")
 
@@ -49,6 +60,39 @@ def translate_tls(properties: Mapping[str, str], source: str, prefix: str = "") 
     if algorithm is not None:
         found["ssl.endpoint.identification.algorithm"] = algorithm.lower() or "none"
     return found
+
+
+def is_zookeeper_tls(key: str) -> bool:
+    """Returns whether `translate_zookeeper_tls` translates this key."""
+    return key in _ZOOKEEPER_SWITCHES or (
+        key.startswith(_ZOOKEEPER) and _kafka_name(key.removeprefix(_ZOOKEEPER)) in _ZOOKEEPER_TLS_KEYS
+    )
+
+
+def translate_zookeeper_tls(properties: Mapping[str, str], source: str) -> dict[str, str] | None:
+    """Returns the TLS settings towards ZooKeeper, under librdkafka's names; None without TLS. Raises `ConfigError`."""
+    enabled = {"true": True, "false": False}.get(properties.get(_ZOOKEEPER_ENABLE, "false").lower())
+    if enabled is None:
+        raise ConfigError(f"{source}: {_ZOOKEEPER_ENABLE}", "must be true or false")
+    if not properties.get(_ZOOKEEPER_SOCKET, _NETTY).endswith(_NETTY):
+        raise ConfigError(f"{source}: {_ZOOKEEPER_SOCKET}", f"the only supported class is {_NETTY}", "remove it")
+    found = {key: value for key, value in properties.items() if key.startswith(_ZOOKEEPER) and is_zookeeper_tls(key)}
+    found = {key: value for key, value in found.items() if key not in _ZOOKEEPER_SWITCHES}
+    if enabled:
+        given = {_kafka_name(key.removeprefix(_ZOOKEEPER)): value for key, value in found.items()}
+        return translate_tls(given, source, _ZOOKEEPER)
+    if found:
+        raise ConfigError(
+            f"{source}: {next(iter(found))}",
+            f"has no effect without {_ZOOKEEPER_ENABLE}=true",
+            "add it, or remove this",
+        )
+    return None
+
+
+def _kafka_name(key: str) -> str:
+    """Kafka's name of a key; ZooKeeper's own tools write keyStore and trustStore."""
+    return key.replace("ssl.keyStore.", "ssl.keystore.").replace("ssl.trustStore.", "ssl.truststore.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +22,7 @@ class ZooKeeperServer(ListeningServer):
 
     Version 3.4 is available for tests against a server that does not support the MultiRead request. The tick time is
     short (500 ms), so that session timeouts from 1 s on are possible and the ephemeral nodes of a killed client expire
-    soon.
+    soon. ``config`` contains further settings of the server.
     """
 
     def __init__(
@@ -32,12 +32,14 @@ class ZooKeeperServer(ListeningServer):
         version: Version = "3.8",
         port: int | None = None,
         detached: bool = False,
+        config: Mapping[str, object] | None = None,
         jvm: Sequence[str] = ("-Xmx512m", *QUICK_START),
     ) -> None:
         super().__init__(directory, port=port, detached=detached)
         if version not in JARS:
             raise SandboxError(f"unknown ZooKeeper version {version!r}", f"known are {', '.join(JARS)}")
         self.version = version
+        self.config = dict(config or {})
         self.jvm = tuple(jvm)
         self.name = f"ZooKeeper {version}"
 
@@ -62,6 +64,7 @@ class ZooKeeperServer(ListeningServer):
             ("maxClientCnxns", 0),
             ("admin.enableServer", "false"),
             ("4lw.commands.whitelist", "*"),
+            *self.config.items(),
         ]
         config.write_text(properties(settings), encoding="utf-8")
         return java_command(

@@ -160,3 +160,49 @@ def test_invalid_stores_are_named_by_their_key(java: dict[str, str], key: str, w
     assert why in caught.value.why
     assert "guess" not in f"{caught.value} {caught.value.hint}"
     assert "-secret" not in f"{caught.value} {caught.value.hint}"
+
+
+ZOOKEEPER = {"zookeeper.ssl.client.enable": "true"}
+
+
+@pytest.mark.parametrize(
+    ("java", "expected"),
+    [
+        ({}, None),
+        ({"zookeeper.ssl.client.enable": "false"}, None),
+        (ZOOKEEPER, {}),
+        (
+            ZOOKEEPER
+            | {
+                "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+                "zookeeper.ssl.truststore.location": "ca.pem",
+                "zookeeper.ssl.endpoint.identification.algorithm": "",
+            },
+            {"ssl.ca.location": "ca.pem", "ssl.endpoint.identification.algorithm": "none"},
+        ),
+        (ZOOKEEPER | {"zookeeper.ssl.trustStore.location": "ca.pem"}, {"ssl.ca.location": "ca.pem"}),
+    ],
+)
+def test_tls_towards_zookeeper_has_the_names_of_kafkas_tools(
+    java: dict[str, str], expected: dict[str, str] | None
+) -> None:
+    translated = translate_properties(java, "f")
+
+    assert translated.zookeeper_tls == expected
+    assert translated.kafka == {}
+
+
+@pytest.mark.parametrize(
+    ("java", "key"),
+    [
+        ({"zookeeper.ssl.client.enable": "maybe"}, "zookeeper.ssl.client.enable"),
+        ({"zookeeper.ssl.truststore.location": "ca.pem"}, "zookeeper.ssl.truststore.location"),
+        (ZOOKEEPER | {"zookeeper.clientCnxnSocket": "ClientCnxnSocketNIO"}, "zookeeper.clientCnxnSocket"),
+        (ZOOKEEPER | {"zookeeper.ssl.protocol": "TLSv1.3"}, "zookeeper.ssl.protocol"),
+        (ZOOKEEPER | {"zookeeper.ssl.truststore.location": "missing.jks"}, "zookeeper.ssl.truststore.location"),
+    ],
+)
+def test_invalid_tls_settings_of_zookeeper_are_named(java: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        translate_properties(java, "f")
+    assert caught.value.what == f"f: {key}"

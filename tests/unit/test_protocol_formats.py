@@ -297,8 +297,16 @@ def test_names_with_commas_are_escaped_in_scram() -> None:
 
 
 def test_other_mechanisms_are_rejected_by_name() -> None:
-    with pytest.raises(UnsupportedOperation, match="GSSAPI"):
-        mechanism("GSSAPI", "", "")
+    with pytest.raises(UnsupportedOperation, match="CRAM-MD5"):
+        mechanism("CRAM-MD5", "", "")
+
+
+def test_kerberos_names_the_extra_if_its_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    with pytest.raises(UnsupportedOperation, match="gssapi is missing") as caught:
+        Security.of({"security.protocol": "sasl_plaintext"})  # GSSAPI is the default, as in Java
+    assert "offsetmgr[kerberos]" in caught.value.hint
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -331,7 +339,7 @@ def test_sasl_over_tls_from_librdkafkas_names() -> None:
     ("properties", "error"),
     [
         ({"security.protocol": "telnet"}, ConfigError),
-        ({"security.protocol": "sasl_plaintext"}, UnsupportedOperation),
+        ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "CRAM-MD5"}, UnsupportedOperation),
         ({"security.protocol": "ssl", "ssl.keystore.location": "k.p12"}, UnsupportedOperation),
         ({"security.protocol": "ssl", "ssl.certificate.location": "missing.pem"}, ConfigError),
         ({"security.protocol": "ssl", "ssl.ca.location": "missing.pem"}, ConfigError),

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation
 
 OAUTHBEARER: Final = "OAUTHBEARER"
+GSSAPI: Final = "GSSAPI"
 _CHECK_PASSWORD: Final = "check the user name and password"
 
 
@@ -143,5 +144,5 @@ def mechanism(name: str, username: str, password: str) -> Mechanism:
     raise UnsupportedOperation(
         f"SASL mechanism {name}",
         "it is not supported",
-        "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, or TLS client certificates",
+        "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, or TLS client certificates",
     )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.tls_context import tls_context
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
-from offsetmgr.kafka.client.sasl import OAUTHBEARER, Mechanism, OAuthBearer, mechanism
+from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER, Mechanism, OAuthBearer, mechanism
 from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
 
 if TYPE_CHECKING:
+    from offsetmgr.kafka.client.kerberos import KerberosLogin
     from offsetmgr.kafka.client.oauth_tokens import TokenSource
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -36,6 +37,7 @@ class Security:
     requests the API versions from the broker if the broker is of a later release or the connection uses SASL."""
     tokens: TokenSource | None = field(default=None, repr=False)
     """The source of tokens for OAUTHBEARER."""
+    kerberos: KerberosLogin | None = None
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
@@ -48,7 +50,7 @@ class Security:
         if protocol not in _PROTOCOLS:
             raise ConfigError("security.protocol", f"must be one of {', '.join(_PROTOCOLS)}, not {protocol}")
         tls = _tls(properties) if protocol.endswith("ssl") else None
-        sasl, tokens = None, None
+        sasl, tokens, kerberos = None, None, None
         if protocol.startswith("sasl"):
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
@@ -56,32 +58,41 @@ class Security:
                 from offsetmgr.kafka.client.oauth_tokens import token_source  # Few connections use tokens.
 
                 tokens = token_source(properties)
+            elif name.upper() == GSSAPI:
+                from offsetmgr.kafka.client.kerberos import KerberosLogin
+
+                kerberos = KerberosLogin.of(properties)
             else:
                 mechanism(*sasl)
         assumed = fallback_versions(properties.get("broker.version.fallback", ""))
-        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens)
+        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens, kerberos)
 
     @property
     def requires_login(self) -> bool:
         return self.sasl is not None
 
-    def login(self, timeout_s: float = _LOGIN_TIMEOUT_S) -> Mechanism | None:
-        """Returns a new SASL exchange, or None if the connection has no SASL. With OAUTHBEARER, the call may have to
-        wait for a new token."""
+    def login(self, timeout_s: float = _LOGIN_TIMEOUT_S, host: str = "") -> Mechanism | None:
+        """Returns a new SASL exchange with the broker at ``host``, or None if the connection has no SASL. With
+        OAUTHBEARER, the call may have to wait for a new token."""
+        if self.kerberos is not None:
+            from offsetmgr.kafka.client.kerberos import Gssapi
+
+            return Gssapi(self.kerberos, host)
         if self.tokens is not None:
             return OAuthBearer(self.tokens.token(timeout_s).value, self.tokens.extensions)
         return mechanism(*self.sasl) if self.sasl else None
 
-    async def begin_login(self, host: str, timeout_s: float) -> tuple[Mechanism, bytes]:  # noqa: ARG002
+    async def begin_login(self, host: str, timeout_s: float) -> tuple[Mechanism, bytes]:
         """Returns a new SASL exchange and its first message, and does not block the event loop."""
 
         def begin() -> tuple[Mechanism, bytes]:
             # The error of a source that does not answer should arrive before the broker's connection times out.
-            login = self.login(timeout_s * _TOKEN_TIMEOUT_FRACTION)
+            login = self.login(timeout_s * _TOKEN_TIMEOUT_FRACTION, host)
             assert login is not None
             return login, login.start()
 
-        return await asyncio.to_thread(begin) if self.tokens is not None else begin()
+        blocks = self.tokens is not None or self.kerberos is not None
+        return await asyncio.to_thread(begin) if blocks else begin()
 
 
 def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:

@@ -10,9 +10,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.core.errors import UnsupportedOperation
-from offsetmgr.kafka.client.sasl import OAUTHBEARER
+from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER
 
-_GSSAPI: Final = "GSSAPI"
 _OWN_KEYS: Final = ("sasl.oauthbearer.", "https.")
 
 
@@ -26,13 +25,13 @@ def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in properties.items() if not key.startswith(_OWN_KEYS)}
     if not properties.get("security.protocol", "").lower().startswith("sasl"):
         return kept
-    name = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or _GSSAPI).upper()
-    if name == _GSSAPI and not _has_kerberos():
+    name = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or GSSAPI).upper()
+    if name == GSSAPI and not _has_kerberos():
         raise UnsupportedOperation(
             "Kerberos (SASL mechanism GSSAPI)",
-            "this command reads through librdkafka, and the installed confluent-kafka wheel is built without Kerberos",
-            "install confluent-kafka from source with a librdkafka that has libsasl2: "
-            "pip install --no-binary confluent-kafka confluent-kafka",
+            "librdkafka would be needed here, and the wheel of confluent-kafka is built without Kerberos (sasl_gssapi)",
+            "offsetmgr[kerberos] suffices for commands that consume no records; the others need confluent-kafka built "
+            "with libsasl2: pip install --no-binary confluent-kafka confluent-kafka",
         )
     if name != OAUTHBEARER:
         return kept
@@ -52,7 +51,7 @@ def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
 def _has_kerberos() -> bool:
     """Returns whether librdkafka is built with libsasl2. The client has no address, so it does not connect."""
     try:
-        AdminClient({"security.protocol": "sasl_plaintext", "sasl.mechanism": _GSSAPI, "log_level": 0})
+        AdminClient({"security.protocol": "sasl_plaintext", "sasl.mechanism": GSSAPI, "log_level": 0})
     except KafkaException:
         return False
     return True

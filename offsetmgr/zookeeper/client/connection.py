@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
-import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -35,14 +35,13 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.extras import install_hint
 from offsetmgr.zookeeper.client.acl import parse_acl
+from offsetmgr.zookeeper.client.sockets import TlsHandler, describe_servers
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _MAX_SESSION_TIMEOUT_S: Final = 10.0
 _MAX_CLOSE_S: Final = 3.0
 _MAX_REPLACEMENT_S: Final = 1.0
 _POLL_S: Final = 0.005
-_PROBE_TIMEOUT_S: Final = 0.3
-_DEFAULT_PORT: Final = "2181"
 _SASL: Final = "sasl"
 """The scheme of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
 session is open."""
@@ -80,7 +79,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     session after an expired session, and sends the queued requests in the new session.
     """
 
-    def __init__(self, one_session: bool, **settings: Any) -> None:
+    def __init__(self, one_session: bool, tls: ssl.SSLContext | None, **settings: Any) -> None:
         self.connected_or_ended = threading.Event()
         """Set while the client is connected, and after the client has ended."""
         self.authentication_failed = False
@@ -93,7 +92,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         """The session timeout that the server granted, which may differ from the requested timeout; None without
         ``one_session``."""
         self._one_session = one_session
-        super().__init__(**settings)
+        super().__init__(**settings, use_ssl=tls is not None, handler=None if tls is None else TlsHandler(tls))
         self._connection._authenticate_with_sasl = _report_sasl_failure(self._connection._authenticate_with_sasl)
         if one_session:
             self._connection._connect = self._store_granted_timeout(self._connection._connect)
@@ -176,6 +175,11 @@ class KazooConnection:
         self._session_timeout_s = None if session_timeout_ms is None else session_timeout_ms / 1000
         self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
         self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
+        self._tls = None
+        if config.zookeeper_tls is not None:
+            from offsetmgr.config.tls_context import tls_context
+
+            self._tls = tls_context(config.zookeeper_tls)
         self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
         """The ACL policy for created nodes; None if created nodes are open to every client."""
         self.identity = _identity(config.zookeeper_auth)
@@ -217,7 +221,7 @@ class KazooConnection:
         """
         client = self._open()
         if not client.connected_or_ended.wait(max(0.0, deadline - time.monotonic())):
-            raise self.unreachable_error(_describe_servers(self._hosts))
+            raise self.unreachable_error(describe_servers(self._hosts, self._tls))
         if client.expired:
             raise self.session_expired_error()
         if client.authentication_failed:
@@ -225,7 +229,7 @@ class KazooConnection:
             raise self.authentication_error()
         if client.finished:
             self._drop(client)
-            raise self.unreachable_error(_describe_servers(self._hosts))
+            raise self.unreachable_error(describe_servers(self._hosts, self._tls))
 
     def await_replacement(self) -> None:
         """Waits until a new connection has replaced the present connection, which the server is about to close.
@@ -306,6 +310,7 @@ class KazooConnection:
                 self._opened = True
                 client = _Client(
                     self._session_timeout_s is not None,
+                    self._tls,
                     hosts=self._hosts,
                     # kazoo also limits the time of each connection attempt to this session timeout.
                     timeout=self._session_timeout_s or min(self._timeout_s, _MAX_SESSION_TIMEOUT_S),
@@ -355,22 +360,3 @@ def _identity(auth: tuple[tuple[str, str], ...]) -> str:
     if not auth:
         return "a session without credentials"
     return ", ".join(f"{scheme}:{secret.partition(':')[0]}" if ":" in secret else scheme for scheme, secret in auth)
-
-
-def _describe_servers(hosts: str) -> str:
-    """Connects to each address and describes the result. The test connections are necessary because kazoo does not
-    distinguish a closed port from a port on which another service listens."""
-    return "; ".join(_describe_server(address.strip()) for address in hosts.split(",") if address.strip())
-
-
-def _describe_server(address: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        host, port = address, _DEFAULT_PORT
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_TIMEOUT_S):
-            return f"{address} accepts connections, but is not a ZooKeeper server that serves requests"
-    except TimeoutError:
-        return f"{address} does not respond"
-    except (OSError, ValueError) as error:
-        return f"{address}: {getattr(error, 'strerror', None) or error}"

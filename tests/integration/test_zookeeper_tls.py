@@ -1,0 +1,123 @@
+"""TLS towards ZooKeeper with the settings of Kafka's tools, with and without a digest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kazoo.security import make_digest_acl
+from kazoo_client import connected
+from processes import Commands
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.java_config import translate_properties
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.sandbox import ZooKeeperServer
+from offsetmgr.sandbox.ports import free_port
+from offsetmgr.stores.zookeeper import ZookeeperStore
+
+pytestmark = pytest.mark.servers
+
+STORES: Final = Path(__file__).parent.parent / "data" / "key_stores"
+SECRETS: Final = ("trust-secret", "store-secret", "entry-secret", "sesame-8-secret")
+GROUPS: Final = 300
+
+
+def stores(trust: str = "trust.jks", trust_password: str = "trust-secret") -> dict[str, str]:
+    return {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.truststore.location": str(STORES / trust),
+        "zookeeper.ssl.truststore.password": trust_password,
+        "zookeeper.ssl.keystore.location": str(STORES / "client.p12"),
+        "zookeeper.ssl.keystore.password": "store-secret",
+    }
+
+
+def login(directory: Path, settings: dict[str, str], connect: str) -> list[str]:
+    (directory / "client.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return ["--command-config", "client.properties", "--zookeeper", connect]
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a port that requires a client certificate. ``closed`` is a group that only boss may read."""
+    port = free_port()
+    config = {
+        "secureClientPort": port,
+        "secureClientPortAddress": "127.0.0.1",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": STORES / "server.p12",
+        "ssl.keyStore.password": "store-secret",
+        "ssl.trustStore.location": STORES / "trust.p12",
+        "ssl.trustStore.password": "trust-secret",
+        "ssl.clientAuth": "need",
+    }
+    with ZooKeeperServer(tmp_path_factory.mktemp("secure"), config=config) as server:
+        with connected(server.connect) as client:
+            for number in range(GROUPS):
+                client.create(f"/consumers/g{number}/offsets/t/0", str(number).encode(), makepath=True)
+            acl = [make_digest_acl("boss", "sesame-8-secret", all=True)]
+            client.add_auth("digest", "boss:sesame-8-secret")
+            client.create("/consumers/closed/offsets/t/0", b"7", makepath=True, acl=acl)
+        yield f"127.0.0.1:{port}"
+
+
+def secrets_in(directory: Path, *texts: str) -> list[bytes]:
+    files = [file for file in directory.rglob("*") if file.is_file() and file.name != "client.properties"]
+    contents = [*(text.encode() for text in texts), *(file.read_bytes() for file in files)]
+    return [content for content in contents if any(secret.encode() in content for secret in SECRETS)]
+
+
+def test_commands_work_over_tls_with_a_digest(secure: str, tmp_path: Path) -> None:
+    settings = stores() | {"zookeeper.auth": "digest:boss:sesame-8-secret"}
+    options = login(tmp_path, settings, secure)
+    commands = Commands(tmp_path)
+
+    got = commands.run("offsets", "get", "--group", "closed", *options, "--format", "csv", "--debug")
+    edit = ["--group", "g7", "--topic", "t:0", "--to-offset", "9"]
+    done = commands.run("offsets", "set", *edit, *options, "--execute", "--yes", "--debug")
+    after = commands.run("offsets", "get", "--group", "g7", *options, "--format", "csv")
+
+    assert "closed,t,0,committed,7" in got.stdout
+    assert "g7,t,0,committed,9" in after.stdout
+    assert secrets_in(tmp_path, got.stdout, got.stderr, done.stdout, done.stderr) == []
+
+
+def test_many_groups_are_read_over_tls(secure: str) -> None:
+    """More than one TLS record waits in the socket; kazoo must not wait for further bytes then."""
+    properties = translate_properties(stores(), "f")
+    config = ConnectionConfig(zookeeper_tls=properties.zookeeper_tls)
+    names = [f"g{number}" for number in range(100, GROUPS)]
+
+    with ZookeeperStore(secure, config=config) as store:
+        started = time.monotonic()
+        found = {row.group: row.offsets[TopicPartition("t", 0)].offset for row in store.scan(names)}
+        took = time.monotonic() - started
+
+    assert found == {name: int(name[1:]) for name in names}
+    assert took < 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "needs zookeeper.ssl.client.enable=true"),
+        (stores("client.jks", "store-secret"), "certificate verification failed"),
+        ({k: v for k, v in stores().items() if "keystore" not in k}, "no TLS connection"),
+    ],
+    ids=["plain", "other-authority", "no-certificate"],
+)
+def test_a_refused_connection_names_the_reason(secure: str, tmp_path: Path, settings: dict[str, str], why: str) -> None:
+    options = login(tmp_path, settings, secure)
+
+    out, err = (
+        Commands(tmp_path).start("groups", "list", *options, "--timeout", "3000", "--debug").communicate(timeout=60)
+    )
+
+    assert f"error: ZooKeeper at {secure}: no server could be reached" in err
+    assert why in err
+    assert secrets_in(tmp_path, out, err) == []
