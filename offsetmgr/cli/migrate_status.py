@@ -100,6 +100,7 @@ def status_command(
         sides = SourceAndTarget.of_plan(
             connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
         )
+        note(f"asking the servers, and watching live members for up to {watch:g} s")
         live = sides.fleet_view(plan, state, ObservationWindow(watch)).observe(only)
     found = group_statuses(plan, state, only, live)
     if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):

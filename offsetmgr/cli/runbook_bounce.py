@@ -79,8 +79,9 @@ def bounce(
             "--state",
             metavar="FILE",
             callback=file_to_write,
-            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json). "
-            "The output of the commands goes to a file of the same name with the suffix .log.",
+            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json, with "
+            "--plan bounce-PLAN-PHASE.json). The output of the commands goes to a file of the same name with the "
+            "suffix .log.",
             show_default=False,
         ),
     ] = None,
@@ -160,8 +161,8 @@ def bounce(
 
 
 def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Path:
-    """Returns the name of the state file: after the group, or after the plan if several groups are bounced."""
-    label = names[0] if len(names) == 1 else plan.stem if plan is not None else "groups"
+    """Returns the name of the state file: after the plan, else after the group if there is only one."""
+    label = plan.stem if plan is not None else names[0] if len(names) == 1 else "groups"
     return Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}.json")
 
 

@@ -143,7 +143,7 @@ def groups_of(
     named = sorted({name for name in patterns or () if not is_pattern(name)})
     globs = [name for name in patterns or () if is_pattern(name)]
     if planned is not None:
-        planned.select(named, ())  # raises an error for a group that is not in the plan
+        named = planned.select(named, ())
         wide = planned.select(globs, waves or ())
     else:
         wide = []

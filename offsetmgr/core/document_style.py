@@ -29,7 +29,7 @@ svg{display:block;width:100%;height:auto}svg text{font-size:15px;fill:var(--dim)
 table{border-collapse:collapse;width:100%;font-size:.93rem}
 th,td{text-align:left;padding:.3rem 0;border-bottom:1px solid var(--rule);vertical-align:top;font-weight:400}
 th+th,th+td,td+td{padding-left:1rem}
-.name{overflow-wrap:anywhere}.time{white-space:nowrap;font-variant-numeric:tabular-nums}
+.name{overflow-wrap:anywhere;min-width:9em}.time{white-space:nowrap;font-variant-numeric:tabular-nums}
 .code{font:.85em/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
 thead th{color:var(--dim);font-size:.85rem;vertical-align:bottom}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}thead .number{white-space:normal}

@@ -153,6 +153,7 @@ def many_groups(world: World) -> Preparations:
     world.commit(f"kafka://{world.bootstrap}", "a/b", {TopicPartition("payments", 0): 2})
     for side in ("zookeeper", "kafka"):
         world.file(f"{side}.properties", "")
+    world.file("waves.csv", "group,wave,owner\napp-*,1,web team\nshop,2,payments\n")
     return {}
 
 

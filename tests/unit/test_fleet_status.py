@@ -1,0 +1,158 @@
+"""The state of each group in words, from the journal and from the servers, and the page of a fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from one_migration import Migration, commit
+
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.document import (
+    DocumentColumn,
+    DocumentPart,
+    Facts,
+    Paragraph,
+    SectionTitle,
+    Table,
+    to_html,
+    to_markdown,
+)
+from offsetmgr.core.errors import GateRefused, JournalError
+from offsetmgr.migration.fleet import GroupState, GroupStatus, LiveGroup, StateOrigin, group_statuses
+from offsetmgr.migration.fleet_bounce import GroupBounce, journal_record
+from offsetmgr.migration.fleet_page import fleet_parts, fleet_title
+from offsetmgr.migration.fleet_view import FleetView
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_run import append_to_journal
+from offsetmgr.migration.verify import MigrationVerifier
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Migration:
+    found = Migration(tmp_path)
+    for name in ("shop", "audit", "<b>|odd"):
+        commit(found.source, name, 10, 20)
+    found.plan()
+    return found
+
+
+def status(migration: Migration, group: str = "shop", live: LiveGroup | None = None) -> GroupStatus:
+    evidence = {} if live is None else {group: live}
+    found = group_statuses(PlanFile(migration.path), migration.state(), live=evidence)
+    return next(one for one in found if one.group == group)
+
+
+def record(migration: Migration, *records: JournalRecord) -> None:
+    append_to_journal(PlanFile(migration.path), records)
+
+
+def seen(phase: CommitMode | None, *obstacles: str, members: tuple[str, ...] = ("m-1",)) -> LiveGroup:
+    return LiveGroup(phase, StateOrigin.SEEN, "commits were seen", members, obstacles)
+
+
+def test_the_journal_records_the_phase_of_a_group(migration: Migration) -> None:
+    migration.apply()
+    record(migration, {"kind": "group-phase", "group": "shop", "phase": "dual", "why": "3 members committed"})
+    found = status(migration)
+    assert (found.state, found.evidence, found.known) == (GroupState.DUAL, "3 members committed", StateOrigin.JOURNAL)
+    assert "runbook bounce" in found.next_command
+    assert "--to-phase kafka" in found.next_command
+    assert status(migration, "audit").state is GroupState.APPLIED
+
+
+def test_a_stopped_bounce_blocks_the_group_until_it_passes(migration: Migration) -> None:
+    migration.apply()
+    refused = journal_record("shop", GroupBounce("shop", error=GateRefused("bounce to dual", "Kafka is ahead")))
+    assert refused is not None
+    record(migration, refused)
+    assert status(migration).blocked_by == "bounce to dual: Kafka is ahead"
+    record(migration, {"kind": "group-phase", "group": "shop", "phase": "dual", "why": ""})
+    assert status(migration).blocked_by == ""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "phase", "state"),
+    [
+        (None, CommitMode.ZOOKEEPER, GroupState.APPLIED),
+        (None, CommitMode.DUAL, GroupState.DUAL),
+        (None, None, GroupState.APPLIED),
+        ("dual", CommitMode.DUAL, GroupState.DUAL),
+        ("dual", CommitMode.KAFKA, GroupState.KAFKA),
+        ("dual", None, GroupState.DUAL),
+        ("kafka", CommitMode.ZOOKEEPER, GroupState.ZOOKEEPER),
+    ],
+)
+def test_evidence_from_the_servers_takes_precedence(
+    migration: Migration, recorded: str | None, phase: CommitMode | None, state: GroupState
+) -> None:
+    migration.apply()
+    if recorded:
+        record(migration, {"kind": "group-phase", "group": "shop", "phase": recorded, "why": "earlier"})
+    found = status(migration, live=seen(phase))
+    assert (found.state, found.known, found.evidence) == (state, StateOrigin.SEEN, "commits were seen")
+    assert (found.since is None) == (found.state.value != (recorded or "applied"))
+
+
+def test_a_phase_without_copied_offsets_is_an_obstacle(migration: Migration) -> None:
+    found = status(migration, live=seen(CommitMode.KAFKA))
+    assert (found.state, found.blocked_by) == (GroupState.KAFKA, "its offsets are not applied")
+    assert found.next_command.startswith("offsetmgr migrate apply")
+
+
+def view_of(migration: Migration) -> FleetView:
+    verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target)
+    return FleetView(verifier, migration.state(), None, CommitMode.KAFKA, ObservationWindow(0))
+
+
+def test_a_group_whose_source_moved_on_needs_a_new_plan(migration: Migration) -> None:
+    assert view_of(migration).observe(None)["shop"].obstacles == ()
+    commit(migration.source, "shop", 11)
+    (obstacle,) = view_of(migration).observe(None)["shop"].obstacles
+    assert obstacle == "1 partition: orders-0 the source moved on after the plan: make a new plan for the group"
+    migration.apply()
+    (obstacle,) = view_of(migration).observe(frozenset(["shop"]))["shop"].obstacles
+    assert obstacle.startswith("1 partition: orders-0 source-ahead")
+
+
+def test_another_process_that_holds_the_journal_is_waited_for_and_then_reported(
+    migration: Migration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offsetmgr.migration.plan_run.RECORD_WAIT_S", 0.3)
+    held = Journal(journal_path(migration.path), plan_sha256=PlanFile(migration.path).sha256, clock=SystemClock())
+    with held, pytest.raises(JournalError, match="another process is working on this plan"):
+        record(migration, {"kind": "group-phase", "group": "shop", "phase": "dual", "why": ""})
+
+
+def test_both_pages_show_every_group_and_escape_its_name(migration: Migration) -> None:
+    migration.apply()
+    plan = PlanFile(migration.path)
+    found = group_statuses(plan, migration.state())
+    parts = fleet_parts(plan, found, 1_767_268_800_000, watched=False)
+    html, markdown = to_html(fleet_title(plan), parts), to_markdown(fleet_title(plan), parts)
+    assert "<b>" not in html.partition("<body>")[2]
+    assert "&lt;b&gt;|odd" in html
+    assert "| `<b>\\|odd` |" in markdown
+    assert html.count('<td class="words" data-name="state">applied</td>') == 3
+    assert "<script" not in html
+    assert "Written 2026-01-01 12:00 from the plan and its journal. All times are UTC." in html
+
+
+def test_markdown_does_not_interpret_texts() -> None:
+    columns = (DocumentColumn("group", "name"), DocumentColumn("why", "words"), DocumentColumn("n", "number"))
+    parts: list[DocumentPart] = [
+        SectionTitle("a*b"),
+        Paragraph("see [x](y)\n# no title"),
+        Facts([("lag", None), ("groups", 1_234)]),
+        Table(columns, [("a|b", "<i>", 1_000), ("`tick`", "", None)]),
+        Table(columns, []),
+    ]
+    text = to_markdown("t_1", parts)
+    assert text.startswith("# t\\_1\n\n## a\\*b\n\nsee \\[x\\](y) \\# no title\n")
+    assert "- lag: unknown\n- groups: 1,234\n" in text
+    assert "| `a\\|b`   | \\<i\\> | 1,000   |" in text
+    assert "| \\`tick\\` |       | unknown |" in text
+    assert text.endswith("None.\n")
