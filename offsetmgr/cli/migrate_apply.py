@@ -11,8 +11,8 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig, WaitEmpty
-from offsetmgr.cli.options import FormatOption, Yes
+from offsetmgr.cli.migrate_options import FromConfig, PlanPath, ToConfig
+from offsetmgr.cli.options import FormatOption, WaitEmpty, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
