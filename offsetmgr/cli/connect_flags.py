@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from offsetmgr.cli.many_clusters import run_for_contexts, runs_for_many
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OtherCluster, UsageError
 
 if TYPE_CHECKING:
@@ -123,6 +124,14 @@ class ConnectFlags(Connections):
 
         directory = directory or self.directory_for_edit()
         return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
+
+    def wait_until_empty(self, groups: Iterable[str], seconds: float) -> None:
+        """Waits until the groups have no members, and prints progress; does nothing if ``seconds`` is 0. Raises
+        `GroupActive` after ``seconds``."""
+        if seconds:
+            from offsetmgr.groups.wait_empty import wait_until_empty
+
+            wait_until_empty(self.directory_for_edit(), groups, seconds, SystemClock(), LockWait().for_members)
 
     def edit_of(
         self, operation: str, flags: EditFlags, store: OffsetStore, running: RunningEdit | None, *, as_csv: bool = False

@@ -1,4 +1,5 @@
-"""Prints messages while a command waits for the group locks of other runs of offsetmgr, including killed runs."""
+"""Prints messages while a command waits for the group locks of other runs of offsetmgr, including killed runs, or for
+the members of groups."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from typing import Final
 
 from offsetmgr.cli.render import note
+from offsetmgr.core.plurals import count_of
 
 _LOG_INTERVAL_S: Final = 3.0
 
@@ -17,10 +19,23 @@ class LockWait:
     def __init__(self) -> None:
         self._next = 0.0
 
-    def __call__(self, groups: list[str], seconds: float) -> None:
+    def for_members(self, members: dict[str, int], seconds: float) -> None:
+        """Works like a call, while the command waits until groups have no members."""
+        if self._due():
+            group, number = next(iter(members.items()))
+            others = f" and {count_of(len(members) - 1, 'other group')}" if len(members) > 1 else ""
+            waits = f"waiting up to {max(seconds, 1):.0f} s until group {group} ({count_of(number, 'member')})"
+            note(f"{waits}{others} has no members")
+
+    def _due(self) -> bool:
         now = time.monotonic()
         if now < self._next:
-            return
+            return False
         self._next = now + _LOG_INTERVAL_S
+        return True
+
+    def __call__(self, groups: list[str], seconds: float) -> None:
+        if not self._due():
+            return
         named = f"group {groups[0]}" if len(groups) == 1 else f"{len(groups):,} groups ({groups[0]}, ...)"
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")

@@ -11,8 +11,8 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaitEmpty, WaveOption
-from offsetmgr.cli.options import Reason, Yes
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.options import Reason, WaitEmpty, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock

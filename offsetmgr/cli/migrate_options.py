@@ -30,10 +30,6 @@ Rename = Annotated[
     list[str] | None,
     typer.Option("--rename", metavar="OLD=NEW", help="Give a group another name in the target; repeatable."),
 ]
-WaitEmpty = Annotated[
-    float,
-    typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
-]
 FromConfig = Annotated[
     str | None,
     typer.Option(

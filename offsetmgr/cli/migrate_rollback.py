@@ -14,8 +14,8 @@ from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaitEmpty, WaveOption
-from offsetmgr.cli.options import Reason, Yes, file_to_write
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.errors import JournalError, UsageError

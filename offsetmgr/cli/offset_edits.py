@@ -18,6 +18,7 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
+    WaitEmpty,
     require_groups,
     running_edit,
 )
@@ -67,6 +68,7 @@ def set_offsets(
     metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
     new_group: NewGroup = False,
     running: RunningFlag = False,
+    wait_empty: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -87,7 +89,8 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    edit = connect.edit_of("offsets set", flags, store, running_edit(running))
+    connect.wait_until_empty([group], wait_empty)
+    edit = connect.edit_of("offsets set", flags, store, running_edit(running, wait_empty))
     proposal = plan_set(store, group, new_offsets, create=new_group)
     exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
@@ -131,6 +134,16 @@ def reset(
             show_default=False,
         ),
     ] = None,
+    skip: Annotated[
+        int | None,
+        typer.Option(
+            "--skip",
+            metavar="N",
+            min=1,
+            help="Past the next N records of one partition, if the group does not move meanwhile.",
+            show_default=False,
+        ),
+    ] = None,
     accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     export_csv: Annotated[
@@ -138,15 +151,17 @@ def reset(
     ] = False,
     new_group: NewGroup = False,
     running: RunningFlag = False,
+    wait_empty: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
     """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
-    Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
+    Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
+    from offsetmgr.cli.skip_records import skipped_records
     from offsetmgr.groups.reset import ToOffsets, plan_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -161,6 +176,7 @@ def reset(
         to_datetime,
         from_file,
         accept_unterminated,
+        skip,
     )
     scenario = scenario_of(
         options,
@@ -176,8 +192,15 @@ def reset(
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
-    edit = connect.edit_of("offsets reset", flags, store, running_edit(running), as_csv=export_csv)
+    connect.wait_until_empty(chosen, wait_empty)
+    skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
+    how = running_edit(running, wait_empty, conditional=skip is not None)
+    edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)
+    if skipped is not None:
+        scenario = skipped.scenario()
+    assert scenario is not None
     proposals = plan_reset(store, cluster, chosen, topics, scenario, create=new_group)
+    proposals = proposals if skipped is None else skipped.check(proposals)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
@@ -190,6 +213,7 @@ def delete(
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
     running: RunningFlag = False,
+    wait_empty: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -207,5 +231,6 @@ def delete(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    edit = connect.edit_of("offsets delete", flags, store, running_edit(running))
+    connect.wait_until_empty(chosen, wait_empty)
+    edit = connect.edit_of("offsets delete", flags, store, running_edit(running, wait_empty))
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

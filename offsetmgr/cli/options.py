@@ -158,10 +158,20 @@ RunningFlag = Annotated[
 ]
 
 
-def running_edit(running: bool, *, conditional: bool = False) -> RunningEdit | None:
-    """Returns the options of an edit with --running; None without it."""
+WaitEmpty = Annotated[
+    float,
+    typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
+]
+
+
+def running_edit(running: bool, wait_empty: float, *, conditional: bool = False) -> RunningEdit | None:
+    """Returns the options of an edit with --running; None without it. Raises `UsageError` if --wait-empty is given,
+    too."""
     if not running:
         return None
+    if wait_empty:
+        why = "the first edits groups with members, the second waits until they have none"
+        raise UsageError("--running and --wait-empty", why, "give one of them")
     from offsetmgr.groups.running_groups import RunningEdit
 
     return RunningEdit(conditional=conditional)

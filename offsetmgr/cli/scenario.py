@@ -48,13 +48,14 @@ class ScenarioOptions(NamedTuple):
     to_datetime: str | None = None
     from_file: str | None = None
     accept_unterminated: bool = False
+    skip: int | None = None
 
 
 def scenario_of(
     options: ScenarioOptions, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck]
-) -> Scenario:
-    """Returns the scenario that the options select. ``crossing`` compares the cluster of a snapshot file with the
-    cluster of the target.
+) -> Scenario | None:
+    """Returns the scenario that the options select; None for --skip, whose scenario depends on the log. ``crossing``
+    compares the cluster of a snapshot file with the cluster of the target.
 
     Raises `UsageError` unless the options select exactly one valid scenario. Raises `OtherCluster` if the snapshot file
     belongs to another cluster than the target.
@@ -77,12 +78,14 @@ def scenario_of(
         chosen.append(_to_time(parse_datetime(options.to_datetime), "--to-datetime", options.to_datetime))
     if options.from_file is not None:
         chosen.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
-    if len(chosen) != 1:
+    if options.skip is not None and not chosen:
+        return None
+    if options.skip is not None or len(chosen) != 1:
         raise UsageError(
             "reset to where?",
             "several scenarios are given" if chosen else "no scenario is given",
             "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
-            "--to-datetime --from-file",
+            "--to-datetime --from-file --skip",
         )
     return chosen[0]
 

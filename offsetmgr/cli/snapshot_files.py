@@ -23,6 +23,7 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
+    WaitEmpty,
     require_groups,
     running_edit,
 )
@@ -138,6 +139,7 @@ def import_offsets(
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     running: RunningFlag = False,
+    wait_empty: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -163,8 +165,10 @@ def import_offsets(
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
-            edit = connect.edit_of("offsets import undo", flags, store, running_edit(running))
-            selected = set(matching_groups(group or [], (one.group for one in load_images(path))))
+            undone = matching_groups(group or [], (one.group for one in load_images(path)))
+            connect.wait_until_empty(undone, wait_empty)
+            edit = connect.edit_of("offsets import undo", flags, store, running_edit(running, wait_empty))
+            selected = set(undone)
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
             code = edit.run(
@@ -182,7 +186,8 @@ def import_offsets(
             if not chosen:
                 why = f"holds no group {', '.join(group)}" if group else "holds no groups"
                 raise GroupNotFound(f"file {file}", why)
-            edit = connect.edit_of("offsets import", flags, store, running_edit(running))
+            connect.wait_until_empty(chosen, wait_empty)
+            edit = connect.edit_of("offsets import", flags, store, running_edit(running, wait_empty))
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)

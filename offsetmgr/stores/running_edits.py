@@ -55,6 +55,8 @@ class _Takeover:
     back: int = 0
     seconds: float = 0.0
     rewritten: int = 0
+    ended_early: str = ""
+    """The reason for which offsetmgr was no longer a member when the others came back."""
     left_at: float = 0.0
 
 
@@ -113,7 +115,7 @@ class RunningEdits:
             why = f"a member committed {offset} after the edit, {_MAX_REPEATS + 1} times: it commits offsets it holds"
             error = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, error)
-        complete = done.back >= done.members and not evidence.stale
+        complete = done.back >= done.members and not evidence.stale and not done.ended_early
         return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
 
     async def _attempt(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
@@ -145,8 +147,8 @@ class RunningEdits:
                 self._listener.on_step(f"group {edit.group}: {members} left; waiting up to {self._wait_s:g} s for them")
                 try:
                     await self._bring_back(group, edit, held, done)
-                except (LockLost, Unreachable):  # the offsets are written, and the watch reports what follows
-                    done.back = min(done.back, done.members - 1)
+                except (LockLost, Unreachable) as error:  # the offsets are written, and the watch reports what follows
+                    done.ended_early = str(error)
         done.left_at = now()
         done.seconds = done.left_at - started
         return done
@@ -235,7 +237,9 @@ def _named(offsets: Mapping[TopicPartition, int]) -> str:
 def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
     """Describes what offsetmgr saw, for `GroupEditResult.how`."""
     parts = [f"{done.back} of {count_of(done.members, 'member')} back after {done.seconds:.1f} s"]
-    if done.back < done.members:
+    if done.ended_early:
+        parts.append(f"not verified: offsetmgr left the group before the members were back ({done.ended_early})")
+    elif done.back < done.members:
         parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
     if done.rewritten:
         parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")

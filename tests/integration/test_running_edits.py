@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from everyday import Cli, committed, until
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -44,6 +44,13 @@ def consuming(bootstrap: str, group: str, **config: object) -> Iterator[list[tup
         consumer.close()
 
 
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for _ in range(count):
+        producer.produce(topic, b"x", partition=1)
+    assert producer.flush(30) == 0
+
+
 def test_a_running_group_goes_on_at_the_reset_and_at_its_undo(cli: Cli, kafka: KafkaBroker, topic: str) -> None:
     flags = ["--bootstrap-server", kafka.bootstrap]
     with consuming(kafka.bootstrap, topic) as received:
@@ -64,7 +71,48 @@ def test_a_running_group_goes_on_at_the_reset_and_at_its_undo(cli: Cli, kafka: K
         until(lambda: len(received) == 48)
         assert received[46:] == [(1, 18), (1, 19)]
         assert "done: 1 changed" in again.stderr
+        # The before-image of the first reset is the offset at which the consumer was stopped, 20.
         assert "nothing to change" in cli(*shlex.split(undo)[1:], "--yes").stderr
+        undo = next(line.removeprefix("undo: ") for line in again.stderr.splitlines() if line.startswith("undo: "))
+        produce(kafka.bootstrap, topic, 5)
+        until(lambda: committed(cli, flags, topic) == {0: 10, 1: 25})
+        assert "done: 1 changed" in cli(*shlex.split(undo)[1:], "--yes").stderr
+        until(lambda: len(received) == 58)
+        assert received[48:] == [*((1, n) for n in range(20, 25)), *((1, n) for n in range(20, 25))]
+
+
+def test_a_poison_record_is_skipped_and_a_moving_group_is_not(cli: Cli, kafka: KafkaBroker, topic: str) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    here = ["--group", topic, "--topic", f"{topic}:1"]
+    cli("offsets", "set", *here, "--new-group", "--to-offset", "7", "--execute", "--yes", *flags)
+    skip = ["offsets", "reset", *here, "--skip", "2", "--running", *flags]
+    with consuming(kafka.bootstrap, topic, **{"enable.auto.commit": False}) as received:
+        until(lambda: (1, 19) in received)
+        received.clear()
+        done = cli(*skip, "--execute", "--yes")
+        assert f"group {topic}: 1 of 1 member back after " in done.stderr
+        until(lambda: (1, 19) in received)
+        assert [offset for partition, offset in received if partition == 1] == list(range(9, 20))
+    too_many = cli("offsets", "reset", *here, "--skip", "12", *flags, code=1)
+    assert "11 records follow the committed offset 9" in too_many.stderr
+    two = cli("offsets", "reset", "--group", topic, "--topic", topic, "--skip", "1", *flags, code=2)
+    assert "needs exactly one group and one partition" in two.stderr
+    both = cli(*skip, "--wait-empty", "5", code=2)
+    assert "give one of them" in both.stderr
+
+
+def test_an_edit_waits_until_the_group_is_empty(cli: Cli, kafka: KafkaBroker, topic: str) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    reset = ["offsets", "reset", "--group", topic, "--topic", topic, "--to-earliest", "--execute", "--yes", *flags]
+    with consuming(kafka.bootstrap, topic) as received:
+        until(lambda: len(received) == 30 and committed(cli, flags, topic) == {0: 10, 1: 20})
+        refused = cli(*reset, "--wait-empty", "2", code=1)
+        assert f"until group {topic} (1 member) has no members" in refused.stderr
+        assert f"error: group {topic}: still has 1 member after 2 s" in refused.stderr
+        waiting = threading.Thread(target=cli, args=(*reset, "--wait-empty", "60"))
+        waiting.start()
+    waiting.join()
+    assert committed(cli, flags, topic) == {0: 0, 1: 0, 2: 0}
 
 
 def test_what_cannot_be_exact_is_refused_by_name(

@@ -38,19 +38,25 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _POLL_S: Final = 0.3
+_MAX_EVICTIONS: Final = 20
 _SETTLED_S: Final = 5.0
 """Seconds for which all epochs must be equal: the heartbeat interval of the consumer protocol."""
 
 
 @dataclass(slots=True)
 class _Membership:
-    """The member of this process: its epoch, its subscription, and its partitions by the ids of their topics."""
+    """The member of this process: its epoch, its subscription, and its partitions by the ids of their topics.
+
+    Until ``collects`` is True, the heartbeats claim no partition, so that the other members keep theirs. After that the
+    member gives back no partition until it leaves.
+    """
 
     group: str
     member_id: str
     topics: frozenset[str]
     epoch: int = 0
     assigned: dict[uuid.UUID, list[int]] = field(default_factory=dict)
+    collects: bool = False
 
 
 class ConsumerTakeover:
@@ -144,10 +150,11 @@ async def take_over_consumer_group(
         membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
         takeover: ConsumerTakeover | None = None
         try:
-            await _settle(connection, membership, deadline)
-            evicted = await _evict(connection, membership, deadline)
             ids = await topic_ids(client, topics, deadline)
-            await _own(connection, membership, {tp for tp in partitions if tp.topic in topics}, ids, deadline)
+            needed = {(ids.get(tp.topic, ""), tp.partition) for tp in partitions if tp.topic in topics}
+            await _settle(connection, membership, deadline)
+            membership.collects = True
+            evicted = await _own(connection, membership, needed, deadline)
             takeover = ConsumerTakeover(client, connection, membership, evicted)
             yield takeover
         finally:
@@ -168,7 +175,7 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
     settled_since: float | None = None
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
-        await _heartbeat(connection, membership, deadline, owned={})
+        await _heartbeat(connection, membership, deadline)
         described = await _describe(connection, membership.group, deadline)
         epochs = {one["member_epoch"] for one in described["members"]}
         if epochs == {described["group_epoch"]} and described["assignment_epoch"] == described["group_epoch"]:
@@ -182,58 +189,52 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
             raise GroupActive(f"group {membership.group}", why, "try again when the group is stable")
 
 
-async def _evict(connection: BrokerConnection, membership: _Membership, deadline: float) -> list[str]:
-    """Removes all other members. Returns their ids."""
-    described = await _describe(connection, membership.group, deadline)
-    others = [one for one in described["members"] if one["member_id"] != membership.member_id]
-    request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
-    code = (await connection.call(request, remaining(deadline)))["error_code"]
-    if code:
-        raise kafka_error(code, f"removal of the members of group {membership.group}")
-    return [one["member_id"] for one in others]
-
-
 async def _own(
-    connection: BrokerConnection,
-    membership: _Membership,
-    partitions: Collection[TopicPartition],
-    ids: Mapping[str, str],
-    deadline: float,
-) -> None:
-    """Waits until the coordinator has assigned ``partitions`` to the client. Raises `LockLost` if another member is
-    back already."""
-    needed = {(ids.get(tp.topic), tp.partition) for tp in partitions}
-    poll = Retries(deadline, Backoff.fixed(_POLL_S / 10))
-    while True:
-        await _heartbeat(connection, membership, deadline, owned={})
+    connection: BrokerConnection, membership: _Membership, needed: Collection[tuple[str, int]], deadline: float
+) -> list[str]:
+    """Removes all other members and becomes the owner of the partitions ``needed`` (topic id and number). Returns the
+    ids of the members of the first removal.
+
+    The removal and the heartbeat are in flight together, so that the coordinator assigns the partitions to the client
+    before a removed member is back. If a member is back earlier nevertheless, the function removes it, too. Raises
+    `LockLost` if members come back again and again.
+    """
+    evicted: list[str] | None = None
+    for _ in range(_MAX_EVICTIONS):
+        described = await _describe(connection, membership.group, deadline)
+        others = [one for one in described["members"] if one["member_id"] != membership.member_id]
+        if evicted is None:
+            evicted = [one["member_id"] for one in others]
+        request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
+        removed, _ = await asyncio.gather(
+            connection.call(request, remaining(deadline)),
+            _heartbeat(connection, membership, deadline),
+        )
+        if removed["error_code"]:
+            raise kafka_error(removed["error_code"], f"removal of the members of group {membership.group}")
+        await _heartbeat(connection, membership, deadline)
         have = {(format_topic_id(one.bytes), number) for one, ns in membership.assigned.items() for number in ns}
-        if needed <= have:
-            return
-        if not await poll.pause():
-            raise LockLost(f"takeover of group {membership.group}", "the coordinator does not assign the partitions")
+        if have.issuperset(needed):
+            return evicted
+    raise LockLost(f"takeover of group {membership.group}", "its members come back before the partitions are assigned")
 
 
-async def _heartbeat(
-    connection: BrokerConnection,
-    membership: _Membership,
-    deadline: float,
-    *,
-    owned: Mapping[uuid.UUID, list[int]] | None = None,
-) -> None:
-    """Sends a heartbeat with the ``owned`` partitions (all assigned ones by default), and updates the membership."""
-    own = dict(membership.assigned if owned is None else owned)
+async def _heartbeat(connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
+    """Sends a heartbeat that claims the partitions of the membership, and adds the newly assigned ones if the
+    membership collects them."""
     member = membership
-    request = member_requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, own)
+    owned = member.assigned if member.collects else {}
+    request = member_requests.consumer_heartbeat(member.group, member.member_id, member.epoch, member.topics, owned)
     answer = await connection.call(request, remaining(deadline))
     if answer["error_code"]:
         raise kafka_error(
             answer["error_code"], f"takeover of group {member.group}", detail=answer["error_message"] or ""
         )
-    membership.epoch = answer["member_epoch"]
-    if owned is not None and answer["assignment"] is not None:
-        membership.assigned = {
-            one["topic_id"]: list(one["partitions"]) for one in answer["assignment"]["topic_partitions"]
-        }
+    member.epoch = answer["member_epoch"]
+    if member.collects and answer["assignment"] is not None:
+        for one in answer["assignment"]["topic_partitions"]:
+            numbers = {*member.assigned.get(one["topic_id"], ()), *one["partitions"]}
+            member.assigned[one["topic_id"]] = sorted(numbers)
 
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
