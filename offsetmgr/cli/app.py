@@ -25,6 +25,7 @@ from offsetmgr.cli.stop_signals import (
     preserved_signal_handlers,
     raise_on_termination_signals,
 )
+from offsetmgr.cli.table_fit import set_wide
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -54,7 +55,8 @@ COMPLETE: Final = "__complete"
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
-    "--debug, anywhere on the command line, prints the traceback of an error. "
+    "--debug, anywhere on the command line, prints the traceback of an error; --wide shows tables in full, even if "
+    "they are wider than the terminal. "
     "Settings come from flags, else from OFFSETMGR_* variables, else from a context of the config file "
     "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
 )
@@ -134,7 +136,9 @@ def _run(arguments: Sequence[str]) -> int:
         from offsetmgr.cli.completion import complete
 
         return complete(arguments[1:])
-    arguments, debug = _strip_debug(arguments)
+    arguments, debug = _strip_flag(arguments, "--debug")
+    arguments, wide = _strip_flag(arguments, "--wide")
+    set_wide(wide)
     try:
         _reject_dry_run_with_execute(arguments)
         command = typer.main.get_command(root)
@@ -158,11 +162,11 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the arguments without ``--debug``, and whether ``--debug`` was among them. Every command accepts
-    ``--debug``, although no command declares this option."""
+def _strip_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], bool]:
+    """Returns the arguments without the flag, and whether the flag was among them. Every command accepts ``--debug``
+    and ``--wide``, although no command declares these options."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    remaining = [a for a in arguments[:end] if a != "--debug"]
+    remaining = [a for a in arguments[:end] if a != flag]
     return [*remaining, *arguments[end:]], len(remaining) != end
 
 

@@ -115,7 +115,9 @@ BeforeImage = Annotated[
         show_default=False,
     ),
 ]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="Output format of stdout; --wide shows a table in full.")
+]
 UnterminatedOption = Annotated[
     bool,
     typer.Option(
