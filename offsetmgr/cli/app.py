@@ -46,6 +46,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
+    "help": ("offsetmgr.cli.help_text:app", "Help on a subject: connection."),
     "completion": ("offsetmgr.cli.completion:app", "Shell completion: bash, zsh, fish."),
 }
 """Command group -> (location of its typer app, one line of help)."""
@@ -81,8 +82,11 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for subcommand in command.commands.values():  # typer would truncate the first paragraph
+        from offsetmgr.cli.help_text import complete_help
+
+        for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
             subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
+            complete_help(subcommand, f"{cmd_name} {name}")
         sigint.uninstall()
         return command
 
