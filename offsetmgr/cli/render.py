@@ -237,7 +237,7 @@ def _table_columns(
         fitted = zip(complete, widths, strict=True)
         left_out = [columns[i].name.upper().replace("_", "-") for (i, _), width in fitted if width is None]
         if left_out:
-            note(f"{', '.join(left_out)} left out: the terminal is too narrow; --wide shows all columns")
+            note(f"left out: {', '.join(left_out)}; --wide shows all columns")
     shown = []
     for (i, whole_width), width in zip(complete, widths, strict=True):
         if width is not None:

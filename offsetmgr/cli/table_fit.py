@@ -15,7 +15,9 @@ from contextvars import ContextVar
 from typing import Final
 
 SHORTEST: Final = 16
-"""The smallest number of characters to which an identifier is shortened."""
+"""The smallest number of characters to which identifiers are shortened."""
+SHORTEST_LAST: Final = 10
+"""The same for the last identifier that a table still shows."""
 MIN_WRAP_WIDTH: Final = 20
 """A table's last column is wrapped only if the terminal has at least this width left for the column."""
 _GAP: Final = 2
@@ -46,10 +48,11 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
         if dropped is not None:
             left_out.add(dropped)
         fitted: list[int | None] = [None if i in left_out else width for i, width in enumerate(widths)]
+        shortest = SHORTEST if len(by_rank) - len(left_out) > 1 else SHORTEST_LAST
         excess = _needed(fitted, wraps=not ranks[-1]) - available
         while excess > 0:
             widest = max((i for i in by_rank if i not in left_out), key=lambda i: fitted[i] or 0, default=None)
-            if widest is None or (fitted[widest] or 0) <= SHORTEST:
+            if widest is None or (fitted[widest] or 0) <= shortest:
                 break
             fitted[widest] = (fitted[widest] or 0) - 1
             excess -= 1

@@ -37,7 +37,7 @@ def test_a_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch
         "GROUP    STATE   TOPIC   PART  OFFSET  LOG-END   LAG  MEMBER-ID",
         f"billing  STABLE  orders     0    1000     2500  1500  {MEMBER[:12]}..{MEMBER[-12:]}",
     ]
-    assert shown.err == "CLIENT-ID, HOST left out: the terminal is too narrow; --wide shows all columns\n"
+    assert shown.err == "left out: CLIENT-ID, HOST; --wide shows all columns\n"
     set_wide(True)
     write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
     assert capsys.readouterr().out.splitlines()[1].endswith(f"consumer-billing-service-7  /10.1.2.3  {MEMBER}")
@@ -65,7 +65,8 @@ def test_widths_are_reduced_only_as_far_as_needed() -> None:
     assert fitted_widths([10, 30, 20], [0, 1, 2], 46) == [10, 16, 16]
     assert fitted_widths([10, 30, 20], [0, 1, 2], 45) == [10, 30, None]
     assert fitted_widths([10, 30, 20], [0, 1, 2], 30) == [10, 18, None]
-    assert fitted_widths([10, 30, 20], [0, 1, 2], 20) == [10, None, None]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 22) == [10, 10, None]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 21) == [10, None, None]
     assert fitted_widths([50, 90], [0, 0], 60) == [50, 90]
     assert [len(shortened(MEMBER, width)) for width in (12, 13, 80)] == [12, 13, len(MEMBER)]
 
