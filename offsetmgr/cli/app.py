@@ -25,6 +25,7 @@ from offsetmgr.cli.stop_signals import (
     preserved_signal_handlers,
     raise_on_termination_signals,
 )
+from offsetmgr.cli.table_fit import set_wide
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -47,6 +48,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
+    "help": ("offsetmgr.cli.help_text:app", "Help on a subject: connection."),
     "completion": ("offsetmgr.cli.completion:app", "Shell completion: bash, zsh, fish."),
 }
 """Command group -> (location of its typer app, one line of help)."""
@@ -56,7 +58,8 @@ COMPLETE: Final = "__complete"
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
-    "--debug, anywhere on the command line, prints the traceback of an error. "
+    "--debug, anywhere on the command line, prints the traceback of an error; --wide shows tables in full, even if "
+    "they are wider than the terminal. "
     "Settings come from flags, else from OFFSETMGR_* variables, else from a context of the config file "
     "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
 )
@@ -81,8 +84,11 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for subcommand in command.commands.values():  # typer would truncate the first paragraph
+        from offsetmgr.cli.help_text import complete_help
+
+        for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
             subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
+            complete_help(subcommand, f"{cmd_name} {name}")
         sigint.uninstall()
         return command
 
@@ -136,7 +142,9 @@ def _run(arguments: Sequence[str]) -> int:
         from offsetmgr.cli.completion import complete
 
         return complete(arguments[1:])
-    arguments, debug = _strip_debug(arguments)
+    arguments, debug = _strip_flag(arguments, "--debug")
+    arguments, wide = _strip_flag(arguments, "--wide")
+    set_wide(wide)
     try:
         _reject_dry_run_with_execute(arguments)
         command = typer.main.get_command(root)
@@ -160,11 +168,11 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the arguments without ``--debug``, and whether ``--debug`` was among them. Every command accepts
-    ``--debug``, although no command declares this option."""
+def _strip_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], bool]:
+    """Returns the arguments without the flag, and whether the flag was among them. Every command accepts ``--debug``
+    and ``--wide``, although no command declares these options."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    remaining = [a for a in arguments[:end] if a != "--debug"]
+    remaining = [a for a in arguments[:end] if a != flag]
     return [*remaining, *arguments[end:]], len(remaining) != end
 
 

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Final
 
+from offsetmgr.cli.colours import coloured_message
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
 
@@ -97,4 +98,4 @@ def _one_line(text: str) -> str:
 
 
 def _print_line(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(coloured_message(text, sys.stderr), file=sys.stderr)

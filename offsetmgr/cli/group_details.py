@@ -11,9 +11,10 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note
+from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command, write_watched
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import Committed, GroupDescription
 from offsetmgr.core.plurals import count_of
@@ -31,25 +32,25 @@ DESCRIBE: Final = (
     Column("partition", right=True, title="PART"),
     Column("offset", right=True),
     Column("log_end_offset", right=True, title="LOG-END"),
-    Column("lag", right=True),
-    Column("client_id", optional=True),
-    Column("host", optional=True),
-    Column("member_id", optional=True),
+    Column("lag", right=True, attention=True),
+    Column("client_id", optional=True, rank=2),
+    Column("host", optional=True, rank=3),
+    Column("member_id", optional=True, rank=1),
     Column("note", optional=True),
 )
 MEMBERS: Final = (
     Column("group"),
     Column("state"),
-    Column("member_id"),
-    Column("client_id", optional=True),
-    Column("host", optional=True),
+    Column("member_id", rank=1),
+    Column("client_id", optional=True, rank=2),
+    Column("host", optional=True, rank=3),
     Column("partitions", right=True),
     Column("assignment", optional=True),
 )
 STATE: Final = (
     Column("group"),
-    Column("coordinator"),
-    Column("assignor"),
+    Column("coordinator", rank=1),
+    Column("assignor", rank=1),
     Column("state"),
     Column("members", right=True),
 )
@@ -71,6 +72,9 @@ def describe(
         bool, typer.Option("--verbose", help="Accepted for compatibility with kafka-consumer-groups; has no effect.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
+    show_totals: Totals = False,
+    sort: Sort = None,
+    top: Top = None,
     watch: Watch = None,
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
@@ -83,11 +87,14 @@ def describe(
     names = require_groups(group, all_groups)
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
-    if topic and (members or state):
+    of_partitions = {"--topic": topic, "--totals": show_totals, "--sort": sort, "--top": top}
+    if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
         option = "--members" if members else "--state"
         raise UsageError(
-            "--topic", f"selects partitions, but {option} shows no partitions", f"leave out --topic or {option}"
+            given, f"selects partitions, but {option} shows no partitions", f"leave out {given} or {option}"
         )
+    watched = watch is not None
+    table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watched)
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store = connect.store()
@@ -99,15 +106,15 @@ def describe(
         chosen = choose_groups(store, names, all_groups=all_groups, others=others)
         found = describe_groups(store, cluster, directory, chosen, topics, others=others)
         if state:
-            shown = write_rows(STATE, _state_rows(found, errors), output)
+            shown = write_watched(STATE, _state_rows(found, errors), output, watched=watched)
         elif members:
-            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
+            shown = write_watched(MEMBERS, _member_rows(found, errors), output, watched=watched)
         else:
             stale = StaleOffsetCounter(store, others)
             topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
-            shown = write_rows(DESCRIBE, stale.count(rows), output)
+            shown = table.write(stale.count(rows), output)
             stale.report()
             try:
                 topic_matches.require_all(store.uri)

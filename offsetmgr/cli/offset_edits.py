@@ -114,14 +114,14 @@ def reset(
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To this long ago.", show_default=False),
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To this long ago; also 1d2h30m.", show_default=False),
     ] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
             "--to-datetime",
             metavar="YYYY-MM-DDTHH:mm:SS.sss",
-            help="To the first record at or after this time; UTC without a zone.",
+            help="To the first record at or after this time; also 'yesterday 14:00'; UTC without a zone.",
             show_default=False,
         ),
     ] = None,

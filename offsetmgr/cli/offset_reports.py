@@ -13,8 +13,10 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress
+from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 
@@ -31,7 +33,7 @@ OFFSETS: Final = (
     Column("partition", right=True, title="PART"),
     Column("state"),
     Column("offset", right=True),
-    Column("metadata", optional=True),
+    Column("metadata", optional=True, rank=1),
     Column("leader_epoch", right=True, optional=True, title="EPOCH"),
     Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
 )
@@ -39,7 +41,7 @@ LAG: Final = (
     *(c if c.name in ("group", "topic", "partition", "offset") else replace(c, detail=True) for c in OFFSETS),
     Column("log_start_offset", right=True, detail=True),
     Column("log_end_offset", right=True, title="LOG-END"),
-    Column("lag", right=True),
+    Column("lag", right=True, attention=True),
     Column("note", optional=True),
 )
 
@@ -115,7 +117,7 @@ def _require_known(connect: ConnectFlags, store: OffsetStore, group: str) -> Non
         raise GroupNotFound(missing.what, missing.why, hint) from None
 
 
-@app.command("get")
+@app.command("get", cls=WatchCommand)
 @connected
 @many_clusters
 def get(
@@ -123,6 +125,8 @@ def get(
     group: GroupsOption = None,
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
+    watch: Watch = None,
+    count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show committed offsets.
@@ -139,38 +143,44 @@ def get(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
-    chosen = choose_groups(store, names, all_groups=all_groups)
-    named = named_groups(names, chosen)
-    held = store.capabilities.partitions
-    expected = topics.explicit_partitions(
-        _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held
-    )
-    errors = ReadErrorReport()
-    uncommitted = UncommittedTopics(store.uri, topics, errors)
+    table = PartitionTable(OFFSETS, value="offset", watched=watch is not None)
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
-            if not all_groups and not (found.offsets or found.errors or found.error):
-                _require_known(connect, store, found.group)
-            if found.error is not None:
-                errors.add(found.error)
-            for tp, error in sorted(found.errors.items()):
-                if topics.matches(tp):
-                    errors.add(error)
-            matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
-            if found.error is None:
-                uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
-            missing = expected if found.group in named else topics.numbered(held)
-            missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
-            for tp in sorted([*matched, *missing]):
-                yield _cells(found.group, tp, matched.get(tp, ABSENT))
+    def once() -> int:
+        chosen = choose_groups(store, names, all_groups=all_groups)
+        named = named_groups(names, chosen)
+        held = store.capabilities.partitions
+        expected = topics.explicit_partitions(
+            _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held
+        )
+        errors = ReadErrorReport()
+        uncommitted = UncommittedTopics(store.uri, topics, errors)
 
-    shown = write_rows(OFFSETS, rows(), output)
-    uncommitted.report(shown)
-    errors.exit_if_any()
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
+                if not all_groups and not (found.offsets or found.errors or found.error):
+                    _require_known(connect, store, found.group)
+                if found.error is not None:
+                    errors.add(found.error)
+                for tp, error in sorted(found.errors.items()):
+                    if topics.matches(tp):
+                        errors.add(error)
+                matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+                if found.error is None:
+                    uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
+                missing = expected if found.group in named else topics.numbered(held)
+                missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
+                for tp in sorted([*matched, *missing]):
+                    yield _cells(found.group, tp, matched.get(tp, ABSENT))
+
+        shown = table.write(rows(), output)
+        uncommitted.report(shown)
+        return errors.exit_code
+
+    if code := watch_command(once, watch, count):
+        raise typer.Exit(code)
 
 
-@app.command("lag")
+@app.command("lag", cls=WatchCommand)
 @connected
 @many_clusters
 def lag(
@@ -179,6 +189,11 @@ def lag(
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
     only_with_lag: OnlyWithLag = False,
+    show_totals: Totals = False,
+    sort: Sort = None,
+    top: Top = None,
+    watch: Watch = None,
+    count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show how far behind the log's end each committed offset is.
@@ -193,32 +208,38 @@ def lag(
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
     others = connect.other_stores(store)
-    chosen = choose_groups(store, names, all_groups=all_groups, others=others)
-    named = named_groups(names, chosen)
-    counts = _partition_counts(cluster, topics.named()) if named else {}
-    also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
-    errors = ReadErrorReport()
-    uncommitted = UncommittedTopics(store.uri, topics, errors)
+    table = PartitionTable(LAG, totals=show_totals, sort=sort, top=top, watched=watch is not None)
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
-        for one in progress(found, "reading", len(chosen)):
-            if one.error is not None:
-                errors.add(one.error)
-            else:
-                there = [r.partition for r in one.rows if r.note != NOTHING]
-                uncommitted.record(one.group, there, named=one.group in named)
-            for row in one.rows:
-                if row.error is not None:
-                    errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # the offset could not be read
+    def once() -> int:
+        chosen = choose_groups(store, names, all_groups=all_groups, others=others)
+        named = named_groups(names, chosen)
+        counts = _partition_counts(cluster, topics.named()) if named else {}
+        also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
+        errors = ReadErrorReport()
+        uncommitted = UncommittedTopics(store.uri, topics, errors)
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
+            for one in progress(found, "reading", len(chosen)):
+                if one.error is not None:
+                    errors.add(one.error)
+                else:
+                    there = [r.partition for r in one.rows if r.note != NOTHING]
+                    uncommitted.record(one.group, there, named=one.group in named)
+                for row in one.rows:
+                    if row.error is not None:
+                        errors.add(row.error)
+                        if row.committed is ABSENT and row.note != NOTHING:  # the offset could not be read
+                            continue
+                    if only_with_lag and not needs_log_range(row):
                         continue
-                if only_with_lag and not needs_log_range(row):
-                    continue
-                yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
+                    yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    stale = StaleOffsetCounter(store, others)
-    shown = write_rows(LAG, stale.count(rows()), output)
-    stale.report()
-    uncommitted.report(None if only_with_lag else shown)
-    errors.exit_if_any()
+        stale = StaleOffsetCounter(store, others)
+        shown = table.write(stale.count(rows()), output)
+        stale.report()
+        uncommitted.report(None if only_with_lag else shown)
+        return errors.exit_code
+
+    if code := watch_command(once, watch, count):
+        raise typer.Exit(code)

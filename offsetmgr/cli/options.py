@@ -130,7 +130,9 @@ Reason = Annotated[
         "--reason", metavar="TEXT", help="Why, for the operation log (offsetmgr edits list).", show_default=False
     ),
 ]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="Output format of stdout; --wide shows a table in full.")
+]
 UnterminatedOption = Annotated[
     bool,
     typer.Option(

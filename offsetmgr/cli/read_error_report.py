@@ -31,6 +31,11 @@ class ReadErrorReport:
         if error.hint and self.count == 1:
             note(f"hint: {error.hint}")
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that shows the groups without errors."""
+        return FAILED if self.count else 0
+
     def exit_if_any(self) -> None:
         if self.count:
             raise typer.Exit(FAILED)

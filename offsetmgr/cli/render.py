@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,14 +17,14 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
 from offsetmgr.cli.output_collector import COLLECTOR
+from offsetmgr.cli.table_fit import fitted_widths, shortened, table_width, wrapped_line
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
 """Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
 _MAX_CACHED: Final = 20_000
-_MIN_WRAP_WIDTH: Final = 20
-"""A table's last column is wrapped only if the terminal has at least this width left for the column."""
 PROGRESS_AFTER_S: Final = 1.0
 """Progress is shown after a command has run for this number of seconds."""
 _TTY_EVERY_S: Final = 0.1
@@ -49,7 +47,9 @@ class Column:
     the right.
 
     A table omits an ``optional`` column if the column is empty, and always omits a ``detail`` column. The values of a
-    ``time`` column are milliseconds since 1970, which tables show as a time (UTC).
+    ``time`` column are milliseconds since 1970, which tables show as a time (UTC). If a table is wider than the
+    terminal, the values of columns with a ``rank`` above 0 are shortened in the middle, and the columns with the
+    largest rank are left out. ``attention`` colours unknown values and numbers above 0.
     """
 
     name: str
@@ -58,6 +58,8 @@ class Column:
     title: str = ""
     detail: bool = False
     time: bool = False
+    rank: int = 0
+    attention: bool = False
 
 
 class _CellCache(dict[Any, str]):
@@ -79,6 +81,7 @@ class _PaddedCells(_CellCache):
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
         pad = str.rjust if right else str.ljust
+        self.width = width
         self.padded: Callable[[str], str] = lambda text: pad(text, width)
         super().__init__(lambda value: pad(encode(value), width))
 
@@ -151,6 +154,17 @@ def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any
     return count
 
 
+def write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+    """Writes each row as a JSON object on a line of its own, and returns the number of rows."""
+    names = [c.name for c in columns]
+    count = 0
+    for row in rows:
+        sys.stdout.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, default=str) + "\n")
+        count += 1
+    sys.stdout.flush()
+    return count
+
+
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
     template = "{" + fields + "}"
@@ -188,51 +202,83 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     shown: list[tuple[int, _PaddedCells]] = []
     count = 0
+    available = table_width()
+    colours = has_colours(sys.stdout)
     for batch in _batches(rows):
         values = list(zip(*batch, strict=True))
         if not count:
-            shown = _table_columns(columns, values, whole=len(batch) < BATCH)
+            shown = _table_columns(columns, values, whole=len(batch) < BATCH, available=available)
             titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
-            sys.stdout.write("  ".join(titles).rstrip() + "\n")
-        lines = map("  ".join, zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True))
-        if sys.stdout.isatty():
-            lines = map(_wrapper(shown), lines)
-        sys.stdout.write("\n".join(map(str.rstrip, lines)) + "\n")
+            heading = "  ".join(titles).rstrip()
+            sys.stdout.write((coloured(heading, BOLD) if colours else heading) + "\n")
+        cells_of_lines = zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True)
+        if available is None:
+            lines: Iterable[str] = map(str.rstrip, map("  ".join, cells_of_lines))
+        else:
+            widths = [cells.width for _, cells in shown]
+            lines = (wrapped_line(cells, widths, available) for cells in cells_of_lines)
+        if colours:
+            lines = _with_attention(lines, columns, shown, values)
+        sys.stdout.write("\n".join(lines) + "\n")
         count += len(batch)
     sys.stdout.flush()
     return count
 
 
 def _table_columns(
-    columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
+    columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool, available: int | None
 ) -> list[tuple[int, _PaddedCells]]:
-    """Returns the columns that a table shows, with widths that fit ``values``. ``whole`` is true if ``values`` contains
-    all rows of the table."""
-    shown = []
+    """Returns the columns that a table shows, with widths that fit ``values`` and, if possible, the ``available``
+    width. ``whole`` is true if ``values`` contains all rows of the table."""
+    complete: list[tuple[int, int]] = []
     for i, column in enumerate(columns):
-        encode = _time_cell if column.time else _cell
-        cells = {encode(value) for value in set(values[i])}
+        cells = {_encoder(column)(value) for value in set(values[i])}
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
-        width = max(len(column.title or column.name), *map(len, cells))
-        shown.append((i, _PaddedCells(encode, width, right=column.right)))
+        complete.append((i, max(len(column.title or column.name), *map(len, cells))))
+    widths: list[int | None] = [width for _, width in complete]
+    if available is not None:
+        widths = fitted_widths([width for _, width in complete], [columns[i].rank for i, _ in complete], available)
+        fitted = zip(complete, widths, strict=True)
+        left_out = [columns[i].name.upper().replace("_", "-") for (i, _), width in fitted if width is None]
+        if left_out:
+            note(f"left out: {', '.join(left_out)}; --wide shows all columns")
+    shown = []
+    for (i, whole_width), width in zip(complete, widths, strict=True):
+        if width is not None:
+            encode = _encoder(columns[i]) if width == whole_width else _shortener(_encoder(columns[i]), width)
+            shown.append((i, _PaddedCells(encode, width, right=columns[i].right)))
     return shown
 
 
-def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
-    """Returns a function that wraps the last column of a line at the terminal's width. The function does not break
-    words, and does not wrap the other columns."""
-    terminal = shutil.get_terminal_size().columns
-    indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
+def _encoder(column: Column) -> Callable[[Any], str]:
+    return _time_cell if column.time else _cell
 
-    def wrapped(line: str) -> str:
-        aligned = line[max(indent - 2, 0) : indent].isspace()  # false if an earlier cell is too wide
-        if len(line.rstrip()) <= terminal or terminal - indent < _MIN_WRAP_WIDTH or not aligned:
-            return line
-        text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
-        return line[:indent] + f"\n{' ' * indent}".join(text)
 
-    return wrapped
+def _shortener(encode: Callable[[Any], str], width: int) -> Callable[[Any], str]:
+    return lambda value: shortened(encode(value), width)
+
+
+def _with_attention(
+    lines: Iterable[str],
+    columns: Sequence[Column],
+    shown: list[tuple[int, _PaddedCells]],
+    values: list[tuple[Any, ...]],
+) -> Iterator[str]:
+    """Colours the ``attention`` columns. A line with a cell that is too wide for its column stays without colours."""
+    spans = []
+    at = 0
+    for i, cells in shown:
+        if columns[i].attention:
+            spans.append((i, cells, at, at + cells.width))
+        at += cells.width + 2
+    for number, line in enumerate(lines):
+        text = line
+        for i, cells, start, end in reversed(spans):
+            value = values[i][number]
+            if (value is None or value > 0) and text[start:end] == cells[value][: len(text[start:end])]:
+                text = text[:start] + coloured(text[start:end], YELLOW) + text[end:]
+        yield text
 
 
 def separate_tables() -> None:
@@ -246,7 +292,7 @@ def note(text: str) -> None:
     if (collector := COLLECTOR.get()) is not None:
         collector.notes.append(text)
         return
-    print(text, file=sys.stderr, flush=True)
+    print(coloured_message(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

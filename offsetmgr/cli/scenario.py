@@ -33,6 +33,11 @@ _DURATION: Final = re.compile(
     r"(?:T(?=[-+\d])(?:(?P<h>[-+]?\d{1,18})H)?(?:(?P<m>[-+]?\d{1,18})M)?(?:(?P<s>[-+]?\d{1,18})(?:[.,](?P<f>\d{0,9}))?S)?)?",
     re.IGNORECASE,
 )
+_SHORT_DURATION: Final = re.compile(
+    r"(?P<d>\d{1,18}d)?(?P<t>(?:\d{1,18}h)?(?:\d{1,18}m)?(?:\d{1,18}(?:[.]\d{1,9})?s)?)"
+)
+_DATE_TIME: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})(?: +|T)(?P<hour>\d{1,2})(?=:)")
+_DAY_TIME: Final = re.compile(r"(?P<day>today|yesterday)(?: +(?P<time>\d{1,2}:\d{2}(?::\d{2})?))?", re.IGNORECASE)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -101,10 +106,12 @@ def _to_time(at_ms: int, option: str, text: str) -> ToTime:
 
 def parse_duration(text: str, option: str = "--by-duration") -> int:
     """Converts an ISO-8601 duration of days, hours, minutes and seconds to milliseconds, like
-    ``java.time.Duration.parse``."""
-    match = _DURATION.fullmatch(text.strip())
+    ``java.time.Duration.parse``. Also accepts the form ``1d2h30m15s``."""
+    short = _SHORT_DURATION.fullmatch(text.strip())
+    iso = f"P{short['d'] or ''}{'T' if short['t'] else ''}{short['t']}" if short is not None else text.strip()
+    match = _DURATION.fullmatch(iso)
     if match is None or not any(match[part] for part in "dhms"):
-        raise UsageError(option, f"{text!r} is not of the form PnDTnHnMnS", "as in P1D, PT2H30M, PT90S")
+        raise UsageError(option, f"{text!r} is not of the form PnDTnHnMnS or 1d2h30m", "as in 2h30m, PT2H30M, P1D, 90s")
     seconds = int(match["s"] or 0)
     total = int(match["d"] or 0) * 86_400 + int(match["h"] or 0) * 3_600 + int(match["m"] or 0) * 60 + seconds
     fraction = int((match["f"] or "0").ljust(3, "0")[:3])
@@ -112,16 +119,28 @@ def parse_duration(text: str, option: str = "--by-duration") -> int:
     return -milliseconds if match["sign"] == "-" else milliseconds
 
 
-def parse_datetime(text: str, option: str = "--to-datetime") -> int:
-    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC."""
+def parse_datetime(text: str, option: str = "--to-datetime", *, now_ms: int | None = None) -> int:
+    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
+
+    Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in
+    ``yesterday 14:00``. ``now_ms`` is the present time (default: the clock's).
+    """
     stripped = text.strip()
+    if (of_day := _DAY_TIME.fullmatch(stripped)) is not None:
+        now = datetime.fromtimestamp((SystemClock().now_ms() if now_ms is None else now_ms) / 1000, UTC)
+        day = now.date() - timedelta(days=of_day["day"].lower() == "yesterday")
+        stripped = f"{day.isoformat()}T{of_day['time'] or '00:00'}"
+    if (spoken := _DATE_TIME.match(stripped)) is not None:
+        stripped = f"{spoken['date']}T{spoken['hour']:0>2}{stripped[spoken.end() :]}"
     try:
         if "T" not in stripped.upper():
             raise ValueError
         at = datetime.fromisoformat(stripped)
     except ValueError:
         raise UsageError(
-            option, f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss", "as in 2026-11-21T09:00:00.000"
+            option,
+            f"{text!r} is not of the form YYYY-MM-DDTHH:mm:SS.sss",
+            "as in '2026-11-21 09:00' or 'yesterday 14:00' (UTC)",
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

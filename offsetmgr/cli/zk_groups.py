@@ -28,8 +28,8 @@ app = typer.Typer()
 
 MEMBERS: Final = (
     Column("group"),
-    Column("member_id"),
-    Column("host", optional=True),
+    Column("member_id", rank=1),
+    Column("host", optional=True, rank=2),
     Column("pattern"),
     Column("subscription"),
     Column("partitions", right=True),
@@ -44,7 +44,7 @@ OWNERS: Final = (
     Column("group"),
     Column("topic"),
     Column("partition", right=True, title="PART"),
-    Column("member_id"),
+    Column("member_id", rank=1),
     Column("thread", right=True),
     Column("claimed_at", time=True),
     Column("ephemeral_owner"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from offsetmgr.zookeeper.rebalance_preview.predict import Prediction
 
 MEMBERS_AND_CHANGES: Final = (
-    Column("member_id"),
+    Column("member_id", rank=1),
     Column("change", optional=True),
     Column("before", right=True),
     Column("after", right=True),
@@ -24,7 +24,7 @@ MEMBERS_AND_CHANGES: Final = (
     Column("partitions_after"),
 )
 MEMBERS_NOW: Final = (
-    Column("member_id"),
+    Column("member_id", rank=1),
     Column("note", optional=True),
     Column("owned", right=True),
     Column("due", right=True),

@@ -60,6 +60,7 @@ def test_on_a_terminal_the_last_column_is_wrapped_at_its_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
     text = "the broker keeps the offsets of a group until they expire"
     write_rows((Column("group"), Column("note")), [("orders", text), ("x", "short")], OutputFormat.TABLE)
     assert capsys.readouterr().out.splitlines() == [

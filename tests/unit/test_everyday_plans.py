@@ -262,7 +262,7 @@ def test_durations_are_read_as_java_reads_them(text: str, expected: int) -> None
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1H", "P1Y", "PT1", "P1D T1H"])
+@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1H", "P1Y", "PT1", "P1D T1H", "1m1h", "1 h", "m"])
 def test_other_durations_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="PnDTnHnMnS"):
         parse_duration(text)
@@ -290,8 +290,31 @@ def test_times_are_utc_unless_they_name_a_zone() -> None:
     assert parse_datetime("1970-01-02T00:00:00.001") == 86_400_001
     assert parse_datetime("1970-01-01T01:00:00+01:00") == 0
     assert parse_datetime("2026-11-21T09:51:35Z") == 1_795_254_695_000
-    with pytest.raises(UsageError, match="YYYY-MM-DD"):
-        parse_datetime("2026-11-21")
+    assert parse_datetime("2026-11-21 9:51:35") == parse_datetime("2026-11-21T09:51:35")
+    for text in ("2026-11-21", "2026-11-21 25:00", "yesterday 24:00", "tomorrow", "yesterday14:00"):
+        with pytest.raises(UsageError, match="YYYY-MM-DD"):
+            parse_datetime(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("yesterday 14:00", "2026-11-20T14:00"),
+        ("Yesterday  9:05:01", "2026-11-20T09:05:01"),
+        ("today", "2026-11-21T00:00"),
+    ],
+)
+def test_times_of_today_and_yesterday_are_in_utc(text: str, expected: str) -> None:
+    now_ms = parse_datetime("2026-11-21T00:30:00+00:00")
+    assert parse_datetime(text, now_ms=now_ms) == parse_datetime(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1h30m", 5_400_000), ("1d", 86_400_000), ("90s", 90_000), ("2d3h4m5.5s", 183_845_500), ("0s", 0)],
+)
+def test_short_durations(text: str, expected: int) -> None:
+    assert parse_duration(text) == expected
 
 
 @pytest.mark.parametrize(

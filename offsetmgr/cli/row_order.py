@@ -1,0 +1,113 @@
+"""``--sort``, ``--top`` and ``--totals`` of the tables of partitions, and their changes with ``--watch``."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.render import Column, OutputFormat
+from offsetmgr.cli.watch import Changes, write_watched
+from offsetmgr.core.errors import UsageError
+
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        metavar="COLUMN",
+        help="Sort by a column, such as lag: numbers from the largest, texts from A; unknown values last.",
+        show_default=False,
+    ),
+]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top", metavar="N", min=1, help="Show only the first N rows; sorts by lag without --sort.", show_default=False
+    ),
+]
+Totals = Annotated[
+    bool, typer.Option("--totals", help="Show one row for each group: partitions, total lag, largest lag.")
+]
+TOTALS: Final = (
+    Column("group"),
+    Column("partitions", right=True),
+    Column("lag", right=True, attention=True),
+    Column("largest_lag", right=True),
+    Column("unknown_lags", right=True, attention=True),
+)
+
+
+class PartitionTable:
+    """Writes the rows of partitions, each time that a command is repeated by ``--watch``.
+
+    ``value`` is the column of which ``--watch`` shows the change. Raises `UsageError` if no column is named ``sort``.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        value: str = "lag",
+        totals: bool = False,
+        sort: str | None = None,
+        top: int | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._partitions = columns
+        self._totals, self._sort, self._top = totals, sort, top
+        self.columns: Sequence[Column] = TOTALS if totals else columns
+        self._changes = None
+        if watched:
+            key = ("group",) if totals else ("group", "topic", "partition")
+            self._changes = Changes(self.columns, key=key, value=value, position=value if totals else "offset")
+            self.columns = self._changes.columns
+        _sort_column(self.columns, sort)
+
+    def write(self, rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+        """Writes the rows, and returns how many were written."""
+        if self._totals:
+            rows = totals(self._partitions, rows)
+        if self._changes is not None:
+            rows = self._changes.add(rows)
+        if self._sort is not None or self._top is not None:
+            rows = ordered(self.columns, rows, self._sort, self._top)
+        return write_watched(self.columns, rows, output, watched=self._changes is not None)
+
+
+def _sort_column(columns: Sequence[Column], sort: str | None) -> int:
+    names = [column.name for column in columns]
+    name = (sort or "lag").lower().replace("-", "_")
+    if sort is not None and name not in names:
+        raise UsageError(f"--sort {sort}", "no column has this name", f"columns: {', '.join(names)}")
+    return names.index(name) if name in names else 0
+
+
+def ordered(
+    columns: Sequence[Column], rows: Iterable[Sequence[Any]], sort: str | None, top: int | None
+) -> Iterable[Sequence[Any]]:
+    """Sorts the rows by the column ``sort`` (default: lag), and keeps the first ``top`` rows."""
+    at = _sort_column(columns, sort)
+    descending = columns[at].right
+
+    def key(row: Sequence[Any]) -> tuple[bool, Any]:
+        value = row[at]
+        return (value is None, 0 if value is None else -value if descending and isinstance(value, int) else value)
+
+    return sorted(rows, key=key) if top is None else heapq.nsmallest(top, rows, key=key)
+
+
+def totals(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Rows of `TOTALS`. The rows of a group follow one another. Rows without a partition count only as their group.
+
+    The total contains the known lags; it is unknown if all lags are unknown.
+    """
+    names = [column.name for column in columns]
+    partition, lag = names.index("partition"), names.index("lag")
+    for group, of_group in groupby(rows, key=lambda row: row[0]):
+        lags = [row[lag] for row in of_group if row[partition] is not None]
+        known = [one for one in lags if one is not None]
+        total = sum(known) if known or not lags else None
+        yield (group, len(lags), total, max(known, default=None), len(lags) - len(known))

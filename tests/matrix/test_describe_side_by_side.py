@@ -1,0 +1,131 @@
+"""``groups describe`` shows the rows of ``kafka-consumer-groups --describe`` for 30 groups in assorted states, and fits
+terminals with 80 and with 200 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from conftest import MakeTopic
+from terminal import Terminal
+
+from offsetmgr.sandbox import KafkaBroker, java_tool
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(500)]
+
+TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+GROUPS: Final = 30
+Row = tuple[str, ...]
+
+
+def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=partition)
+    assert producer.flush(60) == 0
+
+
+def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    entries = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    consumer.commit(offsets=entries, asynchronous=False)
+    consumer.close()
+
+
+def member(bootstrap: str, group: str, client_id: str, *topics: str) -> Consumer:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": client_id, "enable.auto.commit": False}
+    )
+    consumer.subscribe(list(topics))
+    return consumer
+
+
+@pytest.fixture
+def cluster(kafka: KafkaBroker) -> str:
+    return kafka.bootstrap
+
+
+@pytest.fixture
+def groups(cluster: str, make_topic: MakeTopic, unique: str) -> Iterator[list[str]]:
+    """The names of 30 groups: empty, live, without commits, with idle members, with commits in a deleted topic."""
+    wide, narrow, gone = (make_topic(f"{unique[-8:]}-{name}", count) for name, count in (("w", 3), ("n", 1), ("g", 1)))
+    for partition in range(3):
+        produce(cluster, wide, partition, 40)
+    produce(cluster, narrow, 0, 10)
+    names = [f"{unique[-8:]}-{number:02}" for number in range(GROUPS)]
+    with ExitStack() as stack:
+        consumers = []
+        for number, name in enumerate(names):
+            if number % 5 != 4:  # the others never commit
+                offsets = {(wide, partition): (number * 7 + partition) % 41 for partition in range(1 + number % 3)}
+                if number % 4 == 1:
+                    offsets[narrow, 0] = number % 11
+                if number % 7 == 3:
+                    offsets[gone, 0] = number
+                commit(cluster, name, offsets)
+            if number % 5 == 4 or number % 6 == 2:  # live: with more members than partitions in some groups
+                for index in range(1 + number % 3):
+                    consumer = member(cluster, name, f"client-{number}-{index}", wide if number % 2 else narrow)
+                    stack.callback(consumer.close)
+                    consumers.append(consumer)
+        admin = AdminClient({"bootstrap.servers": cluster})
+        admin.delete_topics([gone])[gone].result(60)
+        settled = time.monotonic() + 15
+        while time.monotonic() < settled:
+            for consumer in consumers:
+                consumer.poll(0.02)
+        yield names
+
+
+def rows_of_kafka(bootstrap: str, names: list[str]) -> set[Row]:
+    """The rows of Kafka's tool: group, topic, partition, offset, log end, lag, member id, host, client id."""
+    arguments = ["--bootstrap-server", bootstrap, "--timeout", "60000", "--describe"]
+    selected = [word for name in names for word in ("--group", name)]
+    done = java_tool("kafka-3.9", TOOL, [*arguments, *selected], timeout_s=180)
+    return {tuple(line.split()) for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in names}
+
+
+def rows_of_offsetmgr(bootstrap: str, names: list[str]) -> set[Row]:
+    command = [sys.executable, "-m", "offsetmgr", "groups", "describe", *names, "--bootstrap-server", bootstrap]
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, timeout=120, check=False)
+    columns = ("group", "topic", "partition", "offset", "log_end_offset", "lag", "member_id", "host", "client_id")
+    rows = (tuple("-" if row[name] is None else str(row[name]) for name in columns) for row in json.loads(done.stdout))
+    return {row for row in rows if row[1] != "-" or row[6] != "-"}
+
+
+def test_the_same_rows_as_kafkas_tool(cluster: str, groups: list[str]) -> None:
+    theirs, ours = rows_of_kafka(cluster, groups), rows_of_offsetmgr(cluster, groups)
+    assert len(theirs) > GROUPS
+    assert sorted(ours - theirs) == []
+    assert sorted(theirs - ours) == []
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_table_fits_the_terminal(cluster: str, make_topic: MakeTopic, unique: str, columns: int) -> None:
+    topic, group = make_topic(f"{unique[-8:]}-t"), f"{unique[-8:]}-billing"
+    produce(cluster, topic, 0, 10)
+    commit(cluster, group, {(topic, 0): 3})
+    consumer = member(cluster, group, "billing-service-with-a-long-name", topic)
+    try:
+        settled = time.monotonic() + 8
+        while time.monotonic() < settled:
+            consumer.poll(0.1)
+        command = [sys.executable, "-m", "offsetmgr", "groups", "describe", group, "--bootstrap-server", cluster]
+        with Terminal(command, {**os.environ, "TERM": "xterm"}, columns=columns) as terminal:
+            assert terminal.exit_code() == 0
+            shown = terminal.text
+        assert max(len(line) for line in shown.splitlines()) <= columns, shown
+        assert re.search(rf"^{group} +STABLE +{topic} +0 +3 +10 +7 ", shown, re.MULTILINE), shown
+        assert ("HOST" in shown.partition("GROUP")[2]) is (columns == 200), shown
+    finally:
+        consumer.close()

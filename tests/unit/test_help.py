@@ -1,0 +1,45 @@
+"""The help of the commands: examples that parse, and connection options that are described once."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from offsetmgr.cli.app import REGISTRY, root, run
+from offsetmgr.cli.examples import EXAMPLES, example_lines
+from offsetmgr.cli.help_text import CONNECTION_PARAMETERS
+
+
+def commands() -> dict[str, Any]:
+    top: Any = typer.main.get_command(root)
+    groups = {name: top.get_command(None, name) for name in REGISTRY}
+    return {f"{name} {sub}": command for name, group in groups.items() for sub, command in group.commands.items()}
+
+
+def test_every_command_has_examples_and_no_example_is_left_over() -> None:
+    assert set(EXAMPLES) == set(commands())
+
+
+@pytest.mark.parametrize("line", [line for command in EXAMPLES for line in example_lines(command)])
+def test_the_examples_parse(line: str) -> None:
+    _, group, name, *arguments = shlex.split(line)
+    commands()[f"{group} {name}"].make_context(name, arguments).close()
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_shows_examples_and_one_line_about_the_connection(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert run(["groups", "describe", option]) == 0
+    text = capsys.readouterr().out
+    assert "  offsetmgr groups describe billing --watch 5\n" in text
+    assert "see offsetmgr help connection" in text
+    assert "Kafka brokers. They are also the store" not in text
+
+
+def test_the_connection_options_have_their_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "connection"]) == 0
+    text = capsys.readouterr().out
+    for name in CONNECTION_PARAMETERS:
+        assert f"--{name.replace('_', '-')} " in text

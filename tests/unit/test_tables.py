@@ -1,0 +1,156 @@
+"""Tables on a terminal: width, colours, order, totals, and the changes of ``--watch``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+
+from offsetmgr.cli.app import run
+from offsetmgr.cli.group_details import DESCRIBE
+from offsetmgr.cli.offset_reports import LAG
+from offsetmgr.cli.render import OutputFormat, write_rows
+from offsetmgr.cli.row_order import PartitionTable
+from offsetmgr.cli.table_fit import fitted_widths, set_wide, shortened, wrapped_line
+from offsetmgr.core.errors import UsageError
+
+MEMBER = "consumer-billing-service-7-0a1b2c3d-4e5f-6789-abcd-ef0123456789"
+ROW = ("billing", "STABLE", "orders", 0, 1000, 2500, 1500, "consumer-billing-service-7", "/10.1.2.3", MEMBER, None)
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes stdout a terminal with 80 columns and without colours. The fixture capsys replaces stdout after the setup,
+    so each test calls this function itself."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    set_wide(False)
+
+
+def test_a_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    use_terminal(monkeypatch)
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "GROUP    STATE   TOPIC   PART  OFFSET  LOG-END   LAG  MEMBER-ID",
+        f"billing  STABLE  orders     0    1000     2500  1500  {MEMBER[:12]}..{MEMBER[-12:]}",
+    ]
+    assert shown.err == "left out: CLIENT-ID, HOST; --wide shows all columns\n"
+    set_wide(True)
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    assert capsys.readouterr().out.splitlines()[1].endswith(f"consumer-billing-service-7  /10.1.2.3  {MEMBER}")
+    set_wide(False)
+
+
+def test_a_wide_terminal_and_a_pipe_show_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "200")
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    whole = capsys.readouterr()
+    assert MEMBER in whole.out
+    assert whole.err == ""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    assert capsys.readouterr() == whole
+
+
+def test_widths_are_reduced_only_as_far_as_needed() -> None:
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 64) == [10, 30, 20]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 54) == [10, 20, 20]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 46) == [10, 16, 16]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 45) == [10, 30, None]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 30) == [10, 18, None]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 22) == [10, 10, None]
+    assert fitted_widths([10, 30, 20], [0, 1, 2], 21) == [10, None, None]
+    assert fitted_widths([50, 90], [0, 0], 60) == [50, 90]
+    assert [len(shortened(MEMBER, width)) for width in (12, 13, 80)] == [12, 13, len(MEMBER)]
+
+
+def test_the_last_column_is_wrapped_after_commas_too() -> None:
+    cells = ("m", ",".join(f"orders-{number}" for number in range(6)))
+    assert wrapped_line(cells, (1, 53), 30).splitlines() == [
+        "m  orders-0,orders-1,orders-2,",
+        "   orders-3,orders-4,orders-5",
+    ]
+
+
+def test_colours_only_on_a_terminal_without_no_color(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "xterm")
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    monkeypatch.delenv("NO_COLOR")
+    write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+    colours = capsys.readouterr().out
+    assert "\x1b[33m1500\x1b[0m" in colours
+    assert colours.replace("\x1b[33m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == plain
+    for name, value in (("TERM", "dumb"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+        write_rows(DESCRIBE, [ROW], OutputFormat.TABLE)
+        assert capsys.readouterr().out == plain
+
+
+def lag_row(group: str, partition: int, lag: int | None) -> tuple[object, ...]:
+    offset = None if lag is None else 100 - lag
+    return (group, "t", partition, "committed", offset, None, None, None, 0, 100, lag, None)
+
+
+ROWS = [lag_row("a", 0, 5), lag_row("a", 1, None), lag_row("b", 0, 70), lag_row("c", 0, 9)]
+
+
+def written(capsys: pytest.CaptureFixture[str], table: PartitionTable) -> list[dict[str, object]]:
+    table.write(ROWS, OutputFormat.JSON)
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, list)
+    return found
+
+
+def test_rows_are_sorted_and_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    by_lag = written(capsys, PartitionTable(LAG, sort="LAG"))
+    assert [row["lag"] for row in by_lag] == [70, 9, 5, None]
+    assert [row["lag"] for row in written(capsys, PartitionTable(LAG, top=2))] == [70, 9]
+    assert [row["group"] for row in written(capsys, PartitionTable(LAG, sort="group", top=3))] == ["a", "a", "b"]
+    with pytest.raises(UsageError, match="no column has this name"):
+        PartitionTable(LAG, sort="lagg")
+
+
+def test_totals_do_not_count_unknown_lags(capsys: pytest.CaptureFixture[str]) -> None:
+    table = PartitionTable(LAG, totals=True, sort="lag")
+    assert [tuple(row.values()) for row in written(capsys, table)] == [
+        ("b", 1, 70, 70, 0),
+        ("c", 1, 9, 9, 0),
+        ("a", 2, 5, 5, 1),
+    ]
+
+
+def test_watched_rows_have_a_time_the_change_and_the_rate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [10.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    table = PartitionTable(LAG, watched=True)
+    table.write([lag_row("a", 0, 50), lag_row("b", 0, None)], OutputFormat.JSON)
+    now[0] += 2
+    table.write([lag_row("a", 0, 30), lag_row("b", 0, 7)], OutputFormat.JSON)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["lag"], row["change"], row["rate"]) for row in rows] == [
+        (50, None, None),
+        (None, None, None),
+        (30, -20, 10.0),
+        (7, None, None),
+    ]
+    assert all(row["time"].endswith("Z") for row in rows)
+
+
+def test_wide_is_accepted_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--wide", "--version"]) == 0
+    assert run(["groups", "describe", "--wide", "--members", "--state", "-g", "x"]) == 2
+    assert "both --members and --state" in capsys.readouterr().err
