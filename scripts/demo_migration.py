@@ -258,7 +258,7 @@ def migrate(shell: Shell, zk: str, kafka: str, fleet: Fleet, name: str) -> str:
 def bounce(shell: Shell, fleet: Fleet, servers: tuple[str, ...], phase: str) -> None:
     shell.run(
         "runbook", "bounce", "--group", fleet.group, "--to-phase", phase, "--command", fleet.command, *servers,
-        "--quiet", "3", "--execute",
+        "--quiet", "3", "--execute", "--yes",
     )  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def demo(directory: Path, version: str) -> int:  # noqa: PLR0915
 
         chapter("steps 3 and 4: dual.commit.enabled=false, rolling bounce")
         bounce(shell, shop, servers, "kafka")
-        shell.run("migrate", "finalize", plan)
+        shell.run("migrate", "finalize", plan, "--yes")
 
         modern_seen: Counter[tuple[int, int]] = Counter()
         if modern_clients:

@@ -27,6 +27,11 @@ class LockWait:
             waits = f"waiting up to {max(seconds, 1):.0f} s until group {group} ({count_of(number, 'member')})"
             note(f"{waits}{others} has no members")
 
+    def for_commits(self, group: str, seconds: float) -> None:
+        """Works like a call, while the command watches a group for commits."""
+        if self._due():
+            note(f"watching the commits of group {group} for up to {max(seconds, 1):.0f} s")
+
     def _due(self) -> bool:
         now = time.monotonic()
         if now < self._next:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import FormatOption, GroupsOption, OneGroup
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -82,7 +84,7 @@ def write(
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
     names = groups_of(view, planned, group, wave)
-    books, failed = [], []
+    books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:
             note(f"group {each}: watching it for its phase")
@@ -95,6 +97,7 @@ def write(
                 window=ObservationWindow(window, poll),
                 options=connection_options(connect, planned),
                 baseline_file=name,
+                waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:
             if len(names) == 1:

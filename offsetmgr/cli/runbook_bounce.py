@@ -6,15 +6,17 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.migrate_options import WaveOption
-from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Yes, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (
     AcceptIdle,
@@ -35,6 +37,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
+from offsetmgr.migration.bounce_checkpoint import load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
 from offsetmgr.migration.group_observer import ObservationWindow
@@ -106,6 +109,7 @@ def bounce(
         float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
     ] = 600,
     execute: Execute = False,
+    yes: Yes = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
@@ -120,6 +124,9 @@ def bounce(
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
     state = state or _default_state(names, plan, to)
+    if execute:
+        groups = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
+        confirm(f"restart each member of {groups} into phase {to.value}, one at a time?", yes=yes)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
@@ -161,9 +168,17 @@ def bounce(
 
 
 def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Path:
-    """Returns the name of the state file: after the plan, else after the group if there is only one."""
+    """Returns the name of the state file: after the plan, else after the group if there is only one. If all bounces in
+    the file are finished, this is a new bounce, and the name gets a number."""
     label = plan.stem if plan is not None else names[0] if len(names) == 1 else "groups"
-    return Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}.json")
+    stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
+    for number in count(2):
+        path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
+        saved = load_all(path)
+        if not saved or any(name not in saved or saved[name].finished_ms is None for name in names):
+            return path
+        note(f"the bounce in {path} is finished, so this is a new one")
+    raise AssertionError
 
 
 def _hosts(pairs: list[str] | None) -> dict[str, str]:

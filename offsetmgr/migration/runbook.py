@@ -70,19 +70,27 @@ def write_runbook(
     window: ObservationWindow | None = None,
     options: str = "",
     baseline_file: str = "runbook.json",
+    waiting: Callable[[float], None] = lambda _seconds: None,
 ) -> Runbook:
     """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, the phase of the
     group is not inferred: it is ``start``.
 
-    ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. Raises
-    `GateRefused` if the phase cannot be inferred, or if no member is alive.
+    ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. ``waiting``
+    is called before each further observation, with the seconds that remain of the window. Raises `GateRefused` if the
+    phase cannot be inferred, or if no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
     def known(history: GroupHistory) -> bool:
         return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
 
-    history = watch_group(view, group, window, enough=known)
+    deadline = view.clock.monotonic() + window.seconds
+
+    def report() -> bool:
+        waiting(deadline - view.clock.monotonic())
+        return False
+
+    history = watch_group(view, group, window, enough=known, stop=report)
     observation = history.latest
     if observation is None or not observation.members:
         raise GateRefused(
@@ -95,7 +103,7 @@ def write_runbook(
         raise GateRefused(
             f"runbook of group {group}",
             f"its phase is unknown: {found.why}",
-            "use a --window of at least three auto.commit.interval.ms, or give the phase with --from",
+            _hint_for_unknown_phase(history),
         )
     changes = route(found.phase, to)
     return Runbook(
@@ -107,6 +115,15 @@ def write_runbook(
         stages=tuple(_stage(group, change, history, options, baseline_file, n) for n, change in enumerate(changes)),
         warnings=_warnings(history, observation, changes),
     )
+
+
+def _hint_for_unknown_phase(history: GroupHistory) -> str:
+    idle = all(
+        not one.kafka.changes and not one.zookeeper.changes and one.lag == 0 for one in history.partitions.values()
+    )
+    if history.partitions and idle:
+        return "no partition had traffic: send a message to a partition of each member, or give the phase with --from"
+    return "use a --window of at least three auto.commit.interval.ms, or give the phase with --from"
 
 
 def check_phase(

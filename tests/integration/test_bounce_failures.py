@@ -77,7 +77,7 @@ class Group:
 
     def bounce(self, to: str, command: str, *more: str) -> list[str]:
         """The arguments of a bounce that is executed."""
-        options = ["--window", "30", "--quiet", "1.5", "--accept-idle", "--execute"]
+        options = ["--window", "30", "--quiet", "1.5", "--accept-idle", "--execute", "--yes"]
         return ["bounce", "--to-phase", to, "--command", command, *options, *more]
 
 

@@ -167,7 +167,7 @@ def test_an_unusable_server_is_one_error_line_in_time(
     commands = [
         ["migrate", "plan", "--from", old, "--to", new, *group, "-o", "new-plan.json"],
         ["migrate", "verify", plans[0]],
-        ["migrate", "finalize", plans[1]],
+        ["migrate", "finalize", plans[1], "--yes"],
         ["migrate", "finalize", plans[2], "--delete-source", "--yes"],
         ["migrate", "rollback", plans[3], "--reverse-plan", "new-back.json"],
         ["migrate", "mirror", "--from", old, "--to", new, *group, "--once"],
@@ -180,7 +180,7 @@ def test_an_unusable_server_is_one_error_line_in_time(
     if side == "kafka":  # apply contacts only the target
         commands += [["migrate", "apply", plans[4], "--yes"]]
     else:  # a bounce first reads the members from the registry
-        commands += [[*bounce, *both], [*bounce, "--execute", *both]]
+        commands += [[*bounce, *both], [*bounce, "--execute", "--yes", *both]]
 
     found = problems(
         scene, [([*c, "--timeout", str(TIMEOUT_MS)], 1, (bad, EXPECTED_ERRORS[side, fault])) for c in commands]
@@ -214,7 +214,7 @@ PLAN_COMMANDS = [
     ["migrate", "apply", "PLAN", "--yes"],
     ["migrate", "status", "PLAN"],
     ["migrate", "verify", "PLAN"],
-    ["migrate", "finalize", "PLAN"],
+    ["migrate", "finalize", "PLAN", "--yes"],
     ["migrate", "rollback", "PLAN", "--yes"],
 ]
 

@@ -157,7 +157,7 @@ def test_a_finalized_migration_is_evidence_that_a_group_has_moved(
     cli("migrate", "plan", "--from", source, "--to", target, "--group", topic, "-o", plan)
     cli("migrate", "apply", plan, "--yes")
     assert where(cli, topic, "--plan", plan, *both)["phase"] == "unknown"
-    cli("migrate", "finalize", plan, "--window", "1", "--accept-idle")
+    cli("migrate", "finalize", plan, "--yes", "--window", "1", "--accept-idle")
     row = where(cli, topic, "--plan", plan, *both)
     assert (row["phase"], row["confidence"], row["lag"]) == ("moved", "seen", 21)
     assert row["next"]["command"].startswith(f"offsetmgr migrate finalize {plan} --delete-source")

@@ -157,7 +157,7 @@ def test_commands_accept_a_manager_as_a_store_and_groups_migrate_to_it(
     run("migrate", "plan", "--from", source, "--to", target, "--group", unique, "-o", "plan.json")
     run("migrate", "apply", "plan.json", "--yes")
     run("migrate", "verify", "plan.json")
-    finalized = run("migrate", "finalize", "plan.json").stderr
+    finalized = run("migrate", "finalize", "plan.json", "--yes").stderr
 
     assert "no old consumer is registered in ZooKeeper (seen)" in finalized
     assert unique in run("groups", "list", "--store", target, "--format", "csv").stdout

@@ -365,7 +365,7 @@ def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_sourc
 ) -> None:
     world.commit(world.zk, unique, 10, 20)
     world.plan("--group", unique)
-    assert "not applied completely" in world.run("migrate", "finalize", "plan.json", code=1).stderr
+    assert "not applied completely" in world.run("migrate", "finalize", "plan.json", "--yes", code=1).stderr
     world.run("migrate", "apply", "plan.json", "--yes")
     with OldConsumer(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
@@ -373,7 +373,7 @@ def test_finalize_requires_evidence_and_keeps_before_images_of_the_removed_sourc
     ) as old:  # fmt: skip
         wait_for(lambda: len(old.messages()) > 350, "the old consumer has read its partitions")
         wait_for(lambda: world.offsets(world.zk, unique).get(0) == LOG_END, "and committed to ZooKeeper")
-        refused = world.run("migrate", "finalize", "plan.json", "--window", "3", code=1)
+        refused = world.run("migrate", "finalize", "plan.json", "--yes", "--window", "3", code=1)
         assert "do not verify" in refused.stderr
         assert "source-ahead" in refused.stderr
     (world.directory / "plan.json").rename(world.directory / "old.json")
@@ -402,7 +402,7 @@ def test_a_removal_after_finalize_checks_again_and_keeps_newer_source_offsets(
     world.commit(world.zk, unique, 10, 20)
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
-    world.run("migrate", "finalize", "plan.json")
+    world.run("migrate", "finalize", "plan.json", "--yes")
     with OldConsumer(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
         auto_commit_interval_ms=200,
@@ -471,7 +471,7 @@ def test_finalize_names_a_member_that_still_commits_to_zookeeper_alone(
         tmp_path / "old", zookeeper=f"{zookeeper.connect}/kafka", group=unique, topic=world.topic,
         auto_commit_interval_ms=200,
     ) as old:  # fmt: skip
-        refused = world.run("migrate", "finalize", "plan.json", "--window", "2", code=1)
+        refused = world.run("migrate", "finalize", "plan.json", "--yes", "--window", "2", code=1)
         assert old.member_id in refused.stderr
 
 
@@ -529,7 +529,7 @@ def test_an_offset_below_the_log_start_fails_apply_verify_and_finalize(
     found = json.loads(world.run("migrate", "verify", "plan.json", "--format", "json", code=1).stdout)
     assert {row["partition"]: row["status"] for row in found} == {0: "below-log-start", 1: "equal"}
     assert "clamping would give 50 (the log start)" in found[0]["detail"]
-    refused = world.run("migrate", "finalize", "plan.json", code=1).stderr
+    refused = world.run("migrate", "finalize", "plan.json", "--yes", code=1).stderr
     assert f"{world.topic}-0 below-log-start" in refused
     world.run("migrate", "rollback", "plan.json", "--yes")
 
@@ -565,7 +565,7 @@ def test_a_rewind_made_in_kafka_is_migrated_back_only_with_its_flag(world: World
     world.commit(world.zk, unique, 50, 50)
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
-    world.run("migrate", "finalize", "plan.json")
+    world.run("migrate", "finalize", "plan.json", "--yes")
     world.commit(world.kafka, unique, 10)
 
     back = ("migrate", "rollback", "plan.json", "--reverse-plan")

@@ -120,7 +120,7 @@ def test_a_second_apply_writes_nothing_and_refresh_commits_the_offsets_again(
     assert "1 group renewed" in stderr
     assert commits(kafka.bootstrap, unique) == [10, 10]
     assert offsets_of(store, unique) == {0: 10}
-    commands.run("finalize", "plan.json")
+    commands.run("finalize", "plan.json", "--yes")
     commands.run("apply", "plan.json", "--refresh", "--yes")
     assert commits(kafka.bootstrap, unique) == [10, 10, 10]
 

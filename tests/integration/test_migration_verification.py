@@ -70,7 +70,9 @@ def test_an_offset_that_was_kept_ahead_verifies_and_can_be_finalized(world: Worl
     output = world.run("verify", "p.json")
     assert "kept-ahead" in output
     assert "difference" not in output
-    assert "finalized: 2 partitions verified" in world.run("finalize", "p.json", "--window", "1", "--accept-idle")
+    assert "finalized: 2 partitions verified" in world.run(
+        "finalize", "p.json", "--yes", "--window", "1", "--accept-idle"
+    )
 
 
 def test_an_offset_that_was_kept_ahead_and_fell_back_is_a_difference(world: World, unique: str) -> None:

@@ -100,7 +100,16 @@ def test_a_bounce_that_stopped_before_the_upgrade_goes_on_after_it(
             allowed = tmp_path / "allowed"
             once = f"test -e {shlex.quote(str(allowed))} || mkdir {shlex.quote(str(tmp_path / 'first'))}"
             bounce = ("runbook", "bounce", "--group", unique, *both, "--to-phase", "dual", "--baseline", "there.json")
-            bounce += ("--command", f"({once}) && {fleet.command}", "--quiet", "1", "--poll", "0.1", "--execute")
+            bounce += (
+                "--command",
+                f"({once}) && {fleet.command}",
+                "--quiet",
+                "1",
+                "--poll",
+                "0.1",
+                "--execute",
+                "--yes",
+            )
             with records.steadily(range(PARTITIONS)):
                 env.run(
                     "runbook", "write", "--group", unique, *both, "--to", "kafka", "-o", "there.json", "--poll", "0.1"

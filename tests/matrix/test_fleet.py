@@ -273,7 +273,7 @@ def test_a_fleet_moves_in_three_waves_and_two_stuck_groups_hold_up_no_other(
 
 
 def bounce(world: World, fleet: StuckFleet, phase: str, *groups: str, code: int = 0) -> str:
-    options = ("--window", "60", "--poll", "0.2", "--execute")
+    options = ("--window", "60", "--poll", "0.2", "--execute", "--yes")
     where = ("runbook", "bounce", "--plan", "fleet.json", *groups)
     return world.run(*where, "--to-phase", phase, "--command", fleet.command, *options, code=code)
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = range(4)
 QUIET = 3
 """A partition without records while the group is in phase dual on the way back."""
-EXECUTE = ("--execute", "--yes")
+EXECUTE = ("--execute", "--yes", "--yes")
 LATER = "a deleted offset stays until the broker's next check for expired offsets"
 
 
@@ -172,12 +172,14 @@ def test_a_runbook_is_written_executed_and_checked_in_both_directions(
             since = ("--from-phase", "zookeeper", "--baseline", "there.json")
             assert "nothing was executed" in bounce("dual", *since)
             assert fleet.restarted == []
-            bounce("dual", *since, "--execute")
+            bounce("dual", *since, "--execute", "--yes")
             assert len(fleet.restarted) == 1
             command("check", "--phase", "dual", "--baseline", "there.json", "--poll", "0.1")
             env.run("migrate", "verify", "plan.json")
-            bounce("kafka", "--execute")
-            output = command("bounce", "--to-phase", "zookeeper", "--command", fleet.command, "--execute", code=1)
+            bounce("kafka", "--execute", "--yes")
+            output = command(
+                "bounce", "--to-phase", "zookeeper", "--command", fleet.command, "--execute", "--yes", code=1
+            )
             assert "kafka -> zookeeper directly" in output
             env.run("migrate", "finalize", "plan.json", "--yes")
         wait_for(lambda: seen([member]).total() >= records.total, "every record is consumed")
@@ -186,10 +188,10 @@ def test_a_runbook_is_written_executed_and_checked_in_both_directions(
         with records.steadily(busy):
             command("write", "--to", "zookeeper", "-o", "back.json", "--poll", "0.1")
             output = bounce(
-                "dual", "--accept-idle", "--baseline", "back.json", "--state", "back-state.json", "--execute"
+                "dual", "--accept-idle", "--baseline", "back.json", "--state", "back-state.json", "--execute", "--yes"
             )
             assert f"copy to ZooKeeper: {env.topic}-{QUIET} " in output
-            bounce("zookeeper", "--accept-idle", "--execute")
+            bounce("zookeeper", "--accept-idle", "--execute", "--yes")
             command("check", "--phase", "zookeeper", "--accept-idle", "--quiet", "1", "--poll", "0.1")
         assert len(fleet.restarted) == 4
         wait_for(lambda: seen([member]).total() >= records.total, "every record is consumed")
