@@ -84,8 +84,8 @@ def finalize_command(
         count = sum(n for action, n in actions.items() if action != "target-only")
         confirm(f"after the checks, remove up to {count_of(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
     elif state.finalized_at is None:
-        groups = count_of(len(only) if only is not None else plan.summary.groups, "group")
-        confirm(f"after the checks, record in the journal that the migration of {groups} has ended?", yes=yes)
+        scope = count_of(len(only) if only is not None else plan.summary.groups, "group")
+        confirm(f"after the checks, record in the journal that the migration of {scope} has ended?", yes=yes)
     gate = sides.member_gate(
         plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
     )
