@@ -113,12 +113,12 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
 
 
 def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
-    """Splits ``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) into scheme and credential.
-    Raises `ConfigError`, which does not contain ``text``."""
+    """Splits ``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5; or ``kerberos:service``)
+    into scheme and credential. Raises `ConfigError`, which does not contain ``text``."""
     scheme, colon, credential = text.partition(":")
     user, second, _ = credential.partition(":")
     if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
-        raise ConfigError(source, "not of the form digest:USER:PASSWORD or sasl:USER:PASSWORD")
+        raise ConfigError(source, "not of the form digest:USER:PASSWORD, sasl:USER:PASSWORD or kerberos:SERVICE")
     return scheme, credential
 
 

@@ -1,5 +1,4 @@
-"""Kerberos with a real KDC (MIT) and a real broker. Needs the Debian packages krb5-kdc and krb5-admin-server, and the
-extra ``kerberos``."""
+"""Kerberos with an MIT KDC, a real broker and a real ZooKeeper; ``scripts/kerberos`` installs what they need."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from offsetmgr.sandbox.ports import free_port
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 REALM: Final = "OFFSETMGR.TEST"
+SERVER: Final = f"zookeeper/localhost@{REALM}"
 CLIENT: Final = f"alice@{REALM}"
 os.environ["PATH"] += ":/usr/sbin"
 
@@ -50,9 +50,7 @@ class Realm:
 
 @pytest.fixture(scope="module")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
-    pytest.importorskip("gssapi")
-    if shutil.which("krb5kdc") is None:
-        pytest.skip("needs krb5-kdc")
+    assert shutil.which("krb5kdc"), "scripts/kerberos installs a KDC"
     realm, port = Realm(tmp_path_factory.mktemp("realm")), free_port()
     (realm.directory / "krb5.conf").write_text(
         f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n rdns = false\n"
@@ -65,7 +63,7 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
         f"  key_stash_file = {realm.directory}/stash\n  max_life = 1h\n }}\n"
     )
     realm.run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master-7-secret")
-    for principal, name in ((f"kafka/localhost@{REALM}", "broker"), (CLIENT, "alice")):
+    for principal, name in ((f"kafka/localhost@{REALM}", "broker"), (SERVER, "server"), (CLIENT, "alice")):
         realm.run("kadmin.local", "-q", f"addprinc -randkey {principal}")
         realm.run("kadmin.local", "-q", f"ktadd -k {realm.keytab(name)} {principal}")
     process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **realm.environ}, stdin=subprocess.DEVNULL)
@@ -135,3 +133,40 @@ def test_without_a_ticket_the_error_says_so(broker: str, realm: Realm, tmp_path:
 
     assert "error: Kerberos login to kafka/localhost: " in done.stderr
     assert "klist" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def server(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper that rejects sessions without a login."""
+    directory = tmp_path_factory.mktemp("server")
+    module = "com.sun.security.auth.module.Krb5LoginModule"
+    (directory / "jaas.conf").write_text(
+        f"Server {{ {module} required useKeyTab=true storeKey=true useTicketCache=false "
+        f'keyTab="{realm.keytab("server")}" principal="{SERVER}"; }};'
+    )
+    properties = {
+        "java.security.krb5.conf": realm.directory / "krb5.conf",
+        "java.security.auth.login.config": directory / "jaas.conf",
+        "zookeeper.sessionRequireClientSASLAuth": "true",
+    }
+    config = {"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    jvm = ("-Xmx512m", *(f"-D{key}={value}" for key, value in properties.items()))
+    with ZooKeeperServer(directory / "data", config=config, jvm=jvm) as running:
+        yield running
+
+
+def test_a_ticket_logs_in_to_zookeeper(server: ZooKeeperServer, realm: Realm, tmp_path: Path) -> None:
+    realm.run("kinit", "-k", "-t", str(realm.keytab("alice")), CLIENT)
+    (tmp_path / "client.properties").write_text("zookeeper.auth=kerberos:zookeeper\nzookeeper.acl=creator\n")
+    options = ["--command-config", "client.properties", "--zookeeper", f"localhost:{server.port}"]
+    commands = Commands(tmp_path, realm.environ)
+
+    edit = ["--group", "g", "--topic", "t:0", "--to-offset", "7", "--new-group", "--execute", "--yes"]
+    commands.run("offsets", "set", *edit, *options)
+    got = commands.run("offsets", "get", "--group", "g", *options, "--format", "csv")
+
+    assert "g,t,0,committed,7" in got.stdout
+    environ = {**realm.environ, "KRB5CCNAME": f"FILE:{tmp_path / 'none'}"}
+    refused = Commands(tmp_path, environ).run("groups", "list", *options, "--timeout", "5000", code=1)
+    assert "the server refused the credentials of kerberos" in refused.stderr
+    assert "check the ticket (klist)" in refused.stderr

@@ -1,7 +1,7 @@
 """SASL GSSAPI (Kerberos) for offsetmgr's own client, RFC 4752, through the package `gssapi`.
 
-The credentials come from a keytab, or from the ticket cache that ``kinit`` fills. `gssapi` is an extra, because it
-needs the Kerberos library of the system.
+The credentials come from a keytab, or from the ticket cache that ``kinit`` fills. The package `gssapi` is an extra,
+because it needs the Kerberos library of the system.
 """
 
 from __future__ import annotations

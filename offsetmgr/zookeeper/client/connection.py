@@ -43,7 +43,8 @@ _MAX_CLOSE_S: Final = 3.0
 _MAX_REPLACEMENT_S: Final = 1.0
 _POLL_S: Final = 0.005
 _SASL: Final = "sasl"
-"""The scheme of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
+_KERBEROS: Final = "kerberos"
+"""The schemes of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
 session is open."""
 
 # If no handler were configured, Python would print kazoo's warnings to stderr. With the NullHandler, only the handlers
@@ -137,6 +138,10 @@ def _report_sasl_failure(authenticate: Callable[..., None]) -> Callable[..., Non
             authenticate(*arguments)
         except SessionClosedRequireSaslError as rejected:
             raise AuthFailedError("SASL") from rejected
+        except Exception as error:
+            if type(error).__module__ != _KERBEROS:  # kazoo does not handle the errors of this package
+                raise
+            raise AuthFailedError("Kerberos") from error
 
     return authenticate_or_fail
 
@@ -173,8 +178,8 @@ class KazooConnection:
     def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
         self._hosts = hosts
         self._session_timeout_s = None if session_timeout_ms is None else session_timeout_ms / 1000
-        self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
-        self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
+        self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] not in (_SASL, _KERBEROS))
+        self._sasl = _sasl_options(dict(config.zookeeper_auth))
         self._tls = None
         if config.zookeeper_tls is not None:
             from offsetmgr.config.tls_context import tls_context
@@ -284,7 +289,9 @@ class KazooConnection:
             return AuthenticationFailed(
                 f"ZooKeeper at {self._hosts}",
                 f"the server refused the credentials of {self.identity}",
-                "check USER and PASSWORD in zookeeper.auth and in the server's configuration",
+                "check the ticket (klist) and the server's service name"
+                if self._sasl and "service" in self._sasl
+                else "check USER and PASSWORD in zookeeper.auth and in the server's configuration",
             )
         return AuthenticationFailed(
             f"ZooKeeper at {self._hosts}",
@@ -345,13 +352,19 @@ class KazooConnection:
         return thread
 
 
-def _sasl_options(credential: str | None) -> dict[str, str] | None:
-    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that does not need a Kerberos ticket."""
-    if credential is None:
+def _sasl_options(auth: dict[str, str]) -> dict[str, str] | None:
+    """kazoo's options for SASL with DIGEST-MD5, or with Kerberos and the ticket cache; None without SASL."""
+    scheme = next((scheme for scheme in (_KERBEROS, _SASL) if scheme in auth), None)
+    if scheme is None:
         return None
-    if importlib.util.find_spec("puresasl") is None:
-        raise ConfigError("zookeeper.auth=sasl", "the package pure-sasl is missing", install_hint("sasl"))
-    user, _, password = credential.partition(":")
+    packages = {_SASL: ("puresasl",), _KERBEROS: ("puresasl", "kerberos")}[scheme]
+    if any(importlib.util.find_spec(package) is None for package in packages):
+        extra = "sasl" if scheme == _SASL else "kerberos"
+        why = f"a package is missing: {', '.join(packages)}"
+        raise ConfigError(f"zookeeper.auth={scheme}", why, install_hint(extra))
+    if scheme == _KERBEROS:
+        return {"mechanism": "GSSAPI", "service": auth[_KERBEROS]}
+    user, _, password = auth[_SASL].partition(":")
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
 
 
