@@ -107,7 +107,7 @@ def rollback_command(
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
-    if report.groups and not differing:
+    if report.groups and not differing and not report.closed:
         print_next_step(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
