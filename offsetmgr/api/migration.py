@@ -76,7 +76,7 @@ class RollbackReport(Report):
     def ok(self) -> bool:
         """Whether every offset that `Migration.apply` wrote is as it was before, and no other planned offset differs
         from its before-image."""
-        return not self.failed and not self.interrupted and not self.differing
+        return not self.failed and not self.interrupted and not self.closed and not self.differing
 
 
 class Migration(Closeable):

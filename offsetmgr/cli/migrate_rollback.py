@@ -109,7 +109,7 @@ def rollback_command(
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
-    if report.groups and not differing:
+    if report.groups and not differing and not report.closed:
         print_next_step(report, "rolled back: every offset is as it was before")
         if report.ok:
             _note_empty_groups(plan, state, target)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from offsetmgr.core.extras import install_hint
 from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation
 from offsetmgr.kafka.client.sasl import GSSAPI
 
@@ -32,7 +33,7 @@ class KerberosLogin:
         """Reads librdkafka's names. Raises `UnsupportedOperation` if the package `gssapi` is missing."""
         if importlib.util.find_spec("gssapi") is None:
             raise UnsupportedOperation(
-                "Kerberos (SASL mechanism GSSAPI)", "the package gssapi is missing", "install offsetmgr[kerberos]"
+                "Kerberos (SASL mechanism GSSAPI)", "the package gssapi is missing", install_hint("kerberos")
             )
         return cls(
             properties.get("sasl.kerberos.service.name") or _DEFAULT_SERVICE,

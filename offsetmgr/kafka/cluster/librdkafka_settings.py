@@ -30,7 +30,7 @@ def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
         raise UnsupportedOperation(
             "Kerberos (SASL mechanism GSSAPI)",
             "librdkafka would be needed here, and the wheel of confluent-kafka is built without Kerberos (sasl_gssapi)",
-            "offsetmgr[kerberos] suffices for commands that consume no records; the others need confluent-kafka built "
+            "the extra kerberos of offsetmgr suffices for commands that consume no records; the others need confluent-kafka built "
             "with libsasl2: pip install --no-binary confluent-kafka confluent-kafka",
         )
     if name != OAUTHBEARER:
