@@ -211,9 +211,10 @@ async def _join_alone(
         membership = LockMembership(group, member_id, joined["generation_id"])
         alone = [member["member_id"] for member in joined["members"]] == [member_id]
         if joined["leader"] == member_id and alone:
-            own = {member_id: encode_assignment()}
-            if await _sync(connection, membership, own, deadline):
-                return membership
+            # If a removed consumer is joining already, the response is REBALANCE_IN_PROGRESS. This does no harm: the
+            # rebalance waits for this member, whose generation remains the only valid one until it joins again.
+            await _sync(connection, membership, {}, deadline)
+            return membership
         others = await _other_members(client, group, member_id, deadline)
     await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
     raise LockLost(f"takeover of group {group}", "other members join again and again; nothing was written")
