@@ -92,7 +92,8 @@ def rows_of_kafka(bootstrap: str, names: list[str]) -> set[Row]:
     arguments = ["--bootstrap-server", bootstrap, "--timeout", "60000", "--describe"]
     selected = [word for name in names for word in ("--group", name)]
     done = java_tool("kafka-3.9", TOOL, [*arguments, *selected], timeout_s=180)
-    return {tuple(line.split()) for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in names}
+    rows = (line.replace(" /", " ").split() for line in done.stdout.splitlines())  # Java prints a slash before a host
+    return {tuple(row) for row in rows if row and row[0] in names}
 
 
 def rows_of_offsetmgr(bootstrap: str, names: list[str]) -> set[Row]:

@@ -300,10 +300,9 @@ COMMANDS = {
 def test_every_command_has_complete_help(group: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([group, command, "--help"]) == 0
     out = capsys.readouterr().out
-    options = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
-    assert {"--bootstrap-server", "--command-config", "--zookeeper", "--store", "--context", "--timeout"} <= set(
-        options
-    )
+    connection = out.partition("Connection options (see offsetmgr help connection): ")[2].partition("\n\n")[0]
+    options = {"--bootstrap-server", "--command-config", "--zookeeper", "--store", "--context", "--timeout"}
+    assert options == set(connection.replace(",", "").split())
     assert f"Usage: offsetmgr {group} {command}" in out
 
 
