@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offsetmgr.core.extras import install_hint
 from offsetmgr.core.errors import AuthenticationFailed, UnsupportedOperation
+from offsetmgr.core.extras import install_hint
 from offsetmgr.kafka.client.sasl import GSSAPI
 
 _DEFAULT_SERVICE: Final = "kafka"

@@ -30,8 +30,8 @@ def librdkafka_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
         raise UnsupportedOperation(
             "Kerberos (SASL mechanism GSSAPI)",
             "librdkafka would be needed here, and the wheel of confluent-kafka is built without Kerberos (sasl_gssapi)",
-            "the extra kerberos of offsetmgr suffices for commands that consume no records; the others need confluent-kafka built "
-            "with libsasl2: pip install --no-binary confluent-kafka confluent-kafka",
+            "the extra kerberos of offsetmgr suffices for commands that consume no records; the others need "
+            "confluent-kafka built with libsasl2: pip install --no-binary confluent-kafka confluent-kafka",
         )
     if name != OAUTHBEARER:
         return kept
