@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport
     from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanSource, PlanStep, StoreEndpoint
     from offsetmgr.migration.plan_file import PlanSummary
-    from offsetmgr.migration.progress import GroupProgress, MigrationState, PartitionSet
+    from offsetmgr.migration.progress import GroupNote, GroupProgress, MigrationState, PartitionSet
     from offsetmgr.migration.rollback import RollbackDifference
     from offsetmgr.migration.verify import PartitionResult, Status, VerifyEvidence, VerifySummary
     from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
@@ -96,6 +96,7 @@ _MODULES: Final = {
     "GroupGate": "migration.finalize",
     "GroupLag": "groups.lag",
     "GroupMember": "core.model",
+    "GroupNote": "migration.progress",
     "GroupOffsets": "core.offset_store",
     "GroupOutcome": "migration.journaled_writer",
     "GroupPlan": "migration.plan",
@@ -190,6 +191,7 @@ __all__ = [
     "GroupGate",
     "GroupLag",
     "GroupMember",
+    "GroupNote",
     "GroupOffsets",
     "GroupOutcome",
     "GroupPlan",
