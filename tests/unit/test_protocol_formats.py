@@ -306,7 +306,7 @@ def test_kerberos_names_the_extra_if_its_package_is_missing(monkeypatch: pytest.
 
     with pytest.raises(UnsupportedOperation, match="gssapi is missing") as caught:
         Security.of({"security.protocol": "sasl_plaintext"})  # GSSAPI is the default, as in Java
-    assert "offsetmgr[kerberos]" in caught.value.hint
+    assert "pip install '.[kerberos]'" in caught.value.hint
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class TestConfiguration:
 
     @pytest.mark.parametrize("auth", ["sasl:app", "sasl:", "digest::x", "sasl::x", "nothing"])
     def test_invalid_credentials_are_rejected(self, auth: str) -> None:
-        with pytest.raises(ConfigError, match="digest:USER:PASSWORD or sasl:USER:PASSWORD"):
+        with pytest.raises(ConfigError, match="digest:USER:PASSWORD, sasl:USER:PASSWORD or kerberos:SERVICE"):
             resolve(SettingsLayer(zookeeper_auth=auth), environ={"OFFSETMGR_CONFIG": "/dev/null"})
 
     def test_the_identity_is_reported_without_the_password(self) -> None:
