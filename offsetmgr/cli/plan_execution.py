@@ -67,9 +67,9 @@ def plan_writer(
             yield writer, state
         except OffsetMgrError:
             done = writer.report
-            if done.written:
+            if done.started:
                 note(
-                    f"{count_of(done.written, 'offset')} in {count_of(done.changed, 'group')} had been changed when the"
-                    " error occurred; groups in progress may have changed too. The next run checks them"
+                    f"the offsets of up to {count_of(done.started, 'group')} had been changed when the error occurred"
+                    f" ({done.written:,} are confirmed); the next run checks them"
                 )
             raise

@@ -146,9 +146,7 @@ def bounce(
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
         several = len(names) > 1
-        done = bounce_groups(
-            view, map(spec, names), state, execute=execute, skip_finished=several, progress=note, stop=stop
-        )
+        done = bounce_groups(view, map(spec, names), state, execute=execute, several=several, progress=note, stop=stop)
         for one in done:
             found.append(one)
             if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):

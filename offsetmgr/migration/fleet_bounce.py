@@ -4,6 +4,7 @@ up the others."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,29 +45,37 @@ def bounce_groups(
     state_path: Path,
     *,
     execute: bool,
-    skip_finished: bool = True,
+    several: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[GroupBounce]:
     """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
-    server, is raised, because it concerns all groups. ``skip_finished`` skips bounces that the state file shows as
-    finished; otherwise such a bounce is an error. Once ``stop`` returns True, no further bounce begins.
+    server, is raised, because it concerns all groups. With ``several``, the progress names each group, and bounces that
+    the state file shows as finished are skipped; otherwise such a bounce is an error. Once ``stop`` returns True, no
+    further bounce begins.
     """
     for spec in specs:
         check_template(spec.command)
         if stop():
             return
         saved = load(state_path, spec.group)
-        is_finished = saved is not None and saved.finished_ms is not None and saved.change.to is spec.to
-        if is_finished and skip_finished:
+        is_finished = (
+            saved is not None
+            and saved.finished_ms is not None
+            and saved.change.to is spec.to
+            and spec.start in (None, saved.change.start)
+        )
+        if is_finished and several:
             yield GroupBounce(spec.group)
             continue
-        progress(f"group {spec.group}")
+        if several:
+            progress(f"group {spec.group}")
+        indent = "  " if several else ""
         try:
             if execute:
-                result = bounce(view, spec, state_path, progress=lambda text: progress(f"  {text}"), stop=stop)
+                result = bounce(view, spec, state_path, progress=partial(_indented, progress, indent), stop=stop)
             else:
                 result = plan_bounce(view, spec, state_path)
         except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
@@ -76,6 +85,10 @@ def bounce_groups(
         yield found
         if found.is_stopped:
             return
+
+
+def _indented(progress: Callable[[str], None], indent: str, text: str) -> None:
+    progress(f"{indent}{text}")
 
 
 def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:

@@ -103,12 +103,13 @@ class GroupOutcome:
 class Report:
     """The result of a run.
 
-    ``groups`` counts the processed groups, ``changed`` the groups with a written partition, ``not_atomic`` the groups
-    that were written without a lock, and ``skipped`` the groups that an earlier run had completed. ``written`` and
-    ``unchanged`` count partitions. ``failed`` has the outcomes of groups with failures. ``interrupted`` is True if the
-    caller stopped the run before all groups were done.
+    ``started`` counts the groups whose intents are in the journal, ``groups`` the processed groups, ``changed`` the
+    groups with a written partition, ``not_atomic`` the groups that were written without a lock, and ``skipped`` the
+    groups that an earlier run had completed. ``written`` and ``unchanged`` count partitions. ``failed`` has the
+    outcomes of groups with failures. ``interrupted`` is True if the caller stopped the run before all groups were done.
     """
 
+    started: int = 0
     groups: int = 0
     changed: int = 0
     written: int = 0
@@ -207,7 +208,7 @@ class JournaledWriter:
         self.progress(outcome)
 
     def _execute(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
-        return execute(self.store, self._batches(tasks), JournalSink(self.name, self.journal))
+        return execute(self.store, self._batches(tasks), JournalSink(self.name, self.journal, self.report))
 
     def _batches(self, tasks: Iterable[GroupWrite]) -> Iterator[list[GroupWrite]]:
         for batch in batched(tasks, BATCH_GROUPS):
@@ -222,11 +223,12 @@ class JournalSink:
     """The journal as an `EditSink`. Intents are fsynced before the edits begin. Outcomes are appended together with the
     next intents, or at the end.
 
-    ``name`` is the prefix of the records.
+    ``name`` is the prefix of the records. ``report`` receives the number of groups whose intents were appended.
     """
 
     name: str
     journal: Journal
+    report: Report = field(default_factory=Report)
     _outcomes: list[JournalRecord] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -235,7 +237,9 @@ class JournalSink:
         `JournalError`."""
         with self._lock:
             records, self._outcomes = self._outcomes, []
-        self.journal.append([*records, *map(self._intent, batch)])
+        intents = [self._intent(task) for task in batch]
+        self.journal.append([*records, *intents])
+        self.report.started += len(intents)
 
     def record(self, planned: GroupWrite, result: GroupEditResult | None) -> tuple[GroupOutcome, GroupWrite]:
         """Returns the outcome of a task, with the task."""

@@ -496,7 +496,7 @@ def test_the_reverse_plan_omits_groups_never_copied_and_names_lost_offsets(world
     world.zk.commit(dead, {TopicPartition(f"{unique}-gone", 0): OffsetAndMetadata(7)})
     world.plan("--group", f"{unique}-*")
     world.run("migrate", "apply", "plan.json", "--yes", code=1)
-    done = world.run("migrate", "finalize", "plan.json", "--accept-refused")
+    done = world.run("migrate", "finalize", "plan.json", "--yes", "--accept-refused")
     assert "finalized: 2 partitions verified, 1 left out because the plan refused them" in done.stderr
     world.commit(world.kafka, live, 30)
 
@@ -551,7 +551,7 @@ def test_a_group_name_invalid_in_zookeeper_is_refused_alone_and_valid_in_kafka(w
     assert f"{slashed}: target: group '{slashed}': cannot exist in ZooKeeper" in done.stderr
     world.run("migrate", "apply", "back.json", "--yes", code=1)
     assert world.offsets(world.zk, f"{unique}-good") == {0: 20}
-    world.run("migrate", "finalize", "back.json", "--accept-refused", "--window", "0")
+    world.run("migrate", "finalize", "back.json", "--yes", "--accept-refused", "--window", "0")
     world.run(*back, "--rename", f"{slashed}={unique}-ash", "-o", "renamed.json")
 
     world.plan("--group", f"{unique}-good", "--rename", f"{unique}-good={unique}/good", name="forth.json")
