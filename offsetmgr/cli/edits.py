@@ -112,8 +112,9 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
 def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes = False, reason: Reason = None) -> None:
     """Undo an edit or `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".
 
-    An offset that has changed since the edit is not restored; the command reports it. Without --execute the command
-    shows what it would change.
+    An offset that has changed since the edit is not restored; the command reports it. The undo of an edit with
+    --running also rewinds the offsets that its consumers have committed since. Without --execute the command shows what
+    it would change.
     """
     from offsetmgr.groups.operation_log import OperationLog
 
@@ -140,12 +141,13 @@ def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, 
     migration = words[1] == "migrate"
     if migration and not execute:  # `migrate rollback` shows nothing without doing it
         note(f"would run: {shlex.join(words)}")
+        note("it restores the before-images of all runs of `migrate apply` for these groups, not only of this one")
         note("hint: add --execute to do it")
         return 0
     flags = [*(("--execute",) if execute and not migration else ()), *(("--yes",) if yes and execute else ())]
     note(f"$ {shlex.join((*words, *flags))}")
     with undoing(one.id):
-        return run([*words[1:], *flags, *(() if migration else ("--reason", reason))])
+        return run([*words[1:], *flags, "--reason", reason])
 
 
 def _hint(one: RecordedOperation) -> str:

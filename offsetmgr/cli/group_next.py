@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from offsetmgr.groups.selection import literal_pattern
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.group_location import GroupPhase
 
 if TYPE_CHECKING:
-    from offsetmgr.migration.group_location import GroupLocation
+    from offsetmgr.migration.group_location import GroupLocation, MigratedGroup
 
 
 def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
@@ -24,7 +25,7 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
         case GroupPhase.MOVED:
             if plan is None or plan.source_deleted:
                 return None, "the migration is finalized, and the offsets in the source are deleted"
-            command = f"offsetmgr migrate finalize {shlex.quote(plan.path)} --delete-source{options}"
+            command = f"{_finalize(plan)} --delete-source{options}"
             return command, "deletes the old offsets in the source, once you do not need a way back"
         case GroupPhase.DUAL:
             command = f"offsetmgr runbook write --group {group} --to kafka -o {group}.json{options}"
@@ -39,10 +40,14 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
                 "plans the copy of the offsets to Kafka",
             )
         case GroupPhase.KAFKA if plan is not None and plan.state == "applied":
-            command = f"offsetmgr migrate finalize {shlex.quote(plan.path)}{options}"
+            command = f"{_finalize(plan)}{options}"
             return command, "verifies again, and records the end of the migration"
         case _:
             return None, f"the group is in phase {one.phase.phase.value}"
+
+
+def _finalize(plan: MigratedGroup) -> str:
+    return shlex.join(("offsetmgr", "migrate", "finalize", plan.path, literal_pattern(plan.group)))
 
 
 def _find_out(one: GroupLocation, group: str, options: str) -> tuple[str | None, str]:

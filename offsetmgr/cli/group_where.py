@@ -216,6 +216,4 @@ def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
     phase = one.phase
     command, reason = next_command(one, options)
     after = {"command": command, "why": reason}
-    command, reason = next_command(one, options)
-    after = {"command": command, "why": reason}
     return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, after)

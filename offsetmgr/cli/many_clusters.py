@@ -8,6 +8,7 @@ does not respond delays no other cluster.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -106,18 +107,14 @@ def _raise_common_error(runs: list[ClusterRun]) -> None:
 
 
 def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
-    """Drops the errors of clusters that do not have a named group, if another cluster has rows. Returns a note for
+    """Drops the errors of clusters that do not have a named group, if another cluster has it. Returns a note for
     each."""
     if not any(run.output.has_rows for run in runs):
         return []
-    missing: dict[str, int] = {}
+    found = Counter(error.what for run in runs for error in run.output.errors if isinstance(error, GroupNotFound))
+    missing = {what: count for what, count in found.items() if count < len(runs)}
     for run in runs:
-        kept = []
-        for error in run.output.errors:
-            if isinstance(error, GroupNotFound):
-                missing[error.what] = missing.get(error.what, 0) + 1
-            else:
-                kept.append(error)
+        kept = [error for error in run.output.errors if error.what not in missing]
         if run.output.errors and not kept:
             run.code = 0
         run.output.errors[:] = kept

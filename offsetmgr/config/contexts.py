@@ -33,8 +33,12 @@ _DEFAULT: Final = re.compile(
 )
 
 
-_SECRET: Final = re.compile(r"password|secret|jaas|token|\.pem$|\.key$|certificate\.chain|oauthbearer\.config", re.I)
-"""The keys of ``.properties`` files whose values are not shown."""
+_SHOWN: Final = re.compile(
+    r"(bootstrap\.servers|client\.id|security\.protocol|sasl\.mechanisms?|sasl\.kerberos\.(service\.name|principal)"
+    r"|sasl\.oauthbearer\.(method|scope)|sasl\.username|ssl\.endpoint\.identification\.algorithm|ssl\.protocol"
+    r"|ssl\.enabled\.protocols|zookeeper\.ssl\.client\.enable|.*\.(location|type|ms|url)|command-config|context|timeout)"
+)
+"""The settings whose values are shown. Every other value can be a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +162,17 @@ def settings_in_effect(context: str | None = None, environ: Mapping[str, str] | 
 
 
 def masked(key: str, value: str | int) -> str | int:
-    """Returns a value for display. Asterisks replace passwords, keys and tokens."""
+    """Returns a value for display. Asterisks replace every value that is not known to be harmless."""
     text = str(value)
     if key in ("zookeeper-auth", "zookeeper.auth"):
         scheme, _, credential = text.partition(":")
-        return f"{scheme}:{credential.partition(':')[0]}:***"
+        user, colon, _ = credential.partition(":")
+        return f"{scheme}:{user}" + (":***" if colon else "")
     if key in ("store", "bootstrap-server", "zookeeper"):
-        return re.sub(r"//[^/?#]*@", "//***@", text)
-    return "***" if _SECRET.search(key) else value
+        return redacted(text)
+    return (redacted(text) if isinstance(value, str) else value) if _SHOWN.fullmatch(key) else "***"
+
+
+def redacted(text: str) -> str:
+    """Returns a URI without its credentials."""
+    return re.sub(r"//[^/?#]*@", "//***@", text)

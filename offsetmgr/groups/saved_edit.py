@@ -82,6 +82,7 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
         reason=origin.reason,
     )
     with closing(started.results) as results, OperationLog().recorded(start) as progress:
+        progress.failed = plan.counts.problems
         for result in results:
             progress.failed += len(result.failures)
             progress.written += sum(found.status is EditStatus.WRITTEN for found in result.outcomes.values())

@@ -84,9 +84,11 @@ class GroupStatus:
 
 
 def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[int] = ()) -> GroupScope | None:
-    """Returns the plan's groups that a pattern or a wave selects; None if there are neither patterns nor waves.
+    """Returns the plan's groups that a pattern or a wave selects, with both only those that both select; None if there
+    are neither patterns nor waves.
 
-    Raises `GroupNotFound` if a pattern matches no group of the plan, and `UsageError` if the plan does not have a wave.
+    Raises `GroupNotFound` if a pattern matches no group of the plan, or none in the waves, and `UsageError` if the plan
+    does not have a wave.
     """
     patterns, waves = list(patterns), set(waves)
     if not patterns and not waves:
@@ -96,14 +98,18 @@ def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[
         found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
         why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
         raise UsageError(f"--wave {missing[0]}", why, "see: offsetmgr migrate status PLAN")
-    chosen = {name for name, wave in known.items() if wave in waves}
+    chosen: set[str] = set()
     for pattern in patterns:
         selection = GroupSelection.parse([pattern], known)
         matched = {name for name in known if selection.matches(name)}
         if not matched:
             raise GroupNotFound(f"group {pattern}", f"not found in plan {plan.path}", "see: offsetmgr migrate status")
         chosen |= matched
-    return frozenset(chosen)
+    in_waves = {name for name, wave in known.items() if wave in waves}
+    both = chosen & in_waves if patterns and waves else chosen | in_waves
+    if not both:
+        raise GroupNotFound("--group with --wave", "no group of this name is in this wave", "leave out one of them")
+    return frozenset(both)
 
 
 def group_statuses(

@@ -78,6 +78,8 @@ class MigratedGroup:
     None if the settings do not name this store."""
 
     path: str
+    group: str
+    """The name of the group in the plan."""
     state: str
     source: str | None
     target: str | None
@@ -231,7 +233,7 @@ def _infer(sample: GroupSample) -> PhaseEvidence:
     if len(holding) == 1:
         empty = " and ".join(store.title for store in sample.stores if store is not holding[0])
         return _inferred(holding[0].name, f"{_count(holding[0])} and none in {empty}")
-    return _compare(holding, old)
+    return _compare(holding, old, sample.store("zookeeper"))
 
 
 def _members(sample: GroupSample, names: tuple[str, ...]) -> list[GroupMember]:
@@ -252,8 +254,9 @@ def _count(store: StoreSample) -> str:
     return f"{count_of(len(store.committed), 'offset')} in {store.title}"
 
 
-def _compare(holding: list[StoreSample], old: list[GroupMember]) -> PhaseEvidence:
-    """Infers the phase from the partitions in which the stores hold different offsets."""
+def _compare(holding: list[StoreSample], old: list[GroupMember], registry: StoreSample | None) -> PhaseEvidence:
+    """Infers the phase from the partitions in which the stores hold different offsets. ``registry`` is ZooKeeper, if
+    the settings name it; ``old`` are the old consumers that are registered there."""
     every = sorted({tp for store in holding for tp in store.committed})
     leaders: list[tuple[TopicPartition, frozenset[str]]] = []
     for tp in every:
@@ -279,7 +282,9 @@ def _compare(holding: list[StoreSample], old: list[GroupMember]) -> PhaseEvidenc
     if name == "kafka" and old:
         live = count_of(len(old), "old consumer")
         return _unknown(f"{why}, but {live} may commit to both: a dual member does not write its starting offset again")
-    return _inferred(name, f"{why}, and no old consumer is registered" if not old else why)
+    if registry is not None and registry.members_error is not None:
+        return _unknown(f"{why}, but the old consumers in ZooKeeper could not be read")
+    return _inferred(name, f"{why}, and no old consumer is registered" if registry is not None else why)
 
 
 def _titles(names: Iterable[str]) -> str:

@@ -88,15 +88,20 @@ class GroupLocator:
         return found, errors
 
     def add_plan(self, path: Path) -> None:
-        """Adds a migration as evidence for the groups of its plan. Raises `PlanError`, `JournalError`."""
+        """Adds a migration as evidence for the groups of its plan. Ignores a plan between stores that are not
+        configured, because its groups can belong to another cluster. Raises `PlanError`, `JournalError`."""
         plan, state = open_plan(path)
         source, target = plan.header.source, plan.header.target
         here, there = (next((o.name for o in self.stores if o.is_endpoint(side)), None) for side in (source, target))
+        if here is None and there is None:
+            return
         for group in plan.groups():
             if not group.error:
                 deleted = group.group in state.delete.done
                 phase, finalized_at = state.phase_of(group), state.group_finalized_at(group.group)
-                found = MigratedGroup(str(path), phase, here, there, source.uri, target.uri, finalized_at, deleted)
+                found = MigratedGroup(
+                    str(path), group.group, phase, here, there, source.uri, target.uri, finalized_at, deleted
+                )
                 self._plans.update(dict.fromkeys((group.group, group.target_group), found))
 
     def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, LockLost, OffsetMgrError, Unreachable
+from offsetmgr.core.errors import Conflict, LockLost, OffsetMgrError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
@@ -78,6 +78,8 @@ class RunningEdits:
         self._edits = edits
         self._listener = listener
         self._wait_s = wait_s
+        self._attempted: set[str] = set()
+        """The groups for which a write was sent. Their before-images must not change any more."""
 
     async def edit(self, edit: GroupEdit, *, conditional: bool) -> GroupEditResult:
         """Returns the result of the edit. An error of the whole group is the outcome of each of its partitions."""
@@ -135,11 +137,12 @@ class RunningEdits:
         async with await self._takeover(edit, described, deadline) as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
-            if first is None:
+            if first is None and edit.group not in self._attempted:
                 await asyncio.to_thread(self._listener.on_before, edit.group, before)
             else:  # the values of the first attempt are the before-images
                 edit = replace(edit, changes=_unconditional(edit.changes))
             write, erase = partial(group.commit, deadline=deadline), partial(group.delete, deadline=deadline)
+            self._attempted.add(edit.group)
             done = _Takeover(await execute(edit, current, write, erase), before, len(group.evicted))
             held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
             if held:
@@ -147,7 +150,7 @@ class RunningEdits:
                 self._listener.on_step(f"group {edit.group}: {members} left; waiting up to {self._wait_s:g} s for them")
                 try:
                     await self._bring_back(group, edit, held, done)
-                except (LockLost, Unreachable) as error:  # the offsets are written, and the watch reports what follows
+                except OffsetMgrError as error:  # the offsets are written, and the watch reports what follows
                     done.ended_early = str(error)
         done.left_at = now()
         done.seconds = done.left_at - started

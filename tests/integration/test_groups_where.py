@@ -160,7 +160,7 @@ def test_a_finalized_migration_is_evidence_that_a_group_has_moved(
     cli("migrate", "finalize", plan, "--yes", "--window", "1", "--accept-idle")
     row = where(cli, topic, "--plan", plan, *both)
     assert (row["phase"], row["confidence"], row["lag"]) == ("moved", "seen", 21)
-    assert row["next"]["command"].startswith(f"offsetmgr migrate finalize {plan} --delete-source")
+    assert row["next"]["command"].startswith(f"offsetmgr migrate finalize {plan} {topic} --delete-source")
     commit(source, topic, topic, {0: 6})
     row = where(cli, topic, "--plan", plan, *both)
     assert (row["phase"], row["lag"]) == ("unknown", None)

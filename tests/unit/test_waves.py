@@ -77,7 +77,9 @@ def test_a_plan_keeps_waves_and_owners(tmp_path: Path) -> None:
         ("audit", None, ""),
     ]
     assert select_groups(plan, waves=[1, 2]) == {"billing-core", "billing-eu"}
-    assert select_groups(plan, ["aud*"], [1]) == {"audit", "billing-core"}
+    assert select_groups(plan, ["billing-*"], [1]) == {"billing-core"}
+    with pytest.raises(GroupNotFound, match="no group of this name is in this wave"):
+        select_groups(plan, ["aud*"], [1])
     with pytest.raises(UsageError, match=r"no such wave \(its waves: 1, 2\)"):
         select_groups(plan, waves=[3])
 
