@@ -18,14 +18,17 @@ HOST: Final = "127.0.0.1"
 # can occupy the port of a server while the server restarts.
 _MIN_PORT, _MAX_PORT = 20_000, 32_000
 _random = random.SystemRandom()
+_returned: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """Returns a port on which no program listens now. If another program takes the port before the caller does, the
-    caller must retry with another port. Raises `SandboxError`."""
+    """Returns a port on which no program listens now, and which this function has not returned to this process before.
+    If another program takes the port before the caller does, the caller must retry with another port. Raises
+    `SandboxError`."""
     for _ in range(200):
         port = _random.randrange(_MIN_PORT, _MAX_PORT)
-        if is_free(port):
+        if port not in _returned and is_free(port):
+            _returned.add(port)
             return port
     raise SandboxError("no free port", f"all of 200 ports tried between {_MIN_PORT} and {_MAX_PORT} are taken")
 

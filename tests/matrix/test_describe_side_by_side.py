@@ -122,7 +122,8 @@ def test_a_table_fits_the_terminal(cluster: str, make_topic: MakeTopic, unique: 
         while time.monotonic() < settled:
             consumer.poll(0.1)
         command = [sys.executable, "-m", "offsetmgr", "groups", "describe", group, "--bootstrap-server", cluster]
-        with Terminal(command, {**os.environ, "TERM": "xterm"}, columns=columns) as terminal:
+        environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+        with Terminal(command, environ, columns=columns) as terminal:
             assert terminal.exit_code() == 0
             shown = terminal.text
         assert max(len(line) for line in shown.splitlines()) <= columns, shown

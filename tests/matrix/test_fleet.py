@@ -259,8 +259,16 @@ def test_a_fleet_moves_in_three_waves_and_two_stuck_groups_hold_up_no_other(
         world.check({refused})
         bounce(world, fleet, "kafka", "--group", stuck)
         world.expected[stuck] = "kafka"
-        assert "1 group, " in world.run("migrate", "finalize", "fleet.json", stuck, "--window", "30")
-        finalize = ("migrate", "finalize", "fleet.json", "--wave", str(world.wave_of[refused]), "--accept-refused")
+        assert "1 group, " in world.run("migrate", "finalize", "fleet.json", stuck, "--yes", "--window", "30")
+        finalize = (
+            "migrate",
+            "finalize",
+            "fleet.json",
+            "--yes",
+            "--wave",
+            str(world.wave_of[refused]),
+            "--accept-refused",
+        )
         assert "3 left out because the plan refused them" in world.run(*finalize)
         world.expected |= dict.fromkeys((stuck, refused), "finalized")
         world.check()
@@ -306,7 +314,7 @@ def move_wave(world: World, fleet: StuckFleet, wave: int, stuck: str, refused: s
     # The member of the stuck group commits to ZooKeeper alone, and three partitions of another group are refused.
     held = {stuck, refused} & set(groups)
     options = ("--wave", str(wave), "--window", "30")
-    output = world.run("migrate", "finalize", "fleet.json", *options, code=int(bool(held)))
+    output = world.run("migrate", "finalize", "fleet.json", "--yes", *options, code=int(bool(held)))
     assert f"finalized: {len(groups) - len(held)} groups" in output
     world.expected |= dict.fromkeys(set(groups) - held, "finalized")
     world.check(blocked)

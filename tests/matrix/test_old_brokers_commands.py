@@ -88,7 +88,7 @@ def test_a_migration_goes_there_and_back(env: Environment, unique: str) -> None:
     env.run("migrate", "apply", "p.json", "--yes")
     assert env.committed(env.kafka, unique) == {0: 5, 1: 6}
     assert "verified: 2 partitions" in env.run("migrate", "verify", "p.json")
-    env.run("migrate", "finalize", "p.json", "--window", "1", "--accept-idle")
+    env.run("migrate", "finalize", "p.json", "--yes", "--window", "1", "--accept-idle")
     env.commit(env.kafka, unique, {0: 7, 1: 8})
     env.run("migrate", "rollback", "p.json", "--reverse-plan", "back.json")
     env.run("migrate", "apply", "back.json", "--yes")

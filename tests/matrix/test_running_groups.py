@@ -37,7 +37,7 @@ from offsetmgr.stores.kafka import KafkaStore
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-EDITS = int(os.environ.get("OFFSETMGR_RUNNING_EDITS", "40" if SOAK else "4"))
+EDITS = int(os.environ.get("OFFSETMGR_RUNNING_EDITS", "40" if SOAK else "2"))
 """The number of edits of each kind of group."""
 PARTITIONS = 6
 RECORDS_PER_S = 500
@@ -95,6 +95,10 @@ KINDS = {
 }
 
 
+IN_MATRIX = ("librdkafka-cooperative", "java-static", "mixed", "kip848-librdkafka", "kip848-mixed")
+"""The kinds that the matrix runs. The soak runs all."""
+
+
 class Listener:
     """Keeps the before-images of the last edit."""
 
@@ -122,7 +126,9 @@ def running(kind: Kind, bootstrap: str, group: str, deliveries: Deliveries) -> I
 
 
 @pytest.mark.timeout(3000 if SOAK else 400)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_MATRIX else pytest.mark.soak) for name in KINDS]
+)
 def test_the_group_goes_on_exactly_at_each_edit(
     name: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic
 ) -> None:
