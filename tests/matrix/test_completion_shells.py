@@ -31,7 +31,9 @@ GROUPS = ("a$(touch HACKED)b", "billing", "billing:eu", "it's", "my group")
 def _install(shell: str) -> None:
     if shutil.which(shell) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "-qq", "update"], check=True)
-        subprocess.run(["apt-get", "-qq", "install", "-y", shell], check=True)
+        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        lock = ["-o", "DPkg::Lock::Timeout=120"]
+        subprocess.run(["apt-get", "-qq", *lock, "install", "-y", shell], check=True, env=environ)
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
 
