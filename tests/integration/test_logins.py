@@ -354,7 +354,7 @@ def test_both_clients_renew_a_token_before_it_expires(broker: Broker) -> None:
         with KafkaStore(broker.tokens, ConnectionConfig(kafka=kafka)) as store:
             for _ in range(18):
                 assert admin.find(broker.topic) is not None
-                assert dict(store.fetch("nobody")) == {}
+                assert dict(store.fetch("no-such-group")) == {}
                 time.sleep(0.5)
     finally:
         broker.issuer.lifetime_s = 300

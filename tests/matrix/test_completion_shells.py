@@ -35,7 +35,7 @@ def _install(shell: str) -> None:
         lock = ["-o", "DPkg::Lock::Timeout=120"]
         subprocess.run(["apt-get", "-qq", *lock, "install", "-y", shell], check=True, env=environ)
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.fail(f"{shell} is not installed, and this user cannot install it")
 
 
 @pytest.fixture
