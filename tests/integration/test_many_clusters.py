@@ -71,9 +71,9 @@ def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKee
     "command",
     [
         ("groups", "list"),
-        ("groups", "describe", "--all-groups"),
-        ("groups", "where", "--all-groups"),
-        ("offsets", "lag", "--all-groups"),
+        ("groups", "describe", "{group}*"),
+        ("groups", "where", "{group}*"),
+        ("offsets", "lag", "{group}*"),
         ("cluster", "describe"),
     ],
     ids=" ".join,
@@ -84,7 +84,9 @@ def test_forty_clusters_answer_in_less_than_twice_the_timeout(
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(4)})
     wait = ("--timeout", str(int(TIMEOUT_S * 1000)))
-    done, seconds = cli.timed(*command, "--context", "prod-*", *wait, "--format", "json", code=1)
+    # The shared servers have the groups of all earlier tests, so only a glob makes the duration comparable.
+    words = [word.format(group=topic) for word in command]
+    done, seconds = cli.timed(*words, "--context", "prod-*", *wait, "--format", "json", code=1)
     rows = json.loads(done.stdout)
     failed = {row["cluster"]: row["error"] for row in rows if row["error"]}
     assert sorted(failed) == [f"prod-dead-{n}" for n in range(1, 6)]
