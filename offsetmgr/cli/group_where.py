@@ -11,7 +11,6 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
-from offsetmgr.cli.group_next import next_command
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import (
@@ -174,12 +173,16 @@ def _partition_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]
 
 
 def _next_rows(found: Iterable[GroupLocation], options: str) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.cli.group_next import next_command
+
     for one in found:
         command, why = next_command(one, options)
         yield one.group, command or f"nothing: {why}"
 
 
 def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
+    from offsetmgr.cli.group_next import next_command
+
     stores = {
         store.name: {
             "uri": store.uri,

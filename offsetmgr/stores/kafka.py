@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
+    from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
     from offsetmgr.stores.protocol_edits import StoreThread
 
 Item = TypeVar("Item")
@@ -56,11 +57,17 @@ class KafkaStore(ProtocolStore):
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
-        from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 
         client = Client(self._bootstrap, Security.of(config.kafka))
-        client.offsets_topic = topic = KafkaOffsetsTopic(client)
-        topic.on_read = self.on_read
+
+        def offsets_topic() -> KafkaOffsetsTopic:
+            from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
+
+            topic = KafkaOffsetsTopic(client)
+            topic.on_read = self.on_read
+            return topic
+
+        client.open_offsets_topic = offsets_topic
         return client
 
     def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:
