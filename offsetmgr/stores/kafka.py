@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -60,6 +60,7 @@ class KafkaStore(ProtocolStore):
 
         client = Client(self._bootstrap, Security.of(config.kafka))
 
+        @cache
         def offsets_topic() -> KafkaOffsetsTopic:
             from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 
@@ -67,7 +68,7 @@ class KafkaStore(ProtocolStore):
             topic.on_read = self.on_read
             return topic
 
-        client.open_offsets_topic = offsets_topic
+        client.offsets_topic = offsets_topic
         return client
 
     def _edits(self, client: Client, timeout_s: float) -> KafkaEdits:

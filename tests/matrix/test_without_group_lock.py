@@ -197,7 +197,7 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
                 at_once = asyncio.get_running_loop().time() + 0.05
                 offsets_topic = store.wire().client.offsets_topic
                 assert offsets_topic is not None
-                partitions_read.append((await offsets_topic.partitions(["g"], at_once))["g"])
+                partitions_read.append((await offsets_topic().partitions(["g"], at_once))["g"])
 
             partitions_read: list[Sequence[TopicPartition]] = []
             with ThreadPoolExecutor(1) as pool:

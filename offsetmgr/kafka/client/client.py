@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Final, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
@@ -56,17 +55,12 @@ class Client:
         and the required version. By default the client accepts any broker."""
         self._security = security
         self._needed = needed or {}
-        self.open_offsets_topic: Callable[[], OffsetsTopic] | None = None
-        """Creates the reader of the offsets topic, which is needed only for brokers that cannot list the partitions of
-        a group. The code that creates the client sets this attribute."""
+        self.offsets_topic: Callable[[], OffsetsTopic] | None = None
+        """Returns the reader of the offsets topic, for brokers that cannot list the partitions of a group. The code
+        that creates the client sets this attribute."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, BrokerNode] = {}
         self._known_good: Address | None = None
-
-    @cached_property
-    def offsets_topic(self) -> OffsetsTopic | None:
-        """The reader of the offsets topic, or None if this client has none."""
-        return None if self.open_offsets_topic is None else self.open_offsets_topic()
 
     def node(self, address: Address) -> BrokerNode:
         """Returns the connections to the broker at ``address``. The first use opens a connection."""
@@ -203,9 +197,9 @@ class Client:
         """If the broker cannot list the partitions of a group, replaces each None by the partitions of the group, which
         are read from the offsets topic."""
         everything = [group for group, partitions in partitions_by_group.items() if partitions is None]
-        if not everything or READS_ALL_OFFSETS.supported_by(connection.versions) or self.offsets_topic is None:
+        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.supported_by(connection.versions):
             return partitions_by_group
-        return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
+        return {**partitions_by_group, **await self.offsets_topic().partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
         """Returns the state and members of many groups, which may use the classic protocol or the new one (KIP-848).

@@ -60,11 +60,10 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
                 for at, known in (await client.broker_versions(brokers, deadline)).items()
                 if known is not None
             }
-            lists_groups = all(map(LISTS_GROUPS.supported_by, broker_versions.values()))
-            if not lists_groups and client.offsets_topic is not None:
+            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
                 active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
                 listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
-                return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic.groups(deadline)})
+                return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic().groups(deadline)})
             before = await _layout(client, deadline)
             listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):
