@@ -134,7 +134,8 @@ class Broker:
 
     def in_the_log(self, group: str) -> SavedOffset | None:
         """The offset in the offsets topic, which may also contain deleted ones."""
-        topic = self.store.wire().client.offsets_topic
+        opened = self.store.wire().client.offsets_topic
+        topic = opened() if opened is not None else None
         assert isinstance(topic, KafkaOffsetsTopic)
         return self.store.wire().run(topic.read).get(group, {}).get(TP)
 
