@@ -33,7 +33,7 @@ AUTO_COMMIT_MS = 300
 RULES = EvidenceThresholds(accept_idle=True, quiet_ms=1_500)
 WINDOW = ObservationWindow(seconds=40, poll_seconds=0.15)
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
 
 
 class Load:
