@@ -173,7 +173,7 @@ class _Statuses:
         if group.error:
             return GroupState.NOT_PLANNED, self.plan.header.created_at, ""
         if state.is_group_rolled_back(name):
-            in_part = name in state.apply.written and name not in state.undo.done
+            in_part = state.is_rolled_back_in_part(name)
             word = GroupState.ROLLED_BACK_IN_PART if in_part else GroupState.ROLLED_BACK
             return word, state.undo.at.get(name, state.last_at), ""
         if (finalized := state.group_finalized_at(name)) is not None:
