@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,21 @@ class ConnectFlags(Connections):
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
+
+    def repeated_options(
+        self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
+    ) -> tuple[str, ...]:
+        """Returns the options that a later command for the same servers needs, from any directory: the files with
+        settings and the context. The first arguments are the values of ``--from-command-config`` and
+        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
+        files = (
+            ("--command-config", command_config or self.flags.command_config),
+            ("--from-command-config", from_config),
+            ("--to-command-config", to_config),
+        )
+        words = [word for option, value in files if value is not None for word in (option, str(Path(value).absolute()))]
+        context = self.resolved.context
+        return (*words, *(("--context", context) if context is not None else ()))
 
     def kafka_counterpart(
         self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")

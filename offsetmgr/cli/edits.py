@@ -110,9 +110,10 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
 
 @app.command("undo")
 def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes = False, reason: Reason = None) -> None:
-    """Undo an edit or `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".
+    """Undo an edit or a run of `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".
 
-    An offset that has changed since the edit is not restored; the command reports it. The undo of an edit with
+    An offset that has changed since the edit is not restored; the command reports it. The undo of `migrate apply`
+    restores the offsets that this run wrote, and not those of other runs of the plan. The undo of an edit with
     --running also rewinds the offsets that its consumers have committed since. Without --execute the command shows what
     it would change.
     """
@@ -138,13 +139,8 @@ def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, 
     from offsetmgr.cli.app import run
     from offsetmgr.groups.operation_log import undoing
 
-    migration = words[1] == "migrate"
-    if migration and not execute:  # `migrate rollback` shows nothing without doing it
-        note(f"would run: {shlex.join(words)}")
-        note("it restores the before-images of all runs of `migrate apply` for these groups, not only of this one")
-        note("hint: add --execute to do it")
-        return 0
-    flags = [*(("--execute",) if execute and not migration else ()), *(("--yes",) if yes and execute else ())]
+    preview, writes = ("--dry-run", None) if words[1:3] == ["migrate", "rollback"] else (None, "--execute")
+    flags = [flag for flag in (writes if execute else preview, "--yes" if yes and execute else None) if flag]
     note(f"$ {shlex.join((*words, *flags))}")
     with undoing(one.id):
         return run([*words[1:], *flags, "--reason", reason])

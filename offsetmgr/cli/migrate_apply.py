@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import PlanFile, summary_of
-from offsetmgr.migration.plan_run import PlanRun, open_plan
+from offsetmgr.migration.plan_run import PlanRun, open_plan, undo_command
 
 app = typer.Typer()
 
@@ -79,16 +80,21 @@ def apply_command(
         note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
     if scope.writes:
         confirm(f"write {count_of(scope.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
-    with plan_writer(plan, PlanRun("apply", only, reason or ""), target, wait_empty) as (writer, state):
+    options = connect.repeated_options(from_command_config, to_command_config)
+    run = PlanRun("apply", only, reason or "", options)
+    earlier = bool(state.apply.written)
+    with plan_writer(plan, run, target, wait_empty) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
-    options = scope_options(group, wave)
+    scope_words = scope_options(group, wave) + "".join(f" {shlex.quote(word)}" for word in options)
     migrate_output.show_report(report, "written")
-    print_next_step(report, f"next: offsetmgr migrate verify {plan_path}{options}")
+    print_next_step(report, f"next: offsetmgr migrate verify {plan_path}{scope_words}")
     if scope.refused or scope.failed_groups:
         partitions = count_of(scope.refused, "partition")
         note(f"the plan itself refused {partitions} and {count_of(scope.failed_groups, 'group')}")
     if report.written:
-        note(f"undo: offsetmgr migrate rollback {plan_path}{options}")
+        note(f"undo: offsetmgr migrate rollback {plan_path}{scope_words}")
+        if earlier:
+            note(f"undo of this run alone: {shlex.join(undo_command(str(plan_path), writer, run))}")
     elif report.skipped and report.ok:
         note("nothing was left to write; to copy offsets that were deleted or have expired since, create a new plan")
     exit_if_interrupted(report)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,7 +17,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
-from offsetmgr.cli.render import note, progress
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
@@ -29,8 +29,19 @@ from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.migration.journaled_writer import Report
+    from offsetmgr.migration.rollback import RollbackPreview
 
 app = typer.Typer()
+
+PREVIEW: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("current_offset", right=True, title="CURRENT"),
+    Column("new_offset", right=True, title="NEW"),
+    Column("note", optional=True),
+)
 
 
 @app.command("rollback")
@@ -60,63 +71,128 @@ def rollback_command(
             "--allow-rewind", help="With --reverse-plan: also rewind offsets that were rewound in the target since."
         ),
     ] = False,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="ID",
+            help="Undo only this run of migrate apply, by its id in offsetmgr edits list.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the offsets that would be restored or have changed since.")
+    ] = False,
     wait_empty: WaitEmpty = 0.0,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
+    With --run, only the offsets that this run of apply wrote are restored, and the other runs of the plan keep theirs.
+    A group that was rolled back, even in part, is not applied again: make a new plan for it.
+
     If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
     creates a plan in the other direction.
     """
-    from offsetmgr.migration.rollback import rollback
+    from offsetmgr.migration.rollback import preview, rollback
 
+    sources = connect.connection(from_command_config), connect.connection(to_command_config)
     if reverse_plan is None and allow_rewind:
         raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        given_options = ((force, "--force"), (wait_empty > 0, "--wait-empty"), (group, "--group"), (wave, "--wave"))
-        for given, option in given_options:
-            if given:
-                raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
-        plan, state = open_plan(plan_path)
-        back = SourceAndTarget.reversed(
-            connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+        _reject_options(
+            {
+                "--force": force,
+                "--wait-empty": wait_empty > 0,
+                "--group": group,
+                "--wave": wave,
+                "--run": run,
+                "--dry-run": dry_run,
+            }
         )
+        plan, state = open_plan(plan_path)
+        back = SourceAndTarget.reversed(connect, plan.header, *sources)
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
     plan, state = open_plan(plan_path)
-    only = select_groups(plan, group or (), wave or ())
-    target = SourceAndTarget.of_plan(
-        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
-    ).target
+    only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
+    target = SourceAndTarget.of_plan(connect, plan.header, *sources).target
+    if dry_run:
+        _show_preview(preview(plan, state, target, only, force=force, run=state.run(run) if run else None))
+        return
     if state.apply.intents and state.finalized_at is None:
-        note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
+        applied = f"the run {run} of migrate apply" if run else f"{plan_path} was applied"
+        note(f"restores {plan.header.target.uri} to what it held before {applied}")
         migrate_output.show_weaknesses(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         started = len(state.apply.intents.keys() & only) if only is not None else len(state.apply.intents)
         confirm(f"roll back {count_of(started, 'group')}?", yes=yes)
-    with plan_writer(plan, PlanRun("undo", only, reason or ""), target, wait_empty) as (writer, state):
+    operation = PlanRun("undo", only, reason or "", undoes_run=run or "")
+    with plan_writer(plan, operation, target, wait_empty) as (writer, state):
         try:
-            report = rollback(plan, state, writer, force=force)
+            report = rollback(plan, state, writer, force=force, run=state.run(run) if run else None)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target, only)
             raise
+    _show_result(report, plan, state, target, only, run)
+
+
+def _reject_options(given: Mapping[str, object]) -> None:
+    """Raises `UsageError` if an option is given that has no effect with --reverse-plan."""
+    for option, value in given.items():
+        if value:
+            raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
+
+
+def _show_result(
+    report: Report, plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None, run: str | None
+) -> None:
+    """Prints the result. Raises `Exit` with code 1 if an offset differs from its before-image."""
     migrate_output.show_report(report, "restored")
     if report.failed:
-        note(f"if a group already consumes from the target: migrate rollback {plan_path} --reverse-plan FILE")
+        note(f"if a group already consumes from the target: migrate rollback {plan.path} --reverse-plan FILE")
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
     if report.groups and not differing and not report.closed:
-        print_next_step(report, "rolled back: every offset is as it was before")
+        print_next_step(report, f"rolled back: every offset is as it was before{' this run' if run else ''}")
         if report.ok:
             _note_empty_groups(plan, state, target)
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
     if not report.ok or differing:
+        raise typer.Exit(1)
+
+
+def _with_run(state: MigrationState, only: GroupScope | None, run: str | None) -> GroupScope | None:
+    """Returns the groups of ``only`` that the run of apply has changed; all groups of ``only`` without a run."""
+    from offsetmgr.migration.rollback import groups_of_run
+
+    if run is None:
+        return only
+    changed = groups_of_run(state.run(run))
+    if not changed:
+        raise UsageError(f"--run {run}", "this run of `migrate apply` wrote nothing, so there is nothing to undo")
+    chosen = changed if only is None else changed & only
+    if not chosen:
+        raise UsageError(f"--run {run}", "this run has changed none of these groups", "leave out --group and --wave")
+    return chosen
+
+
+def _show_preview(found: Iterable[RollbackPreview]) -> None:
+    """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
+    rows = list(found)
+    write_rows(
+        PREVIEW, [(one.group, *one.tp, one.now, one.before, one.problem or None) for one in rows], OutputFormat.TABLE
+    )
+    bad = sum(bool(one.problem) for one in rows)
+    refused = f", and refuse {bad:,}" if bad else ""
+    note(f"dry run: would restore {count_of(len(rows) - bad, 'offset')}{refused}; nothing was changed")
+    if bad:
         raise typer.Exit(1)
 
 

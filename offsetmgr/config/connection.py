@@ -70,13 +70,15 @@ class ResolvedConnection:
     ``zookeeper`` over ``bootstrap-server``. If no layer sets any of them, the URI comes from ``bootstrap.servers`` in
     the ``.properties`` file. If ``bootstrap.servers`` is missing too, ``store`` is None. ``bootstrap_server`` and
     ``zookeeper`` (HOST:PORT/CHROOT) are set even if the store uses neither of them, because commands also read logs
-    from the brokers, and registrations of old consumers from ZooKeeper.
+    from the brokers, and registrations of old consumers from ZooKeeper. ``context`` is the name of the context; None
+    without a context.
     """
 
     connection: ConnectionConfig
     store: str | None
     bootstrap_server: str | None
     zookeeper: str | None = None
+    context: str | None = None
 
 
 def resolve(
@@ -122,6 +124,7 @@ def resolve(
         store=store,
         bootstrap_server=bootstrap,
         zookeeper=first("zookeeper"),
+        context=name or None,
     )
 
 

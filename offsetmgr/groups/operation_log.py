@@ -93,14 +93,20 @@ class OperationLog:
         self.path = path or state_directory() / "operations.jsonl"
         self._clock = clock or SystemClock()
 
+    def new_id(self) -> str:
+        """Returns an id for an operation that begins now."""
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
     @contextmanager
-    def recorded(self, start: OperationStart) -> Iterator[OperationProgress]:
-        """Records the start of an operation, and its end with the counts in the yielded `OperationProgress`.
+    def recorded(self, start: OperationStart, id_: str | None = None) -> Iterator[OperationProgress]:
+        """Records the start of an operation, and its end with the counts in the yielded `OperationProgress`. ``id_`` is
+        a result of `new_id`, for an operation whose id is part of ``start`` or of another file.
 
         Raises `FileFailure` before the operation begins if the start cannot be recorded.
         """
         now = self._clock.now_ms()
-        progress = OperationProgress(f"{datetime.fromtimestamp(now / 1000, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
+        progress = OperationProgress(id_ or self.new_id())
         self._append(
             {
                 "kind": "start",

@@ -157,6 +157,9 @@ class JournaledWriter:
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
     only: GroupScope | None = None
     """The groups to which the run is limited; None if it covers the whole plan."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the journal's record of the run: ``operation``, the run's id in the operation log, and for the rollback
+    of one run of apply ``run``, the id of that run."""
     report: Report = field(default_factory=Report, init=False)
     """The counts so far."""
     _stopped_early: bool = False
@@ -174,7 +177,7 @@ class JournaledWriter:
         waiting: dict[str, GroupWrite] = {}
         wait_s: dict[str, float] = {}
         locked: set[str] = set()
-        opening: JournalRecord = {"kind": f"{self.name}-open"}
+        opening: JournalRecord = {"kind": f"{self.name}-open", **self.identity}
         self.journal.append([opening if self.only is None else opening | {"groups": sorted(self.only)}])
         for outcome, task in self._execute(tasks):
             if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,7 +12,6 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import OnWait
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
-from offsetmgr.groups.selection import literal_pattern
 from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
 from offsetmgr.migration.plan import GroupScope
@@ -29,12 +28,16 @@ OPERATIONS: Final = {
 
 
 class PlanRun(NamedTuple):
-    """The run of a plan: its name (a key of `OPERATIONS`), the groups to which it is limited (None: all groups), and
-    the user's reason, for the operation log."""
+    """The run of a plan: its name (a key of `OPERATIONS`), the groups to which it is limited (None: all groups), and,
+    for the operation log, the user's reason and the connection options that the command of the undo needs.
+
+    ``undoes_run`` is the id of the only run of apply that a rollback undoes."""
 
     name: str
     only: GroupScope | None = None
     reason: str = ""
+    undo_options: Sequence[str] = ()
+    undoes_run: str = ""
 
 
 def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
@@ -76,8 +79,12 @@ def journaled_writer(
     clock = SystemClock()
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal:
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
-        writer = JournaledWriter(run.name, store, journal, clock, stop, progress, wait_empty_s, waiting, run.only)
-        with OperationLog().recorded(_operation(plan, writer, run.reason)) as recorded:
+        log = OperationLog()
+        identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
+        writer = JournaledWriter(
+            run.name, store, journal, clock, stop, progress, wait_empty_s, waiting, run.only, identity
+        )
+        with log.recorded(_operation(plan, writer, run), identity["operation"]) as recorded:
             try:
                 yield writer, state
             finally:
@@ -86,10 +93,8 @@ def journaled_writer(
                 recorded.failed = sum(len(outcome.failed) for outcome in report.failed.values())
 
 
-def _operation(plan: PlanFile, writer: JournaledWriter, reason: str) -> OperationStart:
+def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:
     path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
-    groups = [word for name in sorted(writer.only or ()) for word in ("--group", literal_pattern(name))]
-    undo = shlex.join(("offsetmgr", "migrate", "rollback", path, *groups))
     return OperationStart(
         name=OPERATIONS[writer.name],
         stores=(writer.store.uri,),
@@ -97,6 +102,11 @@ def _operation(plan: PlanFile, writer: JournaledWriter, reason: str) -> Operatio
         group_count=scope.groups,
         changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),
-        undo=(undo,) if writer.name == "apply" else (),
-        reason=reason,
+        undo=(shlex.join(undo_command(path, writer, run)),) if writer.name == "apply" else (),
+        reason=run.reason,
     )
+
+
+def undo_command(plan: str, writer: JournaledWriter, run: PlanRun) -> tuple[str, ...]:
+    """Returns the command line that undoes this run of apply, and no other run of the plan."""
+    return ("offsetmgr", "migrate", "rollback", plan, "--run", writer.identity["operation"], *run.undo_options)

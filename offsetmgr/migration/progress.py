@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import JournalError
+from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.groups.execute import may_have_written
 from offsetmgr.migration.journal import JournalRecord, check_opening, read_journal, record_at
@@ -105,6 +105,15 @@ class GroupProgress:
         self.whole_plan = self.whole_plan or self._pending[group]
 
 
+@dataclass(slots=True)
+class RunProgress:
+    """One run of apply: the id of its operation in the operation log, and its own progress. The id is empty in journals
+    of releases that did not record it."""
+
+    operation: str
+    progress: GroupProgress = field(default_factory=GroupProgress)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
     """A group's partitions by the outcome of one kind of work, over all of its runs.
@@ -147,6 +156,10 @@ class MigrationState:
     finalized: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, GroupNote] = field(default_factory=dict)
     phases: dict[str, GroupNote] = field(default_factory=dict)
+    apply_runs: list[RunProgress] = field(default_factory=list)
+    undone_runs: dict[str, set[str]] = field(default_factory=dict)
+    """The runs of apply that rollbacks of single runs undid, by group. A rollback of all runs removes the group."""
+    _undo_run: str = ""
 
     @property
     def is_rolled_back(self) -> bool:
@@ -156,6 +169,23 @@ class MigrationState:
     def is_group_rolled_back(self, group: str) -> bool:
         """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan."""
         return self.undo.whole_plan or group in self.undo.written
+
+    def is_rolled_back_in_part(self, group: str) -> bool:
+        """Whether a rollback has not restored every offset that apply wrote, or may have written."""
+        if group not in self.undo.done:
+            return group in self.apply.written
+        undone = self.undone_runs.get(group)
+        return undone is not None and any(
+            group in run.progress.written and run.operation not in undone for run in self.apply_runs
+        )
+
+    def run(self, operation: str) -> RunProgress:
+        """Returns the run of apply with this id in the operation log. Raises `UsageError` if there is none."""
+        for run in self.apply_runs:
+            if operation and run.operation == operation:
+                return run
+        why = "no run of `migrate apply` in the plan's journal has this id, so it wrote nothing"
+        raise UsageError(f"--run {operation}", why, "offsetmgr edits list shows the ids")
 
     def group_finalized_at(self, group: str) -> int | None:
         """Returns the time at which the group was finalized, by itself or with the whole plan; None if it was not."""
@@ -172,7 +202,8 @@ class MigrationState:
         rolled back."""
         group = plan.group
         if self.is_group_rolled_back(group):
-            return "rolled back" if group in self.undo.done else "rolling back"
+            done = group in self.undo.done and not self.is_rolled_back_in_part(group)
+            return "rolled back" if done else "rolling back"
         if self.group_finalized_at(group) is not None:
             return "finalized"
         if self.apply.opened and self.is_applied(plan):
@@ -194,6 +225,7 @@ class MigrationState:
             name, _, step = record["kind"].partition("-")
             if name in kinds and step:
                 kinds[name].add_record(step, position, record)
+                state._add_to_run(name, step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
             elif record["kind"] == "refreshed":
@@ -202,9 +234,33 @@ class MigrationState:
                 state._add_group_record(step, record)
             else:
                 raise JournalError(f"journal {path}", f"unknown kind of record {record['kind']!r} at byte {position}")
-        for work in kinds.values():
+        for work in (*kinds.values(), *(run.progress for run in state.apply_runs)):
             work.close()
         return state
+
+    def _add_to_run(self, name: str, step: str, position: int, record: JournalRecord) -> None:
+        """Adds a record to the run of apply, or to the rollback, that wrote it."""
+        if name == "apply":
+            if step == "outcome" and not record.get("failed"):
+                self._end_block(record["group"])
+            if step == "open":
+                self.apply_runs.append(RunProgress(record.get("operation", "")))
+            if self.apply_runs:
+                self.apply_runs[-1].progress.add_record(step, position, record)
+        elif name == "undo" and step == "open":
+            self._undo_run = record.get("run", "")
+        elif name == "undo" and step == "outcome":
+            if self._undo_run:
+                self.undone_runs.setdefault(record["group"], set()).add(self._undo_run)
+            else:
+                self.undone_runs.pop(record["group"], None)
+
+    def _end_block(self, group: str) -> None:
+        """Removes the reason for which the group was not finalized: apply was not complete then, and is complete
+        now."""
+        note = self.blocked.get(group)
+        if note is not None and note.text.startswith("finalize: "):
+            del self.blocked[group]
 
     def _add_group_record(self, kind: str, record: JournalRecord) -> None:
         group, at = record["group"], record["at"]

@@ -4,15 +4,20 @@ A partition is changed only if it still holds the offset that apply wrote. If it
 has committed since, and the partition is rejected. With ``force``, the rollback overwrites this offset, after it has
 recorded the offset in the journal. After the cutover, the before-images would rewind the groups; use a reverse plan
 instead.
+
+The rollback of one run of apply restores only the partitions that this run wrote. If the run, or another run, was
+interrupted at a partition, the journal does not record which of the two wrote the offset, and the partition is
+rejected.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
+from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
@@ -20,26 +25,26 @@ from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import MigrationState, RunProgress
 
 
-def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, force: bool = False) -> Report:
+def rollback(
+    plan: PlanFile,
+    state: MigrationState,
+    writer: JournaledWriter,
+    *,
+    force: bool = False,
+    run: RunProgress | None = None,
+) -> Report:
     """Undoes the writes that the journal records, of the whole plan or of the groups of ``writer.only``, or resumes an
     earlier rollback. A group that was finalized by itself is not changed; the report names it in ``closed``.
 
-    ``force`` restores before-images even if the offset has changed since apply. Raises `JournalError` if nothing was
-    applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the store is not
-    the plan's target.
+    ``force`` restores before-images even if the offset has changed since apply. If ``run`` is given, only the writes of
+    this run of apply are undone; ``writer.only`` must name its groups (`groups_of_run`). Raises `JournalError` if
+    nothing was applied, `GateRefused` if the plan was finalized (use a reverse plan instead), and `PlanError` if the
+    store is not the plan's target.
     """
-    check_endpoint("target", plan.header.target, writer.store)
-    if not state.apply.intents:
-        raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
-    if state.finalized_at is not None:
-        raise GateRefused(
-            f"rollback of {plan.path}",
-            "the plan was finalized: its before-images would rewind groups that consume from the target now",
-            "use --reverse-plan FILE: it plans the way back with the current offsets",
-        )
+    _check(plan, state, writer.store)
     skipped = 0
     closed: dict[str, str] = {}
 
@@ -48,10 +53,12 @@ def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, 
         for group in plan.groups_of(writer.only):
             if group.group in state.finalized:
                 closed[group.group] = "it was finalized; use --reverse-plan FILE"
-            elif group.group in state.undo.done:
+            elif run is None and group.group in state.undo.done and not state.is_rolled_back_in_part(group.group):
                 skipped += 1
-            elif task := _task(group, state):
+            elif task := _task(group, state, run):
                 yield task
+            else:
+                skipped += group.group in state.undo.done
 
     report = writer.run(_with_current_offsets(tasks(), writer.store) if force else tasks())
     report.skipped = skipped
@@ -63,6 +70,63 @@ def rollback(plan: PlanFile, state: MigrationState, writer: JournaledWriter, *, 
             f"the journal is {writer.journal.path}: check that it is the journal of the run that applied the plan",
         )
     return report
+
+
+def groups_of_run(run: RunProgress) -> GroupScope:
+    """Returns the groups that a run of apply has changed, or may have changed."""
+    return frozenset(run.progress.written)
+
+
+class RollbackPreview(NamedTuple):
+    """A partition that a rollback would restore from the offset ``applied`` to ``before``. It holds ``now``; None means
+    no offset. ``problem`` is the reason for which it would not be restored; an empty string if there is none."""
+
+    group: str
+    tp: TopicPartition
+    applied: int | None
+    now: int | None
+    before: int | None
+    problem: str = ""
+
+
+def preview(
+    plan: PlanFile,
+    state: MigrationState,
+    store: OffsetStore,
+    only: GroupScope | None = None,
+    *,
+    force: bool = False,
+    run: RunProgress | None = None,
+) -> Iterator[RollbackPreview]:
+    """Yields the partitions that `rollback` would restore now. The arguments and the errors are those of `rollback`."""
+    _check(plan, state, store)
+    open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
+    tasks = (task for group in open_groups if (task := _task(group, state, run)))
+    for batch in batched(tasks, READ_BATCH_GROUPS):
+        found = {one.group: one for one in store.scan([task.target_group for task in batch])}
+        for task in batch:
+            current = found[task.target_group]
+            for step in task.steps:
+                committed = current.offsets.get(step.tp)
+                now = None if committed is None else committed.offset
+                applied, before = (None if one is None else one.offset for one in (step.target, step.after))
+                problem = str(task.rejected.get(step.tp) or current.error or current.errors.get(step.tp) or "")
+                if not problem and not force and now not in (applied, before):
+                    problem = "it has changed since apply"
+                yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
+
+
+def _check(plan: PlanFile, state: MigrationState, store: OffsetStore) -> None:
+    """Raises the errors of `rollback` that the plan and the journal cause."""
+    check_endpoint("target", plan.header.target, store)
+    if not state.apply.intents:
+        raise JournalError(f"plan {plan.path}", "nothing was applied, so there is nothing to roll back")
+    if state.finalized_at is not None:
+        raise GateRefused(
+            f"rollback of {plan.path}",
+            "the plan was finalized: its before-images would rewind groups that consume from the target now",
+            "use --reverse-plan FILE: it plans the way back with the current offsets",
+        )
 
 
 class RollbackDifference(NamedTuple):
@@ -129,13 +193,17 @@ def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> It
             errors = {step.tp: current.error or current.errors.get(step.tp) for step in steps}
             rejected = {tp: error for tp, error in errors.items() if error is not None}
             yield replace(
-                task, steps=steps, rejected=rejected, terms=("the offset read just before", "the before-image")
+                task,
+                steps=steps,
+                rejected={**rejected, **task.rejected},
+                terms=("the offset read just before", "the before-image"),
             )
 
 
-def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
-    """Returns the undo of a group: only the partitions that apply has written, or may have written."""
-    applied = state.partitions(state.apply, group.group)
+def _task(group: GroupPlan, state: MigrationState, run: RunProgress | None = None) -> GroupWrite | None:
+    """Returns the undo of a group: only the partitions that apply, or one run of it, has written or may have
+    written."""
+    applied = state.partitions(state.apply if run is None else run.progress, group.group)
     to_undo = applied.written | applied.in_doubt
     in_doubt: frozenset[TopicPartition] = frozenset()
     if group.group in state.undo.intents:
@@ -150,4 +218,22 @@ def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     if not steps:
         return None
     terms = ("the offset that apply wrote", "the before-image")
-    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms)
+    rejected = {} if run is None else _also_of_other_runs(group, state, run, to_undo)
+    return GroupWrite(group.group, group.target_group, steps, group.guard, in_doubt, terms=terms, rejected=rejected)
+
+
+def _also_of_other_runs(
+    group: GroupPlan, state: MigrationState, run: RunProgress, partitions: frozenset[TopicPartition]
+) -> dict[TopicPartition, OffsetMgrError]:
+    """Returns the partitions that another run of apply has written or may have written too, each with the reason."""
+    found: dict[TopicPartition, OffsetMgrError] = {}
+    for other in state.apply_runs:
+        if other is run:
+            continue
+        applied = state.partitions(other.progress, group.group)
+        for tp in partitions & (applied.written | applied.in_doubt):
+            name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
+            why = f"{name} may have written it too, because one of the two runs was interrupted"
+            hint = f"to undo all runs: offsetmgr migrate rollback PLAN --group {shlex.quote(group.group)}"
+            found[tp] = UsageError(f"group {group.target_group}, {tp}", why, hint)
+    return found

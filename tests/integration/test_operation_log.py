@@ -77,7 +77,8 @@ def test_a_migration_is_recorded_and_its_undo_is_a_rollback(
     *_, apply = cli.rows("edits", "list")
     assert (apply["operation"], apply["outcome"], apply["written"]) == ("migrate apply", "done", 1)
     preview = cli("edits", "undo", apply["id"])
-    assert f"would run: offsetmgr migrate rollback {plan}\n" in preview.stderr
+    assert f"$ offsetmgr migrate rollback {plan} --run {apply['id']} --dry-run\n" in preview.stderr
+    assert "dry run: would restore 1 offset; nothing was changed\n" in preview.stderr
     assert committed(cli, ["--bootstrap-server", kafka.bootstrap], topic) == {0: 5}
     cli("edits", "undo", apply["id"], "--execute", "--yes")
 
@@ -86,6 +87,39 @@ def test_a_migration_is_recorded_and_its_undo_is_a_rollback(
     assert cli.rows("edits", "show", apply["id"])[0]["undone_by"] == rollback["id"]
     refused = cli("edits", "undo", rollback["id"], code=2)
     assert "migrate rollback has no undo" in refused.stderr
+
+
+def test_the_undo_of_one_apply_leaves_the_groups_of_another_apply(
+    cli: Cli, kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str, tmp_path: Path
+) -> None:
+    old, new = f"zookeeper://{zookeeper.connect}/kafka", ["--bootstrap-server", kafka.bootstrap]
+    groups = [f"{topic}-a", f"{topic}-b"]
+    for group in groups:
+        cli(
+            "offsets", "set", "--group", group, "--topic", f"{topic}:0", "--to-offset", "5", "--new-group",
+            "--execute", "--yes", "--store", old,
+        )  # fmt: skip
+    settings = tmp_path / "client.properties"
+    settings.write_text("client.id=undo-test\n")
+    plan = str(tmp_path / "plan.json")
+    names = [word for group in groups for word in ("--group", group)]
+    cli("migrate", "plan", "--from", old, "--to", f"kafka://{kafka.bootstrap}", *names, "-o", plan)
+    for group in groups:
+        cli("migrate", "apply", plan, "--group", group, "--yes", "--command-config", str(settings))
+
+    first, second = (one for one in cli.rows("edits", "list") if one["operation"] == "migrate apply")
+    (shown,) = cli.rows("edits", "show", first["id"])
+    assert shown["undo"] == f"offsetmgr migrate rollback {plan} --run {first['id']} --command-config {settings}"
+    cli("edits", "undo", first["id"], "--execute", "--yes")
+
+    assert committed(cli, new, groups[1]) == {0: 5}
+    states = {one["group"]: one["state"] for one in cli.rows("migrate", "status", plan)}
+    assert states == {groups[0]: "rolled back", groups[1]: "applied"}
+    cli("offsets", "set", "--group", groups[1], "--topic", f"{topic}:0", "--to-offset", "6", "--execute", "--yes", *new)
+    refused = cli("edits", "undo", second["id"], code=1)
+    assert "it has changed since apply" in refused.stdout
+    assert "would restore 0 offsets, and refuse 1" in refused.stderr
+    assert committed(cli, new, groups[1]) == {0: 6}
 
 
 def test_an_edit_changes_nothing_if_it_cannot_be_recorded(
