@@ -226,6 +226,13 @@ LOCK_SESSION_S: Final = 10
 
 _LOCK_MARGIN_S: Final = 2
 
+EDIT_CLIENT_ID: Final = "offsetmgr-edit"
+"""The client id with which an edit of a running group joins the group."""
+
+EDIT_SESSION_S: Final = 45
+"""The default session timeout of brokers for the consumer protocol (KIP-848). The coordinator removes a killed edit of
+a running group after this time, or after `LOCK_SESSION_S` in a group of the classic protocol."""
+
 
 DELETES_OFFSETS: Final = "deletes single offsets"
 """The name of a capability of brokers from 2.4 on: they can delete single offsets. Brokers before 2.4 remove an offset
@@ -297,9 +304,16 @@ class GroupDescription:
         members instead. The value is larger during a rebalance, because the coordinator then keeps a dead member for
         the rebalance timeout, followed by the session timeout. Both timeouts have the same value for a group lock.
         """
+        if self.edited_by is not None:
+            return EDIT_SESSION_S + _LOCK_MARGIN_S
         if not self.members or any(member.partitions for member in self.members):
             return 0
         if self.state == "STABLE":
             return LOCK_SESSION_S + _LOCK_MARGIN_S if self.partition_assignor == LOCK_PROTOCOL else 0
         named = all(member.client_id == LOCK_PROTOCOL for member in self.members)
         return 2 * LOCK_SESSION_S + _LOCK_MARGIN_S if named and self.state.endswith("_REBALANCE") else 0
+
+    @property
+    def edited_by(self) -> GroupMember | None:
+        """Returns the member that is an edit of the running group (``--running``); None if there is none."""
+        return next((member for member in self.members if member.client_id == EDIT_CLIENT_ID), None)

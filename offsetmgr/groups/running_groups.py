@@ -100,7 +100,8 @@ def _within_log(change: PlannedChange, log: LogRange | OffsetMgrError | None) ->
 
 
 class _RunningImages:
-    """Saves the before-images that are taken while the members cannot commit. See `RunningEditListener`."""
+    """Saves the before-images that are taken while the members cannot commit. See `RunningEditListener` and
+    `EditSink`."""
 
     def __init__(self, image: BeforeImageFile, plan: EditPlan, on_step: Callable[[str], None]) -> None:
         self._image = image
@@ -108,17 +109,28 @@ class _RunningImages:
         self._taken: dict[str, Mapping[TopicPartition, Offset]] = {}
         self.on_step = on_step
 
-    def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Replaces the before-images of the group in the file if the members have committed since the plan was made."""
-        self._taken[group] = offsets
-        self._image.rewrite(self._corrected())
+    def intend(self, batch: Iterable[GroupEditPlan]) -> None:  # noqa: ARG002
+        """Creates the file without before-images."""
+        self._image.intend(())
 
-    def _corrected(self) -> Iterator[GroupEditPlan]:
+    def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:
+        return self._image.record(planned, result)
+
+    def close(self) -> None:
+        """Does nothing, because the file is complete before each write."""
+
+    def on_before(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Adds the before-images of the group to the file."""
+        self._taken[group] = offsets
+        self._image.rewrite(self._stopped_groups())
+
+    def _stopped_groups(self) -> Iterator[GroupEditPlan]:
+        """Yields the plans of the groups whose members were stopped, with the offsets at which they were stopped."""
         for plan in self._plan:
-            taken = self._taken.get(plan.group, {})
-            yield replace(
-                plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes)
-            )
+            if (taken := self._taken.get(plan.group)) is not None:
+                yield replace(
+                    plan, changes=tuple(c._replace(before=taken.get(c.partition, c.before)) for c in plan.changes)
+                )
 
 
 class _RunningGroups(NamedTuple):
@@ -137,9 +149,11 @@ class _RunningGroups(NamedTuple):
 def execute_running(
     store: OffsetStore, plan: EditPlan, path: Path, on_durable: Callable[[Path], None], options: RunningEdit
 ) -> SavedEdit:
-    """Works like `execute_saved`, for groups whose consumers run. The file first contains the planned before-images.
-    Before each write, it receives the offsets at which the members of the group were stopped."""
+    """Works like `start_edit`, for groups whose consumers run. The file is empty at first. Before the write of a group,
+    it receives the offsets at which the members of the group were stopped. So the undo of a killed edit does not move
+    the groups that the edit had not reached."""
     image = image_file(path, store, plan, on_durable)
-    groups = _RunningGroups(require_running_store(store), _RunningImages(image, plan, options.on_step), options)
-    results: Generator[GroupEditResult, None, None] = execute(groups, [plan], image)
+    images = _RunningImages(image, plan, options.on_step)
+    groups = _RunningGroups(require_running_store(store), images, options)
+    results: Generator[GroupEditResult, None, None] = execute(groups, [plan], images)
     return SavedEdit((image,), results)

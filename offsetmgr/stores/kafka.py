@@ -9,10 +9,11 @@ metadata, sends one request for each group, and waits for its timeout on a clust
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
@@ -123,7 +124,18 @@ class KafkaStore(ProtocolStore):
         assert isinstance(wire.edits, KafkaEdits)
         running = RunningEdits(wire.client, wire.edits, listener, wait_s)
         for edit in edits:
-            yield wire.runner.run(running.edit(edit, conditional=conditional))
+            yield self._run_to_end(partial(running.edit, edit, conditional=conditional))
+
+    def _run_to_end(self, edit: Callable[[threading.Event], Coroutine[Any, Any, Result]]) -> Result:
+        """Runs an edit of a running group. If Ctrl-C cancels it, waits until it has left the group."""
+        from offsetmgr.stores.running_edits import LEAVE_S
+
+        ended = threading.Event()
+        try:
+            return self.wire().runner.run(edit(ended))
+        except BaseException:
+            ended.wait(LEAVE_S)
+            raise
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
         """See `offsetmgr.core.lockable_store.LockableStore`. Raises `GroupActive` with the names of other members."""

@@ -7,13 +7,14 @@ back without the edited partitions, read again, leave, and watch the next commit
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, LockLost, OffsetMgrError
+from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
@@ -40,6 +41,8 @@ _WATCH_S: Final = 8.0
 """Seconds after the takeover in which the commits of the members are watched."""
 _POLL_S: Final = 0.25
 _MAX_REPEATS: Final = 2
+LEAVE_S: Final = 12.0
+"""Seconds within which a cancelled edit has left its group."""
 _MAX_NAMED: Final = 3
 _MAX_RECORDS_PER_S: Final = 1_000_000
 """No consumer processes more records of a partition in a second."""
@@ -55,6 +58,8 @@ class _Takeover:
     back: int = 0
     seconds: float = 0.0
     rewritten: int = 0
+    recreated: dict[TopicPartition, int] = field(default_factory=dict)
+    """The partitions whose offset was deleted and has been committed again by a member that held it."""
     ended_early: str = ""
     """The reason for which offsetmgr was no longer a member when the others came back."""
     left_at: float = 0.0
@@ -68,6 +73,8 @@ class _Evidence:
     stale: dict[TopicPartition, int] = field(default_factory=dict)
     unclear: dict[TopicPartition, int] = field(default_factory=dict)
     moved: dict[TopicPartition, int] = field(default_factory=dict)
+    unread: str = ""
+    """The reason for which the offsets could not be read again."""
 
 
 class RunningEdits:
@@ -78,72 +85,115 @@ class RunningEdits:
         self._edits = edits
         self._listener = listener
         self._wait_s = wait_s
-        self._attempted: set[str] = set()
-        """The groups for which a write was sent. Their before-images must not change any more."""
+        self._before: dict[str, Mapping[TopicPartition, Offset]] = {}
+        """The before-images of the groups for which a write was sent. They must not change any more."""
 
-    async def edit(self, edit: GroupEdit, *, conditional: bool) -> GroupEditResult:
-        """Returns the result of the edit. An error of the whole group is the outcome of each of its partitions."""
+    async def edit(self, edit: GroupEdit, ended: threading.Event, *, conditional: bool) -> GroupEditResult:
+        """Returns the result of the edit. An error of the whole group is the outcome of each of its partitions. Sets
+        ``ended`` when offsetmgr has left the group, also if the edit is cancelled."""
         try:
             if (bad := group_id_error(edit.group)) is not None:
                 raise bad
-            described = await settled(self._client, edit.group, self._in(_SETTLE_S))
-            if described.idle:
-                (result,) = await self._edits.edit([edit])
-                return replace(result, how=result.how or "the group had no members")
-            if not conditional:
-                edit = replace(edit, changes=_unconditional(edit.changes))
-            return await self._edit_members(edit, described)
+            return await self._edit(edit, conditional=conditional)
         except OffsetMgrError as error:
-            return all_failed(edit, error)
+            if edit.group not in self._before:
+                return all_failed(edit, error)
+            why = f"an earlier attempt may have written the offsets, and the next attempt failed: {error}"
+            unknown = LockLost(f"group {edit.group}", why, error.hint)
+            return replace(all_failed(edit, unknown), atomic=False, how="the outcome of the write is unknown")
+        finally:
+            ended.set()
+
+    async def _edit(self, edit: GroupEdit, *, conditional: bool) -> GroupEditResult:
+        retries = Retries(self._in(_SETTLE_S))
+        while (described := await settled(self._client, edit.group, self._in(_SETTLE_S))).idle:
+            result = await self._edit_idle(edit)
+            joined = any(isinstance(outcome.error, GroupActive) for outcome in result.outcomes.values())
+            if not joined or not await retries.pause():
+                return result
+        if not conditional:
+            edit = replace(edit, changes=_unconditional(edit.changes))
+        return await self._edit_members(edit, described)
+
+    async def _edit_idle(self, edit: GroupEdit) -> GroupEditResult:
+        """Edits a group without members. Its before-images are the expected offsets, on which the write depends."""
+        before = {tp: change.expected for tp, change in edit.changes.items() if change.expected is not None}
+        await asyncio.to_thread(self._listener.on_before, edit.group, before)
+        (result,) = await self._edits.edit([edit])
+        return replace(result, how=result.how or "the group had no members")
 
     async def _edit_members(self, edit: GroupEdit, described: GroupDescription) -> GroupEditResult:
         retries = Retries(backoff=Backoff.fixed(0, _MAX_REPEATS))
-        first: _Takeover | None = None
+        done = await self._attempt(edit, described)
         while True:
-            done = await self._attempt(edit, described, first)
-            first = first or done
-            outcomes = {tp: outcome._replace(before=first.before.get(tp)) for tp, outcome in done.outcomes.items()}
-            held = [tp for tp, outcome in outcomes.items() if outcome.status is not EditStatus.FAILED]
+            held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
             if not held:
-                return GroupEditResult(
-                    edit.group, outcomes, how=f"{count_of(done.members, 'member')} left and rejoined"
-                )
+                members = count_of(done.members, "member")
+                return GroupEditResult(edit.group, self._outcomes(edit, done), how=f"{members} left and rejoined")
             evidence = await self._watch(edit, held, done)
-            if not evidence.stale or not await retries.pause():
+            doubtful = evidence.stale or (done.ended_early and not evidence.moved.keys() >= set(held))
+            if not doubtful or not await retries.pause():
                 break
-            self._listener.on_step(f"group {edit.group}: {_named(evidence.stale)} was committed again; once more")
-            described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+            found = f"{_named(evidence.stale)} was committed again" if evidence.stale else done.ended_early
+            self._listener.on_step(f"group {edit.group}: {found}; the edit is repeated")
+            try:
+                described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+                done = await self._attempt(edit, described)
+            except OffsetMgrError as error:
+                done.ended_early = f"{done.ended_early or found}; the repeated edit failed: {error}"
+                break
+        outcomes = self._outcomes(edit, done)
         for tp, offset in evidence.stale.items():
-            why = f"a member committed {offset} after the edit, {_MAX_REPEATS + 1} times: it commits offsets it holds"
-            error = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, error)
-        complete = done.back >= done.members and not evidence.stale and not done.ended_early
+            why = f"a member committed {offset} after the edit, so it commits offsets that it holds"
+            conflict = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, conflict)
+        complete = done.back >= done.members and not (evidence.stale or done.ended_early or evidence.unread)
         return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
 
-    async def _attempt(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
+    def _outcomes(self, edit: GroupEdit, done: _Takeover) -> dict[TopicPartition, ChangeOutcome]:
+        """Returns the outcomes with the before-images of the first attempt. A repeated attempt may have found the
+        offset that an earlier attempt had written."""
+        first = self._before.get(edit.group, {})
+        outcomes: dict[TopicPartition, ChangeOutcome] = {}
+        for tp, outcome in done.outcomes.items():
+            before, status = first.get(tp), outcome.status
+            changed = before is not None and not same_value(before, edit.changes[tp].after, COMPARED_FIELDS)
+            if status is EditStatus.UNCHANGED and changed:
+                status = EditStatus.WRITTEN
+            outcomes[tp] = outcome._replace(status=status, before=before)
+        return outcomes
+
+    async def _attempt(self, edit: GroupEdit, described: GroupDescription) -> _Takeover:
         """Takes the group over once. Repeats an attempt that failed before anything was written."""
         retries = Retries(self._in(_TAKEOVER_S))
         while True:
             try:
-                return await self._take_over(edit, described, first)
+                return await self._take_over(edit, described)
             except OffsetMgrError as error:
                 if not (is_retriable(error) or isinstance(error, LockLost)) or not await retries.pause():
                     raise
                 described = await settled(self._client, edit.group, self._in(_SETTLE_S))
 
-    async def _take_over(self, edit: GroupEdit, described: GroupDescription, first: _Takeover | None) -> _Takeover:
+    async def _take_over(self, edit: GroupEdit, described: GroupDescription) -> _Takeover:
         now = asyncio.get_running_loop().time
         deadline, started = self._in(_TAKEOVER_S), now()
         async with await self._takeover(edit, described, deadline) as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
-            if first is None and edit.group not in self._attempted:
+            first = edit.group not in self._before
+            if first:
                 await asyncio.to_thread(self._listener.on_before, edit.group, before)
+                self._before[edit.group] = before
             else:  # the values of the first attempt are the before-images
                 edit = replace(edit, changes=_unconditional(edit.changes))
             write, erase = partial(group.commit, deadline=deadline), partial(group.delete, deadline=deadline)
-            self._attempted.add(edit.group)
-            done = _Takeover(await execute(edit, current, write, erase), before, len(group.evicted))
+            try:
+                outcomes = await execute(edit, current, write, erase)
+            except LockLost:  # nothing was written, and the members may commit until the next attempt
+                if first:
+                    del self._before[edit.group]
+                raise
+            done = _Takeover(outcomes, self._before[edit.group], len(group.evicted))
             held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
             if held:
                 members = count_of(done.members, "member")
@@ -173,9 +223,11 @@ class RunningEdits:
         found = await group.fetch(held, deadline)
         again: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp in held:
-            after = edit.changes[tp].after
-            if after is not None and not same_value(found.offsets.get(tp, ABSENT), after, COMPARED_FIELDS):
+            after, now = edit.changes[tp].after, found.offsets.get(tp, ABSENT)
+            if after is not None and not same_value(now, after, COMPARED_FIELDS):
                 again[tp] = after
+            elif after is None and isinstance(now, Committed):
+                done.recreated[tp] = now.offset
         if again:
             done.rewritten = len(again)
             for error in (await group.commit(again, deadline)).values():
@@ -193,12 +245,16 @@ class RunningEdits:
 
     async def _watch(self, edit: GroupEdit, held: Collection[TopicPartition], done: _Takeover) -> _Evidence:
         """Reads the commits that the members make after the takeover."""
-        evidence = _Evidence()
+        evidence = _Evidence(stale=dict(done.recreated))
         now, until = asyncio.get_running_loop().time, done.left_at + _WATCH_S
         waiting = {tp for tp in held if edit.changes[tp].after is not None}
         poll = Retries(until, Backoff.fixed(_POLL_S))
         while waiting:
-            found = await self._edits.fetch(edit.group, sorted(waiting), until + _TAKEOVER_S)
+            try:
+                found = await self._edits.fetch(edit.group, sorted(waiting), until + _TAKEOVER_S)
+            except OffsetMgrError as error:
+                evidence.unread = str(error)
+                break
             for tp in sorted(waiting):
                 after, committed = edit.changes[tp].after, found.offsets.get(tp)
                 assert after is not None
@@ -244,6 +300,8 @@ def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
         parts.append(f"not verified: offsetmgr left the group before the members were back ({done.ended_early})")
     elif done.back < done.members:
         parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
+    if evidence.unread:
+        parts.append(f"not verified: the offsets could not be read again ({evidence.unread})")
     if done.rewritten:
         parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")
     if evidence.moved:

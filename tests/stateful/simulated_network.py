@@ -275,7 +275,7 @@ class _SimulatedNode(BrokerNode):
         self._client = client
         self._broker = broker
 
-    async def open(self, deadline: float) -> BrokerConnection:
+    async def open(self, deadline: float, client_id: str = "") -> BrokerConnection:
         """See `BrokerNode.open`."""
         left = remaining(deadline, str(self.address))
         random = self._client.time.random

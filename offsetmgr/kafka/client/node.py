@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import TimedOut
@@ -63,10 +64,11 @@ class BrokerNode:
                 self._shared = await self.open(deadline)
             return self._shared
 
-    async def open(self, deadline: float) -> BrokerConnection:
-        """Opens a new connection. The caller closes it."""
+    async def open(self, deadline: float, client_id: str = "") -> BrokerConnection:
+        """Opens a new connection. The caller closes it. ``client_id`` replaces the client id of the settings."""
         left = remaining(deadline, f"broker {self.address}")
-        connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
+        security = replace(self._security, client_id=client_id) if client_id else self._security
+        connection = await BrokerConnection.open(self.address, security, left, self._versions)
         self._versions = connection.versions
         return connection
 

@@ -15,27 +15,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
-from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.offset_commits import commit_outcomes
+from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
 from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.groups.group_takeover import edited_error
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.kafka.protocol.schema_codec import Message
+
+T = TypeVar("T")
 
 _POLL_S: Final = 0.3
 _MAX_EVICTIONS: Final = 20
@@ -78,18 +81,26 @@ class ConsumerTakeover:
 
     async def fetch(self, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
         """Returns the committed offsets, which no other client can change while the group is taken over."""
-        return await lock_membership.fetch(self._connection, self.group, partitions, deadline)
+
+        async def attempt(connection: BrokerConnection) -> FetchedGroup:
+            return await lock_membership.fetch(connection, self.group, partitions, deadline)
+
+        return await self._retry(attempt, deadline)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Commits in the epoch of the membership. Raises `LockLost` if the membership has ended."""
-        member = self._membership
-        request = member_requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
-        outcomes = commit_outcomes(member.group, await self._connection.call(request, remaining(deadline)))
-        if isinstance(outcomes, OffsetMgrError):
-            raise outcomes
-        return outcomes
+
+        async def attempt(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
+            member = self._membership
+            request = member_requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
+            outcomes = commit_outcomes(member.group, await connection.call(request, remaining(deadline)))
+            if isinstance(outcomes, OffsetMgrError):
+                raise outcomes
+            return outcomes
+
+        return await self._retry(attempt, deadline)
 
     async def delete(
         self, partitions: Sequence[TopicPartition], deadline: float
@@ -106,7 +117,7 @@ class ConsumerTakeover:
         del withheld  # the client keeps every partition
         poll = Retries(until, Backoff.fixed(_POLL_S))
         while True:
-            described = await _describe(self._connection, self.group, until)
+            described = await self._retry(lambda connection: _describe(connection, self.group, until), until)
             back: int = sum(one["member_id"] != self._membership.member_id for one in described["members"])
             if back >= len(self.evicted) or not await poll.pause():
                 return back
@@ -117,6 +128,30 @@ class ConsumerTakeover:
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeat_task
         await _leave(self._client, self._connection, self._membership, deadline)
+        self._connection.abort()
+
+    async def _retry(self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float) -> T:
+        """Calls ``attempt``. After an error that is retriable, connects to the current coordinator and calls it again.
+
+        The epoch of the membership may have changed before the coordinator has processed a commit. After a heartbeat,
+        which fails if the membership has ended, the same commit is valid. A commit may be repeated, because it writes
+        the same values.
+        """
+        retries = Retries(deadline)
+        while True:
+            try:
+                return await attempt(self._connection)
+            except NotAMember:
+                await _heartbeat(self._connection, self._membership, deadline)
+                if not await retries.pause():
+                    raise
+            except OffsetMgrError as error:
+                await retries.pause_or_raise(error)
+                with contextlib.suppress(OffsetMgrError):
+                    address = await self._client.coordinator(self.group, deadline)
+                    connection = await self._client.node(address).open(deadline, EDIT_CLIENT_ID)
+                    self._connection.abort()
+                    self._connection = connection
 
     async def _heartbeat_loop(self) -> None:
         """Keeps the session alive. The commits notice that the membership has ended."""
@@ -142,26 +177,27 @@ async def take_over_consumer_group(
     """Removes all members of a group of the consumer protocol and joins it as its only member, until the ``async with``
     block ends. ``partitions`` are the partitions to edit. Raises `GroupActive` if the group does not settle."""
     address = Address.parse(described.coordinator)
-    async with client.node(address).dedicated_connection(deadline) as dedicated:
-        connection, group = dedicated.connection, described.group
+    connection, group = await client.node(address).open(deadline, EDIT_CLIENT_ID), described.group
+    takeover: ConsumerTakeover | None = None
+    membership: _Membership | None = None
+    try:
         found = await _describe(connection, group, deadline)
         topics = {topic for member in found["members"] for topic in member["subscribed_topic_names"]}
         topics |= {part["topic_name"] for member in found["members"] for part in _target(member)}
         membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
-        takeover: ConsumerTakeover | None = None
-        try:
-            ids = await topic_ids(client, topics, deadline)
-            needed = {(ids.get(tp.topic, ""), tp.partition) for tp in partitions if tp.topic in topics}
-            await _settle(connection, membership, deadline)
-            membership.collects = True
-            evicted = await _own(connection, membership, needed, deadline)
-            takeover = ConsumerTakeover(client, connection, membership, evicted)
-            yield takeover
-        finally:
-            if takeover is not None:
-                await takeover.leave(deadline)
-            else:
-                await _leave(client, connection, membership, deadline)
+        ids = await topic_ids(client, topics, deadline)
+        needed = {(ids.get(tp.topic, ""), tp.partition) for tp in partitions if tp.topic in topics}
+        await _settle(connection, membership, deadline)
+        membership.collects = True
+        evicted = await _own(connection, membership, needed, deadline)
+        takeover = ConsumerTakeover(client, connection, membership, evicted)
+        yield takeover
+    finally:
+        if takeover is not None:
+            await takeover.leave(deadline)
+        elif membership is not None:
+            await _leave(client, connection, membership, deadline)
+        connection.abort()
 
 
 def _target(member: Message) -> list[Message]:
@@ -177,6 +213,9 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
     while True:
         await _heartbeat(connection, membership, deadline)
         described = await _describe(connection, membership.group, deadline)
+        _reject_other_edit(
+            membership.group, (one for one in described["members"] if one["member_id"] != membership.member_id)
+        )
         epochs = {one["member_epoch"] for one in described["members"]}
         if epochs == {described["group_epoch"]} and described["assignment_epoch"] == described["group_epoch"]:
             settled_since = settled_since or now()
@@ -203,6 +242,7 @@ async def _own(
     for _ in range(_MAX_EVICTIONS):
         described = await _describe(connection, membership.group, deadline)
         others = [one for one in described["members"] if one["member_id"] != membership.member_id]
+        _reject_other_edit(membership.group, others)
         if evicted is None:
             evicted = [one["member_id"] for one in others]
         request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
@@ -253,6 +293,14 @@ async def _leave(client: Client, connection: BrokerConnection, membership: _Memb
                 connection = await client.node(address).connection(until)
         else:
             return
+
+
+def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
+    """Raises `GroupActive` if one of the members is another edit of the running group."""
+    members = tuple(GroupMember(one["member_id"], one["client_id"], one["client_host"]) for one in others)
+    found = GroupDescription(group, "STABLE", members=members)
+    if found.edited_by is not None:
+        raise edited_error(found)
 
 
 async def _describe(connection: BrokerConnection, group: str, deadline: float) -> Message:

@@ -25,8 +25,8 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut, UnsupportedOperation
-from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
-from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, TopicPartition
+from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -86,27 +86,42 @@ class GroupTakeover(GroupLock):
         now, wanted = asyncio.get_running_loop().time, len(self.evicted)
         poll = Retries(until, Backoff.fixed(_POLL_S))
         while True:
-            code = await self._heartbeat(until)
-            if code == ErrorCode.REBALANCE_IN_PROGRESS:
-                gather_until = gather_until or now() + _GATHER_S
-                if now() >= gather_until or await self._number_of_others(until) >= wanted:
-                    try:
-                        back = await self._lead(withheld, until)
-                    except TimedOut:  # a member that is in the group again does not call poll
-                        return back
-                    gather_until = None
-            elif code not in VALID_MEMBER_CODES:
-                raise kafka_error(code, f"takeover of group {self.group}")
-            elif back >= wanted:
-                return back
+            try:
+                code = await self._heartbeat(until)
+                if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    gather_until = gather_until or now() + _GATHER_S
+                    if now() >= gather_until or await self._number_of_others(until) >= wanted:
+                        try:
+                            back = await self._lead(withheld, until)
+                        except TimedOut:  # a member that is in the group again does not call poll
+                            return back
+                        gather_until = None
+                elif code not in VALID_MEMBER_CODES:
+                    raise kafka_error(code, f"takeover of group {self.group}")
+                elif back >= wanted:
+                    return back
+            except OffsetMgrError as error:  # the coordinator may have moved; the membership is valid there
+                if not is_retriable(error):
+                    raise
+                await self._follow_coordinator(until)
             if not await poll.pause():
                 return back
+
+    async def _follow_coordinator(self, until: float) -> None:
+        """Connects to the current coordinator of the group."""
+        with contextlib.suppress(OffsetMgrError):
+            self._coordinator = await self._client.coordinator(self.group, until)
+            connection = await self._client.node(self._coordinator).open(until, EDIT_CLIENT_ID)
+            self._connection.abort()
+            self._connection = connection
+            self._joined_on = None
 
     async def leave(self, deadline: float) -> None:
         self._heartbeat_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeat_task
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
+        self._connection.abort()  # a JoinGroup of this connection may still wait in the broker
 
     async def _lead(self, withheld: Collection[TopicPartition], until: float) -> int:
         """Joins again as the leader and sends the assignments. Returns the number of other members; 0 if another
@@ -152,38 +167,51 @@ async def take_over(client: Client, described: GroupDescription, deadline: float
     """
     address = Address.parse(described.coordinator)
     _check_supported(described, EVICTS_MEMBERS.supported_by(await client.versions(address, deadline)))
-    async with client.node(address).dedicated_connection(deadline) as dedicated:
-        dedicated.mark_waiting()
-        connection = dedicated.connection
-        takeover: GroupTakeover | None = None
+    connection = await client.node(address).open(deadline, EDIT_CLIENT_ID)
+    try:
+        takeover = await _join_alone(client, connection, described, deadline)
         try:
-            membership = await _join_alone(client, connection, described, deadline)
-            takeover = GroupTakeover(client, address, membership, connection, described)
             yield takeover
         finally:
-            if takeover is not None:
-                await takeover.leave(deadline)
-            connection.abort()  # a JoinGroup of this connection may still wait in the broker
+            await takeover.leave(deadline)
+    finally:
+        connection.abort()  # a JoinGroup of this connection may still wait in the broker
 
 
 async def settled(client: Client, group: str, deadline: float) -> GroupDescription:
-    """Returns the description of a group that is idle, or whose rebalance is complete.
+    """Returns the description of a group that is idle, or whose rebalance is complete. Waits until another edit of the
+    running group has ended.
 
-    Raises `GroupActive` if the group is still rebalancing at the deadline, or if another run of offsetmgr edits it.
+    Raises `GroupActive` if the group is still rebalancing at the deadline, or if another run of offsetmgr still locks
+    or edits it.
     """
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
         described = (await client.describe([group], deadline))[group]
         if not isinstance(described, GroupDescription):
             raise described
-        if described.lock_ends_s:
+        edited = described.edited_by is not None
+        if described.lock_ends_s and not edited:
             raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
-        if described.idle or described.state == "STABLE":
+        if (described.idle or described.state == "STABLE") and not edited:
             return described
         if not await poll.pause():
+            if edited:
+                raise edited_error(described)
             why = f"its rebalance does not end: the state is {described.state}"
             hint = "try again when the group is stable, or stop its consumers"
             raise GroupActive(f"group {group}", why, hint)
+
+
+def edited_error(described: GroupDescription) -> GroupActive:
+    """Returns the error for a running group that another run of offsetmgr edits."""
+    return GroupActive(
+        f"group {described.group}",
+        f"another run of offsetmgr edits it: {described.edited_by}",
+        f"try again when that run has ended; if it was killed, the group is free after {described.lock_ends_s:g} s",
+        members=tuple(str(member) for member in described.members),
+        lock_ends_s=described.lock_ends_s,
+    )
 
 
 def _check_supported(described: GroupDescription, evicts: bool) -> None:
@@ -202,9 +230,22 @@ _STOP: Final = "stop its consumers, then edit the group without --running"
 
 async def _join_alone(
     client: Client, connection: BrokerConnection, described: GroupDescription, deadline: float
-) -> LockMembership:
+) -> GroupTakeover:
+    """Removes the members and joins. Leaves the group if this fails or is cancelled."""
     group, assignor = described.group, described.partition_assignor
     member_id: str = (await _join(connection, group, "", assignor, deadline))["member_id"]
+    try:
+        membership = await _evict_until_alone(client, connection, described, member_id, deadline)
+    except BaseException:
+        await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
+        raise
+    return GroupTakeover(client, connection.address, membership, connection, described)
+
+
+async def _evict_until_alone(
+    client: Client, connection: BrokerConnection, described: GroupDescription, member_id: str, deadline: float
+) -> LockMembership:
+    group, assignor = described.group, described.partition_assignor
     others: Collection[GroupMember] = described.members
     for _ in range(_MAX_EVICTIONS):
         joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
@@ -215,8 +256,7 @@ async def _join_alone(
             # rebalance waits for this member, whose generation remains the only valid one until it joins again.
             await _sync(connection, membership, {}, deadline)
             return membership
-        others = await _other_members(client, group, member_id, deadline)
-    await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
+        others = await _consumers(client, group, member_id, deadline)
     raise LockLost(f"takeover of group {group}", "other members join again and again; nothing was written")
 
 
@@ -243,7 +283,7 @@ async def _evict_and_join(
     try:
         await evicting
         while not (await asyncio.wait([joining], timeout=_SWEEP_AFTER_S))[0]:
-            if late := await _other_members(client, group, member_id, deadline):
+            if late := await _consumers(client, group, member_id, deadline):
                 await evict(late, await client.node(connection.address).connection(deadline))
         return await joining
     finally:
@@ -283,3 +323,12 @@ async def _other_members(client: Client, group: str, member_id: str, deadline: f
     if not isinstance(described, GroupDescription):
         raise described
     return [member for member in described.members if member.member_id != member_id]
+
+
+async def _consumers(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
+    """Like `_other_members`. Raises `GroupActive` if one of them is another edit of the running group."""
+    others = await _other_members(client, group, member_id, deadline)
+    found = GroupDescription(group, "STABLE", members=tuple(others))
+    if found.edited_by is not None:
+        raise edited_error(found)
+    return others

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,34 +220,42 @@ class Edited(NamedTuple):
 
 def anomalies(edits: list[Edited], deliveries: Deliveries, commits: Iterable[Commit], end: float) -> list[str]:
     """Deliveries and commits which show that the group did not go on at the edit."""
-    log = list(commits)
+    log: dict[int, list[Commit]] = {}
+    for one in commits:
+        log.setdefault(one.partition, []).append(one)
+    received = {partition: sorted(d for d in deliveries.found if d.partition == partition) for partition in log}
     found: list[str] = []
     for edit, following in zip(edits, [*(one.began for one in edits[1:]), end], strict=True):
         for partition, offset in edit.offsets.items():
-            own = [n for n, one in enumerate(log) if one.partition == partition and one.metadata == edit.mark]
+            own = [n for n, one in enumerate(log.get(partition, ())) if one.metadata == edit.mark]
             if not own:
                 found.append(f"{edit.mark}: no commit of partition {partition}")
                 continue
             # A removed consumer receives records that it has fetched already, until it notices its removal.
-            written = log[own[-1]].at
+            written = log[partition][own[-1]].at
             begin = min((a.at for a in deliveries.assigned if a.partition == partition and a.at > written), default=end)
-            received = [d.offset for d in deliveries.between(begin, following) if d.partition == partition]
-            if received and received[0] != offset:
-                found.append(f"{edit.mark}: partition {partition} went on at {received[0]}, not {offset}")
-            seen = {offset, *(one + 1 for one in received)}
-            for one in log[own[-1] + 1 :]:
-                if one.partition == partition and one.metadata.startswith("edit-"):
+            offsets = [d.offset for d in between(received[partition], begin, following)]
+            if offsets and offsets[0] != offset:
+                found.append(f"{edit.mark}: partition {partition} went on at {offsets[0]}, not {offset}")
+            seen = {offset, *(one + 1 for one in offsets)}
+            for one in log[partition][own[-1] + 1 :]:
+                if one.metadata.startswith("edit-"):
                     break
-                if one.partition == partition and one.at < following and one.offset not in seen:
+                if one.at < following and one.offset not in seen:
                     found.append(
                         f"{edit.mark}: partition {partition} was committed at {one.offset}, edited to {offset}"
                     )
     return found
 
 
-def longest_pause(deliveries: list[Delivery], begin: float, end: float) -> float:
-    """The longest time without a delivery between ``begin`` and ``end``."""
-    times = [begin, *(one.at for one in deliveries if begin <= one.at < end), end]
+def between(deliveries: Sequence[Delivery], begin: float, end: float) -> Sequence[Delivery]:
+    """The part of sorted deliveries in this time."""
+    return deliveries[bisect_left(deliveries, (begin,)) : bisect_left(deliveries, (end,))]
+
+
+def longest_pause(deliveries: Sequence[Delivery], begin: float, end: float) -> float:
+    """The longest time without a delivery between ``begin`` and ``end``. The deliveries are sorted."""
+    times = [begin, *(one.at for one in between(deliveries, begin, end)), end]
     return max(b - a for a, b in itertools.pairwise(times))
 
 
@@ -255,8 +266,45 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-class JavaMember:
-    """A consumer of the Java client in a process of its own."""
+class ProcessMember:
+    """A consumer in a process of its own, which prints the lines of RunningConsumer.java."""
+
+    def __init__(self, command: Sequence[str], deliveries: Deliveries, name: str) -> None:
+        self.name = name
+        self.errors: list[str] = []
+        self._deliveries = deliveries
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the consumer with SIGTERM, so that it leaves the group only when its session times out."""
+        self._process.terminate()
+        self._process.wait()
+        self._thread.join()
+
+    def kill(self) -> None:
+        """Ends the consumer with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, _, rest = line.rstrip("\n").partition(" ")
+            if kind == "E":
+                self.errors.append(rest)
+            elif kind in ("A", "R"):
+                partition, offset, at = map(int, rest.split())
+                if kind == "A":
+                    self._deliveries.assign(partition, self.name, at / 1000)
+                else:
+                    self._deliveries.add(partition, offset, self.name, at / 1000)
+
+
+class JavaMember(ProcessMember):
+    """A consumer of the Java client. ``commit`` is as in `RdkafkaMember`, or "transaction"."""
 
     def __init__(
         self,
@@ -271,9 +319,6 @@ class JavaMember:
         release: str = "kafka-4.1",
         **config: Any,
     ) -> None:
-        self.name = name
-        self.errors: list[str] = []
-        self._deliveries = deliveries
         program = Path(__file__).with_name("RunningConsumer.java")
         settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
         arguments = [topic, commit, str(round(work_s * 1000)), *(f"{key}={value}" for key, value in settings.items())]
@@ -283,25 +328,57 @@ class JavaMember:
             [str(program), "RunningConsumer", *arguments],
             jvm=("-Xmx128m", *QUICK_START),
         )
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        super().__init__(command, deliveries, name)
 
-    def stop(self) -> None:
-        """Ends the consumer with SIGTERM, so that it leaves the group only when its session times out."""
-        self._process.terminate()
-        self._process.wait()
-        self._thread.join()
 
-    def _run(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            kind, _, rest = line.rstrip("\n").partition(" ")
-            if kind == "E":
-                self.errors.append(rest)
-            elif kind in ("A", "R"):
-                partition, offset, at = map(int, rest.split())
-                if kind == "A":
-                    self._deliveries.assign(partition, self.name, at / 1000)
-                else:
-                    self._deliveries.add(partition, offset, self.name, at / 1000)
+class PythonMember(ProcessMember):
+    """A consumer of kafka-python or aiokafka (``package``)."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        package: str,
+        commit: str = "auto",
+        work_s: float = 0.0,
+        **config: str,
+    ) -> None:
+        program = Path(__file__).with_name("python_member.py")
+        settings = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": name, **config}
+        given = [f"{key}={value}" for key, value in settings.items()]
+        python = str(clients() / "python" / "bin" / "python")
+        command = [python, str(program), package, topic, commit, str(round(work_s * 1000)), *given]
+        super().__init__(command, deliveries, name)
+
+
+class FranzMember(ProcessMember):
+    """A consumer of franz-go."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        commit: str = "auto",
+        work_s: float = 0.0,
+        **config: str,
+    ) -> None:
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
+        given = [f"{key}={value}" for key, value in settings.items()]
+        program = str(clients() / "franz_member")
+        super().__init__([program, topic, commit, str(round(work_s * 1000)), *given], deliveries, name)
+
+
+@functools.cache
+def clients() -> Path:
+    """The directory with the clients that ``scripts/clients`` installs."""
+    named = os.environ.get("OFFSETMGR_CLIENTS")
+    assert named, "set OFFSETMGR_CLIENTS to the output of scripts/clients"
+    return Path(named)

@@ -9,14 +9,15 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.TopicPartition;
 
 /**
  * Consumes a topic and prints each record ("R partition offset milliseconds"), each assigned partition
  * ("A partition 0 milliseconds") and each error ("E message").
  *
- * Arguments: topic, how to commit (auto, sync or explicit), milliseconds of work for each batch, and properties of the
- * consumer as NAME=VALUE.
+ * Arguments: topic, how to commit (auto, sync, explicit, or transaction: through a transactional producer, with the
+ * metadata of the group), milliseconds of work for each batch, and properties of the consumer as NAME=VALUE.
  */
 public class RunningConsumer implements ConsumerRebalanceListener {
     public static void main(String[] arguments) throws Exception {
@@ -32,16 +33,52 @@ public class RunningConsumer implements ConsumerRebalanceListener {
         }
         KafkaConsumer consumer = new KafkaConsumer(properties);
         consumer.subscribe(java.util.Collections.singletonList(arguments[0]), new RunningConsumer());
+        KafkaProducer producer = arguments[1].equals("transaction") ? producer(properties) : null;
         while (true) {
             try {
-                step(consumer, arguments[1], Long.parseLong(arguments[2]));
+                step(consumer, producer, arguments[1], Long.parseLong(arguments[2]));
             } catch (RuntimeException failed) {
                 System.out.println("E " + failed.toString().replace('\n', ' '));
+                if (producer != null) {
+                    goBack(consumer, producer);
+                }
             }
         }
     }
 
-    private static void step(KafkaConsumer consumer, String commit, long workMs) throws Exception {
+    private static KafkaProducer producer(Properties consumer) {
+        Properties properties = new Properties();
+        properties.setProperty("bootstrap.servers", consumer.getProperty("bootstrap.servers"));
+        properties.setProperty("key.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer");
+        properties.setProperty("value.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer");
+        properties.setProperty("transactional.id",
+            consumer.getProperty("group.id") + "-" + consumer.getProperty("client.id"));
+        KafkaProducer producer = new KafkaProducer(properties);
+        producer.initTransactions();
+        return producer;
+    }
+
+    /** Aborts the transaction and moves the positions back to the committed offsets, because the records of the batch were not processed. */
+    private static void goBack(KafkaConsumer consumer, KafkaProducer producer) {
+        try {
+            producer.abortTransaction();
+        } catch (RuntimeException none) {
+            // no transaction had begun
+        }
+        try {
+            Map committed = consumer.committed(consumer.assignment());
+            Iterator all = consumer.assignment().iterator();
+            while (all.hasNext()) {
+                TopicPartition one = (TopicPartition) all.next();
+                OffsetAndMetadata offset = (OffsetAndMetadata) committed.get(one);
+                consumer.seek(one, offset == null ? 0 : offset.offset());
+            }
+        } catch (RuntimeException failed) {
+            System.out.println("E " + failed.toString().replace('\n', ' '));
+        }
+    }
+
+    private static void step(KafkaConsumer consumer, KafkaProducer producer, String commit, long workMs) throws Exception {
         ConsumerRecords records = consumer.poll(Duration.ofMillis(100));
         Map offsets = new HashMap();
         Iterator all = records.iterator();
@@ -61,6 +98,10 @@ public class RunningConsumer implements ConsumerRebalanceListener {
             consumer.commitSync(offsets);
         } else if (commit.equals("sync")) {
             consumer.commitSync();
+        } else if (commit.equals("transaction")) {
+            producer.beginTransaction();
+            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+            producer.commitTransaction();
         }
     }
 

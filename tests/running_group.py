@@ -1,0 +1,134 @@
+"""A running group with consumers under load, and the commands that edit it, also with a fault at one step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import AdminClient
+from running_consumers import Deliveries, Load, RdkafkaMember, until
+
+COMMAND = (sys.executable, "-c", "from offsetmgr.cli.app import main; main()")
+FAULTY = Path(__file__).with_name("faulty_edit.py")
+PARTITIONS = 2
+RECORDS_PER_S = 50
+
+
+class RunningGroup:
+    """A group that consumes the topic of the same name, and a state directory for the commands."""
+
+    def __init__(self, bootstrap: str, group: str, home: Path) -> None:
+        self.bootstrap, self.group = bootstrap, group
+        self.deliveries = Deliveries()
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETMGR_")}
+        self._environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
+        self._environ.pop("PYTHONSAFEPATH", None)  # the programs import helpers from their own directory
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def edit(self, command: str, *options: str, partition: int = 0) -> list[str]:
+        """The arguments of an edit of one partition."""
+        edit = ["offsets", command, "--group", self.group, "--topic", f"{self.group}:{partition}", *options]
+        return [*edit, "--running", "--execute", "--yes", "--bootstrap-server", self.bootstrap]
+
+    def reset(self, offset: int, partition: int = 0) -> list[str]:
+        return self.edit("reset", "--to-offset", str(offset), partition=partition)
+
+    def start(self, *arguments: str, program: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*program, *arguments],
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start_faulty(self, step: str, number: signal.Signals, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a command that sends itself a signal at a step; see `faulty_edit`."""
+        return self.start(*arguments, program=(sys.executable, str(FAULTY), step, number.name))
+
+    def run(self, *arguments: str, code: int | None = 0) -> tuple[str, str]:
+        """Runs a command. Returns its stdout and stderr."""
+        return self.finish(self.start(*arguments), code)
+
+    @staticmethod
+    def finish(process: subprocess.Popen[str], code: int | None = 0) -> tuple[str, str]:
+        output, errors = process.communicate(timeout=180)
+        assert code is None or process.returncode == code, f"exit code {process.returncode}: {errors}{output}"
+        assert "Traceback" not in errors, errors
+        return output, errors
+
+    def operations(self) -> list[dict[str, Any]]:
+        return list(json.loads(self.run("edits", "list", "--format", "json")[0]))
+
+    def coordinator(self) -> int:
+        return int(self._described().coordinator.id)
+
+    def await_members(self, number: int, seconds: float = 60) -> None:
+        """Waits until the group is stable with this number of consumers, and without an edit."""
+
+        def free() -> bool:
+            found = self._described()
+            names = [member.client_id for member in found.members]
+            return found.state == ConsumerGroupState.STABLE and len(names) == number and "offsetmgr-edit" not in names
+
+        until(free, seconds)
+
+    def _described(self) -> Any:
+        return self._admin.describe_consumer_groups([self.group], request_timeout=30)[self.group].result(60)
+
+    def await_progress(self, seconds: float = 60) -> None:
+        """Waits until the group receives new records of every partition."""
+        since = time.time()
+
+        def progressed() -> bool:
+            new = [one for one in self.deliveries.found if one.at > since]
+            return {one.partition for one in new} == set(range(PARTITIONS))
+
+        until(progressed, seconds)
+
+    def await_record(self, partition: int, offset: int, since: float) -> None:
+        """Waits until the group receives this record after ``since``."""
+        until(
+            lambda: any(
+                (one.partition, one.offset) == (partition, offset) for one in self.deliveries.found if one.at > since
+            )
+        )
+
+    def received_since(self, since: float, partition: int) -> list[int]:
+        return [one.offset for one in sorted(self.deliveries.found) if one.at > since and one.partition == partition]
+
+    def check_nothing_lost(self) -> None:
+        for partition in range(PARTITIONS):
+            offsets = {one.offset for one in self.deliveries.found if one.partition == partition}
+            assert offsets == set(range(max(offsets) + 1)), f"{self.group}-{partition} has gaps"
+
+
+@contextmanager
+def running_group(
+    bootstrap: str, group: str, home: Path, members: int = 2, **config: Any
+) -> Iterator[tuple[RunningGroup, list[RdkafkaMember]]]:
+    """Yields a group whose consumers have all received records, and the consumers."""
+    home.mkdir(parents=True, exist_ok=True)
+    found = RunningGroup(bootstrap, group, home)
+    with Load(bootstrap, group, PARTITIONS, RECORDS_PER_S):
+        consumers = [
+            RdkafkaMember(bootstrap, group, group, found.deliveries, name=f"member-{n}", **config)
+            for n in range(members)
+        ]
+        try:
+            until(lambda: {one.member for one in found.deliveries.found} == {one.name for one in consumers})
+            until(lambda: len(found.deliveries.found) > 100)
+            yield found, consumers
+        finally:
+            for one in consumers:
+                one.stop()
