@@ -30,6 +30,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "edits list": ("--last 10", "--group billing"),
     "edits show": ("20261126-001122-a1b2",),
     "edits undo": ("20261126-001122-a1b2", "20261126-001122-a1b2 --execute"),
+    "doctor": ("--context 'prod-*'", "--bootstrap-server k1:9092 --zookeeper z1:2181 -g billing"),
     "context list": ("",),
     "context show": ("prod",),
     "context use": ("prod",),
