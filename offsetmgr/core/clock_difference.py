@@ -14,8 +14,8 @@ _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000))
 class ClockDifference(NamedTuple):
     """The time of a server minus the time of this machine, in milliseconds: at least ``low`` and at most ``high``.
 
-    ``high`` is None if only a lower bound is known: the server has written a timestamp, but it is not known how long
-    ago. ``source`` names the measurement.
+    ``high`` is None if only a lower bound is known, from a timestamp that the server has written at some time in the
+    past. ``source`` names the measurement.
     """
 
     low: int
@@ -41,6 +41,21 @@ class ClockDifference(NamedTuple):
         """The best estimate: positive if the server's clock is ahead of this machine's clock. None if only a lower
         bound is known."""
         return None if self.high is None else (self.low + self.high) // 2
+
+    @property
+    def correction_ms(self) -> int:
+        """The milliseconds to add to a time of this machine's clock: 0 unless the clocks certainly differ by more than
+        `CLOCK_BOUND_MS`. If only a lower bound is known, the correction is this bound."""
+        if not self.exceeds():
+            return 0
+        ahead = self.ahead_ms
+        return self.low if ahead is None else ahead
+
+    @property
+    def agrees(self) -> bool:
+        """Returns whether the clocks agree: the measured difference is within `CLOCK_BOUND_MS`, or the server wrote its
+        newest timestamp within this bound before or after the present time of this machine."""
+        return not self.exceeds() and self.low >= -CLOCK_BOUND_MS
 
     def exceeds(self, bound_ms: int = CLOCK_BOUND_MS) -> bool:
         """Returns whether the clocks certainly differ by more than ``bound_ms``."""
@@ -73,6 +88,7 @@ def duration(milliseconds: int) -> str:
         return f"{milliseconds} ms"
     if milliseconds < 60 * _SECOND_MS:
         return f"{milliseconds / _SECOND_MS:.1f} s"
+    milliseconds = (milliseconds + _SECOND_MS // 2) // _SECOND_MS * _SECOND_MS
     parts = []
     for name, size in _UNITS:
         count, milliseconds = divmod(milliseconds, size)

@@ -51,17 +51,18 @@ async def controller_clock(
 
 
 async def leader_clocks(
-    client: Client, connection: BrokerConnection, clock: Clock, deadline: float, wait_s: float = _WAIT_S
+    client: Client, connection: BrokerConnection, clock: Clock, deadline: float, *, precise: bool = True
 ) -> dict[Address, ClockDifference]:
     """Returns the difference of the clock of each broker that leads partitions of ``__consumer_offsets``.
 
     The brokers (3.0 and later) report the newest timestamp, which a broker has written with its own clock. If a client
-    commits within ``wait_s`` seconds, the difference is measured; otherwise it is a lower bound. Leaves out brokers
-    that report no timestamp.
+    commits within `_WAIT_S` seconds, the difference is measured; otherwise it is a lower bound. Without ``precise``,
+    the function does not wait if this bound agrees with this machine's clock. Leaves out brokers that report no
+    timestamp.
     """
     leaders = await _offsets_leaders(connection, deadline)
     found = await asyncio.gather(
-        *(_leader_clock(client, at, numbers, clock, deadline, wait_s) for at, numbers in leaders.items())
+        *(_leader_clock(client, at, numbers, clock, deadline, precise=precise) for at, numbers in leaders.items())
     )
     return {at: one for at, one in zip(leaders, found, strict=True) if one is not None}
 
@@ -82,27 +83,30 @@ async def _offsets_leaders(connection: BrokerConnection, deadline: float) -> dic
 
 
 async def _leader_clock(
-    client: Client, at: Address, partitions: list[TopicPartition], clock: Clock, deadline: float, wait_s: float
+    client: Client, at: Address, partitions: list[TopicPartition], clock: Clock, deadline: float, *, precise: bool
 ) -> ClockDifference | None:
-    """Reads the newest timestamp of a broker's partitions until it changes, at most for ``wait_s`` seconds."""
-    polls = Retries(min(deadline, asyncio.get_running_loop().time() + wait_s), _POLLS)
-    first: int | None = None
-    before_ms = clock.now_ms()
+    """Reads the newest timestamp of a broker's partitions until it changes, at most for `_WAIT_S` seconds."""
+    polls = Retries(min(deadline, asyncio.get_running_loop().time() + _WAIT_S), _POLLS)
+    largest: int | None = None
+    since_ms = 0  # when the broker was asked for the first time after it had written `largest`
     try:
         connection = await client.node(at).connection(deadline)
         if not connection.supports(ApiKey.LIST_OFFSETS, MAX_TIMESTAMP_VERSION):
             return None
-        while (newest := await newest_timestamp(connection, partitions, remaining(deadline))) is not None:
+        while True:
+            sent_ms = clock.now_ms()
+            # Brokers leave out a partition whose newest record is not replicated yet.
+            newest = await newest_timestamp(connection, partitions, remaining(deadline))
             now_ms = clock.now_ms()
-            if first is not None and newest > first:
-                # A broker appended the record after the previous response, and before this one.
-                return ClockDifference.measured(newest, before_ms, now_ms, NEW_RECORD_SOURCE)
-            if not await polls.pause():
-                return ClockDifference.at_least(newest, now_ms, NEWEST_RECORD_SOURCE)
-            first, before_ms = newest, now_ms
+            if newest is not None and largest is not None and newest > largest:
+                return ClockDifference.measured(newest, since_ms, now_ms, NEW_RECORD_SOURCE)
+            if newest is not None and largest is None:
+                largest, since_ms = newest, sent_ms
+            bound = None if largest is None else ClockDifference.at_least(largest, now_ms, NEWEST_RECORD_SOURCE)
+            if (bound is not None and bound.agrees and not precise) or not await polls.pause():
+                return bound
     except OffsetMgrError:
         return None
-    return None
 
 
 async def cluster_clock(client: Client, clock: Clock, deadline: float) -> ClockDifference | None:
@@ -111,4 +115,4 @@ async def cluster_clock(client: Client, clock: Clock, deadline: float) -> ClockD
     connection = await client.any_connection(deadline)
     if (found := await controller_clock(connection, clock, deadline)) is not None:
         return found[1]
-    return best_difference((await leader_clocks(client, connection, clock, deadline)).values())
+    return best_difference((await leader_clocks(client, connection, clock, deadline, precise=False)).values())
