@@ -30,7 +30,7 @@ from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperat
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
-    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, set, reset, export, import, diff, lag, delete."),
+    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, lag, peek, set, reset, export, import, diff, delete."),
     "edits": ("offsetmgr.cli.edits:app", "The operation log: list, show and undo edits and migrations."),
     "migrate": (
         "offsetmgr.cli.migrate:app",

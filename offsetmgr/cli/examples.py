@@ -13,6 +13,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "groups rename": ("billing invoices --bootstrap-server k1:9092 --execute",),
     "offsets get": ("billing --bootstrap-server k1:9092", "billing -t orders:0,1 --format json"),
     "offsets lag": ("billing --bootstrap-server k1:9092", "--all-groups --totals --sort lag", "billing --watch"),
+    "offsets peek": ("billing --bootstrap-server k1:9092", "billing -t orders:3 --format json"),
     "offsets set": ("billing -t orders:0 --to-offset 4200 --bootstrap-server k1:9092 --execute",),
     "offsets reset": (
         "billing -t orders --to-earliest --bootstrap-server k1:9092",

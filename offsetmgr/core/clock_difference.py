@@ -84,6 +84,8 @@ def best_difference(differences: Iterable[ClockDifference]) -> ClockDifference |
 
 def duration(milliseconds: int) -> str:
     """Formats a duration for messages, such as ``250 ms``, ``3.2 s`` or ``10 d 2 h``."""
+    if milliseconds < 0:
+        return f"-{duration(-milliseconds)}"
     if milliseconds < _SECOND_MS:
         return f"{milliseconds} ms"
     if milliseconds < 60 * _SECOND_MS:
