@@ -14,6 +14,7 @@ from offsetmgr.core.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from offsetmgr.api.migration import RollbackReport
     from offsetmgr.core.clock import Clock
+    from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.core.log_origin import LogOrigin, OriginComparison, Relation
     from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, Offset, Weakness
     from offsetmgr.core.offset_store import (
@@ -75,6 +76,7 @@ _MODULES: Final = {
     "ChangeOutcome": "core.offset_store",
     "Chunk": "segments.entries",
     "Clock": "core.clock",
+    "ClockDifference": "core.clock_difference",
     "Cluster": "kafka.cluster.base",
     "ClusterBroker": "kafka.client.brokers",
     "Committer": "core.offset_store",
@@ -170,6 +172,7 @@ __all__ = [
     "ChangeOutcome",
     "Chunk",
     "Clock",
+    "ClockDifference",
     "Cluster",
     "ClusterBroker",
     "Committer",

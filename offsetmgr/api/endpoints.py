@@ -14,6 +14,7 @@ from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.api.connections import Connections
+    from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
     from offsetmgr.migration.change_notifier import ChangeNotifier
@@ -187,6 +188,15 @@ class SourceAndTarget:
         if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
             return None
         return cluster.offsets_retention_ms()
+
+    def clock_difference(self) -> ClockDifference | None:
+        """Returns the difference between the clocks of the target's brokers and of this machine; None if it is unknown
+        or the target is no Kafka store."""
+        from offsetmgr.stores.uri import parse_uri
+
+        if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
+            return None
+        return cluster.clock_difference(SystemClock())
 
     def verifier(self, plan: PlanFile, state: MigrationState) -> MigrationVerifier:
         from offsetmgr.migration.verify import MigrationVerifier

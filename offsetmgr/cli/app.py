@@ -30,13 +30,14 @@ from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperat
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "groups": ("offsetmgr.cli.groups:app", "Consumer groups: list, describe, delete, copy, rename."),
-    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, set, reset, export, import, diff, lag, delete."),
+    "offsets": ("offsetmgr.cli.offsets:app", "Offsets: get, lag, peek, set, reset, export, import, diff, delete."),
     "edits": ("offsetmgr.cli.edits:app", "The operation log: list, show and undo edits and migrations."),
     "migrate": (
         "offsetmgr.cli.migrate:app",
         "Move groups between stores: plan, apply, status, verify, switch, finalize, rollback, mirror.",
     ),
     "cluster": ("offsetmgr.cli.cluster:app", "Kafka clusters: the brokers' releases and capabilities."),
+    "doctor": ("offsetmgr.cli.doctor:app", "Check every configured server and this machine; changes nothing."),
     "context": ("offsetmgr.cli.context:app", "Contexts of the config file: list, show, use."),
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
@@ -52,6 +53,9 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "completion": ("offsetmgr.cli.completion:app", "Shell completion: bash, zsh, fish."),
 }
 """Command group -> (location of its typer app, one line of help)."""
+
+SINGLE_COMMANDS: Final = ("doctor",)
+"""The entries of `REGISTRY` that are commands without subcommands."""
 
 COMPLETE: Final = "__complete"
 """The first argument with which the completion scripts call offsetmgr."""
@@ -82,13 +86,20 @@ class LazyGroup(TyperGroup):
             if missing.name != module_name:
                 raise
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
-        command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
-        command.name = cmd_name
         from offsetmgr.cli.help_text import complete_help
 
-        for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
-            subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
-            complete_help(subcommand, f"{cmd_name} {name}")
+        command: Any
+        if cmd_name in SINGLE_COMMANDS:
+            command = typer.main.get_command_from_info(
+                getattr(module, attribute).registered_commands[0], pretty_exceptions_short=True, rich_markup_mode=None
+            )
+            complete_help(command, cmd_name)
+        else:
+            command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
+            for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
+                subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
+                complete_help(subcommand, f"{cmd_name} {name}")
+        command.name = cmd_name
         sigint.uninstall()
         return command
 

@@ -13,6 +13,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "groups rename": ("billing invoices --bootstrap-server k1:9092 --execute",),
     "offsets get": ("billing --bootstrap-server k1:9092", "billing -t orders:0,1 --format json"),
     "offsets lag": ("billing --bootstrap-server k1:9092", "--all-groups --totals --sort lag", "billing --watch"),
+    "offsets peek": ("billing --bootstrap-server k1:9092", "billing -t orders:3 --format json"),
     "offsets set": ("billing -t orders:0 --to-offset 4200 --bootstrap-server k1:9092 --execute",),
     "offsets reset": (
         "billing -t orders --to-earliest --bootstrap-server k1:9092",
@@ -30,6 +31,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "edits list": ("--last 10", "--group billing"),
     "edits show": ("20261126-001122-a1b2",),
     "edits undo": ("20261126-001122-a1b2", "20261126-001122-a1b2 --execute"),
+    "doctor": ("--context 'prod-*'", "--bootstrap-server k1:9092 --zookeeper z1:2181 -g billing"),
     "context list": ("",),
     "context show": ("prod",),
     "context use": ("prod",),

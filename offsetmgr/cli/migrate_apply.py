@@ -67,7 +67,7 @@ def apply_command(
         _refresh(sides, plan, reason or "")
         return
     migrate_output.show_plan_header(plan.header)
-    migrate_output.show_expiry(plan.header, plan.summary, SystemClock().now_ms())
+    migrate_output.show_expiry(plan.header, plan.summary, SystemClock().now_ms(), sides.clock_difference())
     migrate_output.show_plan_summary(plan.summary)
     migrate_output.show_attention(plan)
     logs = sides.logs()
@@ -110,7 +110,7 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile, reason: str) -> None:
         plan_writer(plan, PlanRun("refresh", reason=reason), sides.target) as (writer, state),
     ):
         report = renew_retention(plan, state, sides.target, writer.journal, members, writer.stop, writer.waiting)
-    migrate_output.show_refresh(report, plan.header, SystemClock().now_ms())
+    migrate_output.show_refresh(report, plan.header, SystemClock().now_ms(), sides.clock_difference())
     if report.interrupted:
         raise Interrupted("the journal records the renewed groups; run the same command again to renew all")
     if not report.ok:

@@ -14,6 +14,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
+    from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.migration.finalize import GroupGate
     from offsetmgr.migration.journaled_writer import GroupOutcome, Report
     from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
@@ -112,14 +113,17 @@ def show_weaknesses(weaknesses: Iterable[str]) -> None:
         note(f"warning {weakness}")
 
 
-def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets written at ``at_ms`` expire. For offsets that the target had before, this time is unknown."""
+def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int, clock: ClockDifference | None) -> None:
+    """Prints when offsets written at ``at_ms``, a time of this machine, expire by the brokers' clock. ``clock`` is the
+    difference of the two clocks. For offsets that the target had before, the expiry is unknown."""
     if header.retention_ms is None:
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
     if summary.writes:
-        expires = moment(at_ms + header.retention_ms)
+        expires = _expiry(header, at_ms, clock)
         after = "(offsets.retention.minutes after the copy)"
+        if clock is not None and clock.exceeds():
+            note(f"warning the brokers' clock is {clock}: synchronise the clocks (offsetmgr doctor)")
         if expire_in_use:
             note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer commits them again")
         else:
@@ -145,9 +149,11 @@ def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
     )
 
 
-def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
+def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> None:
     """Prints the number of groups whose offsets were committed again, and the first `SHOWN` failures."""
-    until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
+    until = (
+        "" if header.retention_ms is None else f"; without a consumer they expire about {_expiry(header, at_ms, clock)}"
+    )
     note(f"{count_of(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
         note(f"{count_of(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
@@ -157,8 +163,14 @@ def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
         note(f"NOT renewed: {count_of(len(report.failed), 'group')}")
 
 
-def _later(header: PlanHeader, at_ms: int) -> str:
-    return moment(at_ms + (header.retention_ms or 0))
+def _expiry(header: PlanHeader, at_ms: int, clock: ClockDifference | None) -> str:
+    """Returns the expiry of offsets that are written at ``at_ms``, a time of this machine, and names the clock unless
+    the clocks of this machine and of the brokers agree."""
+    retention = header.retention_ms or 0
+    if clock is None or not (clock.agrees or clock.exceeds()):
+        return f"{moment(at_ms + retention)} by this machine's clock"
+    expires = moment(at_ms + clock.correction_ms + retention)
+    return f"{expires} by the brokers' clock" if clock.exceeds() else expires
 
 
 def show_plan_summary(summary: PlanSummary) -> None:

@@ -140,7 +140,7 @@ def plan_command(
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
     migrate_output.show_plan_header(header)
-    migrate_output.show_expiry(header, summary, header.created_at)
+    migrate_output.show_expiry(header, summary, header.created_at, header.clock)
     migrate_output.show_plan_summary(summary)
     if format is OutputFormat.TABLE:
         migrate_output.show_waves(plan)

@@ -277,7 +277,7 @@ def _plan_back(
     )
     header, summary = written.header, written.summary
     migrate_output.show_plan_header(header)
-    migrate_output.show_expiry(header, summary, header.created_at)
+    migrate_output.show_expiry(header, summary, header.created_at, header.clock)
     migrate_output.show_plan_summary(summary)
     migrate_output.show_attention(PlanFile(output))
     note(f"reverse plan written to {output}; nothing was changed")

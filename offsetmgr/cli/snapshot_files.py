@@ -33,6 +33,8 @@ from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.log_checks import LogChecks
+    from offsetmgr.groups.selection import TopicSelection
 
 app = typer.Typer()
 
@@ -138,6 +140,9 @@ def import_offsets(
     accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Write the offsets without a check against topics and logs.")
+    ] = False,
     running: RunningFlag = False,
     wait_empty: WaitEmpty = 0.0,
     *,
@@ -145,8 +150,10 @@ def import_offsets(
 ) -> None:
     """Load the offsets of a snapshot file into a store.
 
-    A file of before-images undoes its edit: overwritten offsets are restored, created ones are deleted, and offsets
-    that have moved since are rejected unless --allow-rewind. --group names the group for files that do not contain it.
+    If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
+    missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
+    are deleted, and offsets that have moved since are rejected unless --allow-rewind. --group names the group for files
+    that do not contain it.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
@@ -190,5 +197,29 @@ def import_offsets(
             edit = connect.edit_of("offsets import", flags, store, running_edit(running, wait_empty))
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
-            proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)
+            checks = None if unchecked else _log_checks(connect, store, topics)
+            proposals = plan_import(
+                store,
+                entries if checks is None else checks.clamped(entries),
+                topics,
+                allow_rewind=allow_rewind,
+                crossing=crossing,
+            )
+            proposals = proposals if checks is None else checks.noted(proposals)
             exit_edit(edit.run(require_topics(proposals, topics, file)))
+
+
+def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
+    """Returns the checks of offsets against the logs. Returns None if no brokers are known, or if the store holds
+    positions of Kafka 0.7, which belong to no log."""
+    from offsetmgr.core.offset_store import PartitionKinds
+    from offsetmgr.groups.log_checks import LogChecks
+
+    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+        return None
+    cluster = connect.cluster_or_none()
+    if cluster is None:
+        if store.uri.startswith("zookeeper:"):
+            note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
+        return None
+    return LogChecks(cluster.log_ranges, topics)

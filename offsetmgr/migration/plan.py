@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
@@ -267,14 +268,20 @@ class PlanHeader:
     """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
     """The guarantees that the target does not fully give, one sentence each (`OffsetStore.weaknesses`)."""
+    clock: ClockDifference | None = None
+    """The difference between the clocks of the target's brokers and of the machine that made the plan; None if it is
+    unknown."""
     version: int = PLAN_VERSION
     """The version of the plan file: `PLAN_VERSION` or `PLAN_VERSION_KAFKA_0_7`."""
 
     @property
     def expires_at(self) -> int | None:
         """The time at which the copied offsets expire if no consumer starts. The time is computed as if the offsets
-        were copied when the plan was made. None if the retention time is unknown or the offsets do not expire."""
-        return None if self.retention_ms is None else self.created_at + self.retention_ms
+        were copied when the plan was made, by the brokers' clock if it is known. None if the retention time is unknown
+        or the offsets do not expire."""
+        if self.retention_ms is None:
+            return None
+        return self.created_at + (self.clock.correction_ms if self.clock else 0) + self.retention_ms
 
 
 class MissingTopic(StrEnum):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
@@ -153,6 +154,7 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
         "tool": header.tool,
         **_encode_crossing(header),
         **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
+        **({} if header.clock is None else {"clock": header.clock._asdict()}),
         **(
             {}
             if partition_map is None
@@ -176,6 +178,7 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
     partition_map = encoded.get("partition_map")
     logs = encoded.get("logs")
+    clock = encoded.get("clock")
     return PlanHeader(
         encoded["plan_id"],
         encoded["created_at"],
@@ -197,5 +200,6 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         "" if logs is None else logs["recreation"],
         None if partition_map is None else MapOrigin(partition_map["sha256"], partition_map["confirmed_by"]),
         tuple(encoded.get("weaknesses", ())),
+        None if clock is None else ClockDifference(clock["low"], clock["high"], clock["source"]),
         version,
     )

@@ -137,6 +137,7 @@ class Planner:
             self.crossing.recreation_detection(),
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
+            self.cluster.clock_difference(self.clock) if self.cluster and retention is not None else None,
             PLAN_VERSION_KAFKA_0_7 if self.partition_map is not None or self._has_kafka_0_7_side else PLAN_VERSION,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from offsetmgr.cli.app import REGISTRY, root
+from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
 
@@ -18,7 +18,12 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 
 def commands() -> list[tuple[str, str]]:
     top: Any = typer.main.get_command(root)
-    return [(group, name) for group in REGISTRY for name in top.get_command(None, group).commands]
+    return [
+        (group, name)
+        for group in REGISTRY
+        if group not in SINGLE_COMMANDS
+        for name in top.get_command(None, group).commands
+    ]
 
 
 def offsetmgr(*arguments: str) -> tuple[int, str, list[str]]:

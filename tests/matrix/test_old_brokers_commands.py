@@ -279,3 +279,21 @@ def test_groups_are_found_in_both_stores(env: Environment, release_cluster: Rele
     env.commit(env.kafka, unique, {0: 7, 1: 6})
     row = located()
     assert (row["phase"], row["confidence"], row["lag"]) == ("kafka", "inferred", RECORDS - 13)
+
+
+def test_the_record_at_the_committed_offset_is_shown(env: Environment, unique: str) -> None:
+    env.commit(env.kafka, unique, {0: 3, 1: 0})
+    rows = env.rows("offsets", "peek", "--group", unique, *env.servers)
+    assert [(row["partition"], row["record_offset"], row["note"]) for row in rows] == [(0, 3, None), (1, 0, None)]
+    assert all(row["size"] for row in rows)
+
+
+def test_the_doctor_checks_the_brokers(env: Environment, release_cluster: ReleaseCluster, unique: str) -> None:
+    env.commit(env.kafka, unique, {0: 3})
+    rows = env.rows("doctor", *env.servers, "--zookeeper", release_cluster.zookeeper)
+    assert "failed" not in {row["result"] for row in rows}
+    release = release_cluster.release.rpartition(".")[0].replace("0.9.0", "0.9")
+    (found,) = (row["detail"] for row in rows if row["check"] == "release")
+    assert found == f"1 broker with Kafka {release} or later"
+    (controller,) = (row for row in rows if row["check"] == "controller")
+    assert controller["detail"].startswith("ZooKeeper; ")

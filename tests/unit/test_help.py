@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from offsetmgr.cli.app import REGISTRY, root, run
+from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root, run
 from offsetmgr.cli.examples import EXAMPLES, example_lines
 from offsetmgr.cli.help_text import CONNECTION_PARAMETERS
 
@@ -16,7 +16,11 @@ from offsetmgr.cli.help_text import CONNECTION_PARAMETERS
 def commands() -> dict[str, Any]:
     top: Any = typer.main.get_command(root)
     groups = {name: top.get_command(None, name) for name in REGISTRY}
-    return {f"{name} {sub}": command for name, group in groups.items() for sub, command in group.commands.items()}
+    return {
+        f"{name} {sub}".rstrip(): command
+        for name, group in groups.items()
+        for sub, command in getattr(group, "commands", {"": group}).items()
+    }
 
 
 def test_every_command_has_examples_and_no_example_is_left_over() -> None:
@@ -26,7 +30,10 @@ def test_every_command_has_examples_and_no_example_is_left_over() -> None:
 @pytest.mark.parametrize("line", [line for command in EXAMPLES for line in example_lines(command)])
 def test_the_examples_parse(line: str) -> None:
     _, group, name, *arguments = shlex.split(line)
-    commands()[f"{group} {name}"].make_context(name, arguments).close()
+    if group in SINGLE_COMMANDS:
+        commands()[group].make_context(group, [name, *arguments]).close()
+    else:
+        commands()[f"{group} {name}"].make_context(name, arguments).close()
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

@@ -8,7 +8,7 @@ ListOffsets that returns several offsets of a partition, one for each segment. K
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
@@ -24,6 +24,11 @@ from offsetmgr.kafka.protocol.requests import by_topic
 LATEST: Final = -1
 EARLIEST: Final = -2
 """The special timestamps of ListOffsets for the end and the start of a log."""
+
+MAX_TIMESTAMP: Final = -3
+"""The special timestamp of ListOffsets for the record with the largest timestamp (KIP-734)."""
+MAX_TIMESTAMP_VERSION: Final = 7
+"""The first version of ListOffsets that supports `MAX_TIMESTAMP` (Kafka 3.0)."""
 
 _FETCH_VERSION: Final = 11
 _LIST_OFFSETS_VERSION: Final = 4
@@ -182,3 +187,25 @@ async def list_offsets(
             code = part["error_code"]
             found[tp] = kafka_error(code, f"offsets of {tp}") if code else part["offset"]
     return found
+
+
+async def newest_timestamp(
+    connection: BrokerConnection, partitions: Iterable[TopicPartition], timeout_s: float
+) -> int | None:
+    """Returns the largest timestamp of all records of these partitions, in milliseconds since 1970. Returns None if
+    they have no records, or if the client may not describe the topics. The broker must support
+    `MAX_TIMESTAMP_VERSION`. Raises the errors of `BrokerConnection.call`."""
+    topics = [
+        {
+            "name": topic,
+            "partitions": [
+                {"partition_index": number, "current_leader_epoch": -1, "timestamp": MAX_TIMESTAMP}
+                for number in numbers
+            ],
+        }
+        for topic, numbers in by_topic(partitions).items()
+    ]
+    message = {"replica_id": _CONSUMER_REPLICA_ID, "isolation_level": 0, "topics": topics}
+    answer = await connection.call(Request(ApiKey.LIST_OFFSETS, MAX_TIMESTAMP_VERSION, message), timeout_s)
+    times = [part["timestamp"] for topic in answer["topics"] for part in topic["partitions"] if not part["error_code"]]
+    return max((time for time in times if time > 0), default=None)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
@@ -70,6 +72,11 @@ class Cluster(Protocol):
     def offsets_retention_ms(self) -> int | None:
         """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
         milliseconds; None if the broker does not report it."""
+        ...
+
+    def clock_difference(self, clock: Clock) -> ClockDifference | None:
+        """Returns the difference between the brokers' clock and ``clock``, the clock of this machine; None if no broker
+        reports a time. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def broker_setting(self, broker: int, name: str) -> str | None:

@@ -11,6 +11,8 @@ from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 if TYPE_CHECKING:
+    from offsetmgr.core.clock import Clock
+    from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.kafka.client.background_loop import ClientThread
     from offsetmgr.kafka.client.brokers import ClusterBroker
     from offsetmgr.kafka.cluster.base import Cluster
@@ -121,6 +123,13 @@ class KafkaCluster(KafkaLogs, Closeable):
         from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
 
         return self._thread.run(lambda deadline: offsets_retention_ms(self._thread.client, deadline))
+
+    def clock_difference(self, clock: Clock) -> ClockDifference | None:
+        """Returns the difference between the brokers' clock and ``clock``, the clock of this machine; None if no broker
+        reports a time. Raises `Unreachable`, `TimedOut`."""
+        from offsetmgr.kafka.client.broker_clock import cluster_clock
+
+        return self._thread.run(lambda deadline: cluster_clock(self._thread.client, clock, deadline))
 
     def broker_setting(self, broker: int, name: str) -> str | None:
         """Returns the effective value of one setting of a running broker; None if the broker does not report it.

@@ -20,6 +20,8 @@ from confluent_kafka import admin as ck_admin
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.clock import Clock
+from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
@@ -306,6 +308,9 @@ class LibrdkafkaCluster(Closeable):
             return None
         minutes = self.broker_setting(next(iter(self._admin.brokers)), "offsets.retention.minutes")
         return None if minutes is None else int(minutes) * 60_000
+
+    def clock_difference(self, clock: Clock) -> ClockDifference | None:  # noqa: ARG002 - the interface has it
+        return None
 
     def broker_setting(self, broker: int, name: str) -> str | None:
         resource = _ConfigResource(_ResourceType.BROKER, str(broker))

@@ -134,11 +134,11 @@ class ZookeeperSession(SessionReads, Closeable):
         acls_by_path = acls_for(policy, ephemeral, persistent, self._read_acls)
         return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in acls_by_path.items()}
 
-    def _read_acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
-        """Reads the ACLs of nodes. For a missing node, the result is the open ACL. This ACL is never used, because the
-        server rejects the creation of a node below a missing node."""
+    def acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError | None]:
+        """Reads the ACLs of nodes; None for a node that does not exist. Servers of ZooKeeper 3.5 and later mask the
+        hashes of digest entries if the client does not have the admin permission."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
-        found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
+        found: list[Acl | OffsetMgrError | None] = [None] * len(full)
         for index, answer in self._send_reads([requests.GetACL(path) for path in full], MAX_SINGLE_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.NoAuthError):
                 found[index] = self._no_auth_error(paths[index], "read its ACL, which new nodes below it need")
@@ -146,10 +146,21 @@ class ZookeeperSession(SessionReads, Closeable):
                 if not isinstance(answer, kazoo.NoNodeError):
                     raise self._request_error(answer)
             else:
-                acl = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
-                permission = "read its whole ACL (permission a), which new nodes below it need"
-                found[index] = self._no_auth_error(paths[index], permission) if is_masked(acl) else acl
+                found[index] = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
         return found
+
+    def _read_acls(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
+        """Reads the ACLs of nodes. For a missing node, the result is the open ACL. This ACL is never used, because the
+        server rejects the creation of a node below a missing node."""
+        permission = "read its whole ACL (permission a), which new nodes below it need"
+        return [
+            OPEN
+            if acl is None
+            else self._no_auth_error(path, permission)
+            if not isinstance(acl, OffsetMgrError) and is_masked(acl)
+            else acl
+            for path, acl in zip(paths, self.acls(paths), strict=True)
+        ]
 
     def _next_response(
         self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]

@@ -42,11 +42,30 @@ def describe_servers(hosts: str, tls: ssl.SSLContext | None) -> str:
     return "; ".join(_describe_server(address.strip(), tls) for address in hosts.split(",") if address.strip())
 
 
-def _describe_server(address: str, tls: ssl.SSLContext | None) -> str:
+def _host_and_port(address: str) -> tuple[str, str]:
     host, colon, port = address.rpartition(":")
     if not colon:
         host, port = address, _DEFAULT_PORT
-    host = host.strip("[]")
+    return host.strip("[]"), port
+
+
+def admin_command(address: str, tls: ssl.SSLContext | None, command: str) -> str:
+    """Sends an administrative command of four letters to a server, and returns the answer, which is empty if the server
+    does not allow the command. Raises `OSError`."""
+    host, port = _host_and_port(address)
+    parts = []
+    with socket.create_connection((host, int(port)), _TLS_PROBE_TIMEOUT_S) as plain:
+        connection = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        with connection:
+            connection.sendall(command.encode())
+            while part := connection.recv(65_536):
+                parts.append(part)
+    answer = b"".join(parts).decode(errors="replace")
+    return "" if f"{command} is not executed" in answer else answer
+
+
+def _describe_server(address: str, tls: ssl.SSLContext | None) -> str:
+    host, port = _host_and_port(address)
     try:
         with socket.create_connection((host, int(port)), _PROBE_TIMEOUT_S) as connection:
             if tls is None:

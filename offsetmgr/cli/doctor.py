@@ -1,0 +1,46 @@
+"""``offsetmgr doctor``: checks every configured endpoint and this machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import typer
+
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.options import FormatOption, GroupsOption
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.core.check_result import CheckStatus
+
+app = typer.Typer(rich_markup_mode=None)
+
+CHECKS: Final = (
+    Column("result"),
+    Column("check"),
+    Column("endpoint", rank=1),
+    Column("detail"),
+    Column("fix", optional=True),
+)
+
+
+@app.command("doctor")
+@connected
+@many_clusters
+def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Check that every configured server can be used: reachable, release, login, permissions, clock; and this machine.
+
+    It only reads: it changes nothing in Kafka, in ZooKeeper or on this machine. The exit code is 1 if a check failed.
+    --group checks the permissions on these groups instead of on some existing groups.
+    """
+    from offsetmgr.api.doctor import Doctor
+
+    results = Doctor(connect.resolved, group or ()).run()
+    write_rows(
+        CHECKS, ((one.status.value, one.check, one.endpoint, one.detail, one.fix or None) for one in results), output
+    )
+    counts = Counter(one.status for one in results)
+    note(", ".join(f"{counts[status]} {status.value}" for status in CheckStatus if counts[status]))
+    if counts[CheckStatus.FAILED]:
+        raise typer.Exit(FAILED)

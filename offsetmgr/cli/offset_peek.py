@@ -1,0 +1,190 @@
+"""``offsetmgr offsets peek``: shows the record at the committed offset of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
+from offsetmgr.cli.read_error_report import ReadErrorReport
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows, write_structured_rows
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.clock_difference import duration
+from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
+from offsetmgr.core.model import Committed
+from offsetmgr.core.plurals import count_of
+
+if TYPE_CHECKING:
+    from offsetmgr.consumer.peek import PeekedRecord, RecordPeeker
+    from offsetmgr.core.offset_store import GroupOffsets
+    from offsetmgr.segments.batch_reader import Record
+
+app = typer.Typer()
+
+PEEKED: Final = (
+    Column("group", rank=1),
+    Column("topic", rank=2),
+    Column("partition", right=True, title="PART"),
+    Column("offset", right=True),
+    Column("record_offset", right=True, detail=True),
+    Column("timestamp", time=True, detail=True),
+    Column("age_ms", title="AGE"),
+    Column("size", right=True),
+    Column("key"),
+    Column("value", rank=3),
+    Column("headers", optional=True, rank=4),
+    Column("note", optional=True),
+)
+_CELL: Final = 60
+"""Maximum number of characters of a key, a value or headers in a table."""
+
+
+@app.command("peek")
+@connected
+@many_clusters
+def peek(
+    connect: ConnectFlags,
+    group: GroupsOption = None,
+    all_groups: AllGroups = False,
+    topic: TopicsOption = None,
+    max_bytes: Annotated[
+        int, typer.Option("--max-bytes", metavar="N", min=0, help="Show at most N bytes of a key or value.")
+    ] = 1_000,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show the record at the committed offset of each partition: the one that a consumer gets next.
+
+    It joins no group and commits nothing. Transaction markers, which consumers never get, are skipped.
+    """
+    from offsetmgr.consumer.peek import RecordPeeker
+    from offsetmgr.groups.selection import TopicSelection, choose_groups, scan_in_order
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    connect.cluster("offsets peek")  # raises an error if no brokers are known
+    bootstrap = connect.bootstrap()
+    assert bootstrap is not None
+    store = connect.store()
+    topics.within(store.capabilities.partitions)
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    errors = ReadErrorReport()
+    rows: list[tuple[Any, ...]] = []
+    with RecordPeeker(bootstrap, connect.resolved.connection) as peeker:
+        for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
+            if found.error is not None:
+                errors.add(found.error)
+                continue
+            rows += _rows(peeker, found, topics.matches, max_bytes, errors, output)
+    if output is OutputFormat.TABLE:
+        write_rows(PEEKED, rows, output)
+    else:
+        write_structured_rows(PEEKED, rows, output)
+    if not rows and not errors.count:
+        note(empty_note(store.uri, "committed offsets"))
+    if code := errors.exit_code:
+        raise typer.Exit(code)
+
+
+def _rows(
+    peeker: RecordPeeker,
+    found: GroupOffsets,
+    matches: Any,
+    max_bytes: int,
+    errors: ReadErrorReport,
+    output: OutputFormat,
+) -> Iterator[tuple[Any, ...]]:
+    offsets = {tp: one.offset for tp, one in found.offsets.items() if isinstance(one, Committed) and matches(tp)}
+    for tp, error in sorted(found.errors.items()):
+        if matches(tp):
+            errors.add(error)
+    peeked = peeker.peek(offsets) if offsets else {}
+    for tp, offset in sorted(offsets.items()):
+        outcome = peeked[tp]
+        if isinstance(outcome, OffsetMgrError):
+            if not isinstance(outcome, OffsetOutOfRange):
+                errors.add(outcome)
+            yield (found.group, *tp, offset, *(None,) * 7, _error_note(outcome, offset))
+        else:
+            yield (found.group, *tp, offset, *_record_cells(outcome, offset, max_bytes, output))
+
+
+def _error_note(error: OffsetMgrError, offset: int) -> str:
+    """Returns the note of a partition without a record."""
+    log = error.log_range if isinstance(error, OffsetOutOfRange) else None
+    if log is None:
+        return str(error)
+    if offset < log.start:
+        return f"removed: the log begins at {log.start}"
+    return f"beyond the log, which ends at {log.end}"
+
+
+def _record_cells(outcome: PeekedRecord, offset: int, max_bytes: int, output: OutputFormat) -> tuple[Any, ...]:
+    record, notes = outcome.record, []
+    if outcome.markers:
+        notes.append(f"{count_of(outcome.markers, 'transaction marker')} skipped")
+    if record is None:
+        notes.insert(0, "no record yet (end of log)")
+        return (*(None,) * 7, "; ".join(notes))
+    if gap := record.offset - offset - outcome.markers:
+        notes.append(f"{count_of(gap, 'offset')} without a record before {record.offset}")
+    elif outcome.markers:
+        notes.append(f"record {record.offset}")
+    if outcome.transactional:
+        notes.append("part of a transaction, which may be open or aborted")
+    if record.value is None:
+        notes.append("tombstone")
+    age = None if record.timestamp is None else SystemClock().now_ms() - record.timestamp
+    table = output is OutputFormat.TABLE
+    if table and age is not None:
+        shown_age: Any = duration(age)
+    else:
+        shown_age = age
+    cells = (_text(record.key, max_bytes, table), _text(record.value, max_bytes, table), _headers(record, table))
+    return record.offset, record.timestamp, shown_age, _size(record), *cells, "; ".join(notes) or None
+
+
+def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
+    """Returns a key or value as text, or as hexadecimal digits if it is no text. Cuts it at ``max_bytes``."""
+    from offsetmgr.cli.log_values import display_text, raw_json
+
+    if data is None:
+        return None
+    shown = data[:max_bytes]
+    if len(shown) < len(data):  # a character may be cut
+        shown = shown.decode(errors="ignore").encode() if _is_text(data) else shown
+    found = raw_json(shown)
+    cut = "" if len(shown) == len(data) else f"... ({len(data):,} bytes)"
+    if not table:
+        return f"{found}{cut}" if cut and isinstance(found, str) else found
+    text = display_text(found) or ""
+    return f"{text[:_CELL]}... ({len(data):,} bytes)" if cut or len(text) > _CELL else text
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _headers(record: Record, table: bool) -> Any:
+    from offsetmgr.cli.log_values import display_text, raw_json
+
+    if not record.headers:
+        return None
+    pairs = [(name, raw_json(value)) for name, value in record.headers]
+    if not table:
+        return [{"name": name, "value": value} for name, value in pairs]
+    text = ", ".join(f"{name}={display_text(value)}" for name, value in pairs)
+    return text if len(text) <= _CELL else f"{text[:_CELL]}..."
+
+
+def _size(record: Record) -> int:
+    """The number of bytes of the key, the value and the headers."""
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers

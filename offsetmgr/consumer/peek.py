@@ -1,0 +1,103 @@
+"""`RecordPeeker`: reads the record at an offset of each partition. It joins no group and commits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.consumer.log_reader import PartitionLogReader, ReadResult
+from offsetmgr.core.closeable import Closeable
+from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.client.background_loop import ClientThread
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.fetch import FetchLimits
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.segments.batch_reader import Record, batches
+
+_FETCH_BYTES: Final = 64 * 1024
+_MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
+"""Brokers before 0.10.1 return no complete batch if the first batch is larger than the limit of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedRecord:
+    """The first record at or after an offset. ``record`` is None if the log ends before such a record.
+
+    ``markers`` is the number of transaction markers between the offset and the record. ``transactional`` is True if the
+    record belongs to a transaction, which may be open or aborted. ``log_end`` is the end of the log.
+    """
+
+    record: Record | None
+    log_end: int
+    markers: int = 0
+    transactional: bool = False
+
+
+class _Position(NamedTuple):
+    """The next offset to read, and the markers that were skipped so far."""
+
+    offset: int
+    markers: int = 0
+
+
+class RecordPeeker(Closeable):
+    """Reads records of the cluster at ``bootstrap``. Construction performs no I/O. Works with brokers from 0.8.2 on."""
+
+    def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
+        """Raises `UnsupportedOperation` for logins that only librdkafka supports, and `ConfigError`."""
+        client = Client(bootstrap, Security.of(config.kafka))
+        self._logs = PartitionLogReader(client)
+        self._thread = ClientThread(client, config.timeout_ms / 1000)
+
+    def peek(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, PeekedRecord | OffsetMgrError]:
+        """Returns the first record at or after the offset of each partition, or the error of the partition. The error
+        of an offset outside the log is `OffsetOutOfRange` with the range of the log."""
+        found: dict[TopicPartition, PeekedRecord | OffsetMgrError] = {}
+        pending = {tp: _Position(offset) for tp, offset in offsets.items()}
+        limit = _FETCH_BYTES
+        while pending:
+            reads = self._fetch({tp: position.offset for tp, position in pending.items()}, limit)
+            following: dict[TopicPartition, _Position] = {}
+            for tp, position in pending.items():
+                outcome = _first_record(reads[tp], position)
+                if isinstance(outcome, _Position):
+                    following[tp] = outcome
+                else:
+                    found[tp] = outcome
+            stuck = [tp for tp, position in following.items() if position.offset == pending[tp].offset]
+            if stuck and limit >= _MAX_FETCH_BYTES:
+                for tp in stuck:
+                    del following[tp]
+                    found[tp] = LimitExceeded(str(tp), f"its batch is larger than {_MAX_FETCH_BYTES:,} bytes")
+            limit = min(limit * 8, _MAX_FETCH_BYTES) if stuck else limit
+            pending = following
+        return found
+
+    def _fetch(
+        self, offsets: Mapping[TopicPartition, int], limit: int
+    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
+        return self._thread.run(lambda deadline: self._logs.fetch(offsets, FetchLimits(limit), "raise", deadline))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._thread.close()
+
+
+def _first_record(read: ReadResult | OffsetMgrError, position: _Position) -> PeekedRecord | OffsetMgrError | _Position:
+    """Returns the first record of a slice from the position on, or the position at which the next slice begins."""
+    if isinstance(read, OffsetMgrError):
+        return read
+    at, markers = position
+    end = read.slice.high_watermark
+    try:
+        for batch in batches(read.slice.data, at):
+            markers += batch.control
+            if batch.records:
+                return PeekedRecord(batch.records[0], end, markers, batch.transactional)
+            at = max(at, batch.last_offset + 1)
+    except (CorruptData, UnknownVersion, LimitExceeded) as error:
+        return error
+    return PeekedRecord(None, end, markers) if at >= end else _Position(at, markers)
