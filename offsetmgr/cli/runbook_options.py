@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
+    from offsetmgr.migration.runbook_commands import RunbookArguments
 
 Baseline = Annotated[
     Path | None,
@@ -72,14 +73,28 @@ class PhaseName(StrEnum):
     KAFKA = "kafka"
 
 
-def connection_options(connect: ConnectFlags, planned: PlanOfGroups | None = None) -> str:
-    """Returns the connection options for the commands that are printed for the user."""
-    if planned is not None and not (connect.flags.zookeeper or connect.flags.store):
-        return f"--plan {shlex.quote(str(planned.plan.path))}"
-    from offsetmgr.stores.uri import zookeeper_of
+def runbook_arguments(
+    connect: ConnectFlags, planned: PlanOfGroups | None, view: GroupView, baseline: str
+) -> RunbookArguments:
+    """Returns the arguments of the commands that a runbook contains."""
+    from offsetmgr.migration.runbook_commands import RunbookArguments
+    from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
-    address = zookeeper_of(connect.uri, connect.resolved.connection)
-    return f"--zookeeper {shlex.quote(address or '')} --bootstrap-server {shlex.quote(connect.bootstrap() or '')}"
+    address = zookeeper_of(view.zookeeper.uri, connect.resolved.connection) or ""
+    bootstrap = bootstrap_of(view.kafka.uri, connect.resolved.connection) or ""
+    followups = connect.followup_options
+    servers = f"--zookeeper {shlex.quote(address)} --bootstrap-server {shlex.quote(bootstrap)}{followups}"
+    by_plan = planned is not None and not (connect.flags.zookeeper or connect.flags.store)
+    plan = str(planned.plan.path) if planned is not None else None
+    return RunbookArguments(
+        options=f"--plan {shlex.quote(plan)}{followups}" if by_plan and plan else servers,
+        servers=servers,
+        followups=followups,
+        zookeeper=view.zookeeper.uri,
+        kafka=view.kafka.uri,
+        baseline=baseline,
+        plan=plan,
+    )
 
 
 def baseline_of(path: Path | None, group: str) -> Observation | None:
