@@ -20,11 +20,18 @@ from offsetmgr.cli.runbook_options import (
     AcceptIdle,
     AcceptSpare,
     Baseline,
+    Command,
+    Configure,
+    KubeContext,
+    Kubernetes,
+    Namespace,
     PhaseName,
     Plan,
     PlanOfGroups,
     Poll,
     Quiet,
+    RestartFlags,
+    TestCommand,
     baseline_of,
     groups_of,
     runbook_arguments,
@@ -76,17 +83,24 @@ def write(
         float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for the phase.")
     ] = 60,
     poll: Poll = 0.5,
+    command: Command = None,
+    test_command: TestCommand = None,
+    kubernetes: Kubernetes = None,
+    namespace: Namespace = None,
+    kube_context: KubeContext = None,
+    configure: Configure = None,
 ) -> None:
-    """Write the steps for these groups as they are now, with settings, gates and ways back.
+    """Write the steps for these groups as they are now: checks, plan, bounces, end, with commands and ways back.
 
-    Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others.
+    Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others. The steps
+    contain the restart command (--command or --kubernetes) and its test; without them, the first step defines both.
     """
     files = _new_files(output or [])
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
     names = groups_of(view, planned, group, wave)
-    arguments = runbook_arguments(connect, planned, view, name)
+    restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure)
     books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:
@@ -98,7 +112,7 @@ def write(
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
                 window=ObservationWindow(window, poll),
-                arguments=arguments,
+                arguments=runbook_arguments(connect, planned, view, name, restart.options(each)),
                 waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:
@@ -185,11 +199,12 @@ def check(
     planned = PlanOfGroups.open(plan)
     if planned is not None:
         planned.select([group], ())
+    view = view_of(connect, planned)
     report = runbooks.check_phase(
-        view_of(connect, planned),
+        view,
         group,
         CommitMode(phase.value),
-        baseline=baseline_of(baseline, group),
+        baseline=baseline_of(view, baseline, group),
         rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
         window=ObservationWindow(window, poll),
     )

@@ -26,6 +26,7 @@ ul{margin:.25rem 0 .75rem;padding-left:1.25rem}li{overflow-wrap:anywhere}
 border:1.5px solid var(--dim);border-radius:2px}
 .blanks{display:flex;flex-wrap:wrap;gap:.75rem 1.5rem;margin:1rem 0 1.25rem}
 .blanks span{flex:1 1 9rem;border-bottom:1px solid var(--dim);padding-bottom:1.4rem;font-size:.85rem}
+table+p{margin-top:.9rem}
 p{margin:.25rem 0 .75rem;color:var(--dim);overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem;margin:1.25rem 0}
 dl div{border-top:2px solid var(--rule);padding-top:.4rem}dt{color:var(--dim);font-size:.85rem}

@@ -7,18 +7,16 @@ group when the runbook was written. `runbook_render` turns a runbook into a docu
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
-from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
-from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.errors import GateRefused, GroupNotFound
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration import bounce_checkpoint, observation
+from offsetmgr.migration import observation
+from offsetmgr.migration.baseline_file import FORMAT, VERSION
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
@@ -29,11 +27,6 @@ from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, 
 from offsetmgr.migration.runbook_steps import abort_criteria, runbook_steps
 from offsetmgr.stores.dual_policy import partitions_ahead
 
-FORMAT = "offsetmgr-runbook"
-VERSION = 3
-_ONE_GROUP = 1
-"""The version of files that hold the runbook of one group. Versions 1 and 2 have ``stages`` in place of ``steps``."""
-VERSIONS = (_ONE_GROUP, 2, VERSION)
 _SHOWN: Final = 6
 """Maximum number of partitions in a warning at a terminal."""
 
@@ -56,13 +49,11 @@ class Risk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The steps that lead one group to a phase. ``stores`` has the identity of each store (cluster id, ...). ``abort``
-    are the conditions under which the operator goes back."""
+    """The steps that lead one group to a phase. ``abort`` are the conditions under which the operator goes back."""
 
     group: str
     to: CommitMode
     found: InferredPhase
-    stores: Mapping[str, str]
     baseline: Observation
     changes: tuple[CommitModeChange, ...]
     steps: tuple[RunbookStep, ...]
@@ -121,10 +112,10 @@ def write_runbook(
         {change: sorted(behind(history)) for change in changes if change in _CHANGES_WITH_COPIES},
         view.clock.monotonic() - began if found.confidence is Confidence.SEEN else None,
     )
-    stores = {"zookeeper": view.zookeeper.identity().id, "kafka": view.kafka.identity().id}
+    baseline = replace(observation, stores=view.store_ids())
     steps = runbook_steps(subject, arguments or RunbookArguments())
     warnings = _warnings(history, observation, changes)
-    return Runbook(group, to, found, stores, observation, changes, steps, abort_criteria(subject), warnings)
+    return Runbook(group, to, found, baseline, changes, steps, abort_criteria(subject), warnings)
 
 
 _CHANGES_WITH_COPIES = (
@@ -250,7 +241,6 @@ def _to_json(book: Runbook) -> dict[str, Any]:
             "why": book.found.why,
         },
         "taken_at": at(book.baseline.at_ms),
-        "stores": dict(book.stores),
         "changes": [{"from": change.start.value, "to": change.to.value} for change in book.changes],
         "steps": [asdict(step) for step in book.steps],
         "abort": list(book.abort),
@@ -262,43 +252,3 @@ def _to_json(book: Runbook) -> dict[str, Any]:
 def to_json(books: Sequence[Runbook]) -> dict[str, Any]:
     """Returns the runbooks as plain JSON values, with the baselines for `read_baseline`."""
     return {"format": FORMAT, "version": VERSION, "runbooks": list(map(_to_json, books))}
-
-
-def read_baseline(path: Path, group: str) -> Observation:
-    """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
-
-    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
-    """
-    what = f"baseline {path}"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MalformedData(what, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise MalformedData(
-            what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
-        ) from error
-    if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
-        saved = bounce_checkpoint.load_all(path)
-        if group not in saved:
-            raise _of_other_groups(what, saved, group)
-        return saved[group].baseline
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
-    if data.get("version") not in VERSIONS:
-        known = ", ".join(map(str, VERSIONS))
-        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {known}")
-    books = (
-        [data] if data["version"] == _ONE_GROUP else [one.values for one in FieldReader(data, what).objects("runbooks")]
-    )
-    baselines = [observation.from_json(book.get("baseline"), where=what) for book in books]
-    found = next((baseline for baseline in baselines if baseline.group == group), None)
-    if found is None:
-        raise _of_other_groups(what, [baseline.group for baseline in baselines], group)
-    return found
-
-
-def _of_other_groups(what: str, groups: Iterable[str], group: str) -> MalformedData:
-    names = sorted(groups)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return MalformedData(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")

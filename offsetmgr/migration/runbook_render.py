@@ -79,7 +79,7 @@ def _book_parts(book: Runbook) -> list[DocumentPart]:
     parts: list[DocumentPart] = [
         Paragraph(
             f"Written {at(book.baseline.at_ms)} from the group's state at that moment. ZooKeeper:"
-            f" {book.stores['zookeeper']}. Kafka: {book.stores['kafka']}."
+            f" {book.baseline.stores['zookeeper']}. Kafka: {book.baseline.stores['kafka']}."
         ),
         Paragraph(f"Phase now: {_phase(book)} ({book.found.confidence.value}: {book.found.why})."),
     ]

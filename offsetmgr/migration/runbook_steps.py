@@ -102,8 +102,8 @@ class _Steps(RunbookCommands):
             ),
             prints="\n".join(
                 [
-                    "MEMBER ... STATUS ... COMMAND...",
-                    *(f"{member} ... ok ..." for member in members),
+                    "GROUP ... MEMBER ... HOST ... STATUS ...",
+                    *(f"{self.subject.group} ... {member} ... ok ..." for member in members),
                     f"{count_of(len(members), 'member')} tested, 0 failed; nothing was restarted",
                 ]
             ),
