@@ -1,6 +1,7 @@
 """Follows pages of the documentation: runs their commands in one shell, and compares the output with the page.
 
-Usage: ``scripts/tour [--fresh] [PAGE...]``; without pages, the quick start of the README and every tutorial.
+Usage: ``scripts/tour [--fresh] [PAGE...]``; without pages, the quick start of the README, every tutorial and the
+guide of the rolling bounce.
 
 Two kinds of blocks of a page are used:
 
@@ -42,7 +43,11 @@ from offsetmgr.sandbox import Sandbox
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 README: Final = PROJECT / "README.md"
-TUTORIALS: Final = PROJECT / "docs" / "tutorials"
+PAGES: Final = (
+    README,
+    *sorted((PROJECT / "docs" / "tutorials").glob("*.md")),
+    PROJECT / "docs" / "how-to" / "rolling-bounce.md",
+)
 INSTALLED: Final = ("offsetmgr", "schemas", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 """The parts of the checkout from which pip installs offsetmgr."""
 PIP: Final = "pip install --quiet '.["
@@ -273,9 +278,9 @@ def name_of(page: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/tour", description=__doc__.partition("\n")[0])
     parser.add_argument("--fresh", action="store_true", help="install with pip as the pages say, for each page")
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: the README and every tutorial")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all of them")
     options = parser.parse_args()
-    pages = [page.resolve() for page in options.pages] or [README, *sorted(TUTORIALS.glob("*.md"))]
+    pages = [page.resolve() for page in options.pages] or list(PAGES)
     results = {}
     with tempfile.TemporaryDirectory(prefix="offsetmgr-install-") as name:
         environment = None if options.fresh else install(Path(name))

@@ -19,7 +19,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from drawings import DRAWINGS
-from follow import PROJECT, README, TUTORIALS, Shell, Step, install, steps
+from follow import PROJECT, README, Shell, Step, install, steps
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
@@ -40,7 +40,7 @@ SESSIONS: Final = {
         ),
     ),
     "rescue.svg": (
-        TUTORIALS / "rescue-a-group.md",
+        PROJECT / "docs" / "tutorials" / "rescue-a-group.md",
         (
             "offsetmgr offsets diff",
             "ls ~/.local/state/offsetmgr/before-images",

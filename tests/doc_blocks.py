@@ -10,7 +10,11 @@ from typing import Final, NamedTuple
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
-FOLLOWED: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs" / "tutorials").glob("*.md")))
+FOLLOWED: Final = (
+    PROJECT / "README.md",
+    PROJECT / "docs" / "how-to" / "rolling-bounce.md",
+    *sorted((PROJECT / "docs" / "tutorials").glob("*.md")),
+)
 """The pages whose blocks `scripts/tour` runs, in one shell each. A block with a title is a file of such a page."""
 MATRIX_PAGES: Final = tuple(
     PROJECT / "docs" / "how-to" / f"{name}.md"
@@ -22,7 +26,6 @@ MATRIX_PAGES: Final = tuple(
         "migrate-many-groups",
         "mirror-a-group",
         "restore-offsets",
-        "rolling-bounce",
         "sandbox",
         "why-a-lag-looks-wrong",
         "zookeeper",

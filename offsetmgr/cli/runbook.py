@@ -20,17 +20,25 @@ from offsetmgr.cli.runbook_options import (
     AcceptIdle,
     AcceptSpare,
     Baseline,
+    Command,
+    Configure,
+    KubeContext,
+    Kubernetes,
+    Namespace,
     PhaseName,
     Plan,
     PlanOfGroups,
     Poll,
     Quiet,
+    RestartFlags,
+    TestCommand,
     baseline_of,
-    connection_options,
     groups_of,
+    runbook_arguments,
     view_of,
 )
 from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import runbook as runbooks
@@ -67,23 +75,32 @@ def write(
             "--output",
             "-o",
             metavar="FILE",
-            help="FILE.json (with the baseline) or FILE.md; repeatable. Never overwritten.",
+            help="FILE.json (with the baseline), FILE.html or FILE.md; repeatable. Never overwritten. A page without a "
+            "baseline gets one of the same name.",
         ),
     ] = None,
     window: Annotated[
         float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for the phase.")
     ] = 60,
     poll: Poll = 0.5,
+    command: Command = None,
+    test_command: TestCommand = None,
+    kubernetes: Kubernetes = None,
+    namespace: Namespace = None,
+    kube_context: KubeContext = None,
+    configure: Configure = None,
 ) -> None:
-    """Write the steps for these groups as they are now, with settings, gates and ways back.
+    """Write the steps for these groups as they are now: checks, plan, bounces, end, with commands and ways back.
 
-    Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others.
+    Without -o it prints Markdown. A group whose phase is unknown is named, and does not hold up the others. The steps
+    contain the restart command (--command or --kubernetes) and its test; without them, the first step defines both.
     """
     files = _new_files(output or [])
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
     names = groups_of(view, planned, group, wave)
+    restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure)
     books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:
@@ -95,8 +112,7 @@ def write(
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
                 window=ObservationWindow(window, poll),
-                options=connection_options(connect, planned),
-                baseline_file=name,
+                arguments=runbook_arguments(connect, planned, view, name, restart.options(each)),
                 waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:
@@ -115,11 +131,17 @@ def write(
         raise typer.Exit(FAILED)
 
 
+_SUFFIXES = (".json", ".html", ".md")
+
+
 def _new_files(files: list[Path]) -> list[Path]:
-    """Returns the files. Raises `UsageError` or `FileFailure` if one of them cannot be created."""
+    """Returns the files, with a baseline if they have none. Raises `UsageError` or `FileFailure` if one of them cannot
+    be created."""
+    if files and not any(file.suffix == ".json" for file in files):
+        files = [files[0].with_suffix(".json"), *files]
     for file in files:
-        if file.suffix not in (".json", ".md"):
-            raise UsageError(f"-o {file}", "the name ends neither in .json nor in .md")
+        if file.suffix not in _SUFFIXES:
+            raise UsageError(f"-o {file}", "the name ends neither in .json nor in .html nor in .md")
         if file.exists():
             raise UsageError(
                 f"-o {file}", "exists already, and a baseline must not be overwritten", "name another file"
@@ -130,10 +152,15 @@ def _new_files(files: list[Path]) -> list[Path]:
 
 
 def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str) -> None:
+    title, parts = text.runbook_title(books), text.runbook_parts(books)
     for file in files:
-        as_json = file.suffix == ".json"
-        content = runbooks.groups_to_json(books)
-        written = json.dumps(content, indent=2) + "\n" if as_json else text.runbooks_markdown(books)
+        match file.suffix:
+            case ".json":
+                written = json.dumps(runbooks.to_json(books), indent=2) + "\n"
+            case ".html":
+                written = to_html(title, parts)
+            case _:
+                written = to_markdown(title, parts)
         try:
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
@@ -142,11 +169,11 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
             raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
         note(f"wrote {file}")
     if not files:
-        print(text.runbooks_markdown(books))
+        print(to_markdown(title, parts))
         note(f"warning: the steps need the baseline {baseline}, which was not written; to write it, add -o {baseline}")
     for book in books if files else ():
         for warning in book.warnings:
-            note(f"warning: {f'group {book.group}: ' if len(books) > 1 else ''}{warning}")
+            note(f"warning: {f'group {book.group}: ' if len(books) > 1 else ''}{warning.shortened}")
 
 
 @app.command()
@@ -172,11 +199,12 @@ def check(
     planned = PlanOfGroups.open(plan)
     if planned is not None:
         group = planned.select_one(group)
+    view = view_of(connect, planned)
     report = runbooks.check_phase(
-        view_of(connect, planned),
+        view,
         group,
         CommitMode(phase.value),
-        baseline=baseline_of(baseline, group),
+        baseline=baseline_of(view, baseline, group),
         rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
         window=ObservationWindow(window, poll),
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetmgr.cli.command_tests import show_command_tests
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
@@ -22,11 +23,18 @@ from offsetmgr.cli.runbook_options import (
     AcceptIdle,
     AcceptSpare,
     Baseline,
+    Command,
+    Configure,
+    KubeContext,
+    Kubernetes,
+    Namespace,
     PhaseName,
     Plan,
     PlanOfGroups,
     Poll,
     Quiet,
+    RestartFlags,
+    TestCommand,
     baseline_of,
     groups_of,
     view_of,
@@ -43,6 +51,7 @@ from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.precheck import GateClosed
+from offsetmgr.migration.rollout import KILL_AFTER_S
 
 app = typer.Typer()
 
@@ -52,14 +61,12 @@ app = typer.Typer()
 def bounce(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
-    command: Annotated[
-        str,
-        typer.Option(
-            "--command",
-            metavar="TEMPLATE",
-            help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
-        ),
-    ],
+    command: Command = None,
+    test_command: TestCommand = None,
+    kubernetes: Kubernetes = None,
+    namespace: Namespace = None,
+    kube_context: KubeContext = None,
+    configure: Configure = None,
     group: GroupsOption = None,
     wave: WaveOption = None,
     plan: Plan = None,
@@ -116,6 +123,9 @@ def bounce(
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
 
+    With --kubernetes, one rollout restarts all members, and the gate follows it. With --test-command and without
+    --execute, the command only tests the access to each member.
+
     A group's bounce stops at the first failed restart or gate; the same command line resumes there. Several groups
     follow one another and share one state file, and a group that stops does not hold up the others.
     """
@@ -126,25 +136,37 @@ def bounce(
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
     state = state or _default_state(names, plan, to)
-    if execute:
-        groups = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
-        confirm(f"restart each member of {groups} into phase {to.value}, one at a time?", yes=yes)
+    restart = RestartFlags.of(
+        command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
+    )
+    if restart.rollout is not None and len(names) > 1 and "{group}" not in restart.rollout.workload:
+        why = f"it names one workload for {len(names)} groups"
+        raise UsageError(f"--kubernetes {kubernetes}", why, "use {group} in its name, or name one group")
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
             name,
             CommitMode(to.value),
-            command,
+            command or "",
             start=CommitMode(start.value) if start else None,
-            baseline=baseline_of(baseline, name),
-            start_baseline=baseline_of(start_baseline, name),
+            baseline=baseline_of(view, baseline, name),
+            start_baseline=baseline_of(view, start_baseline, name),
             hosts=_hosts(host),
             rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
             window=ObservationWindow(window, poll),
             restart_seconds=restart_timeout,
-            command_seconds=command_timeout,
+            command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
+            rollout=restart.rollout.of_group(name) if restart.rollout else None,
         )
 
+    if test_command and not execute:
+        show_command_tests(view, map(spec, names), test_command, state.with_suffix(".log"), output)
+        return
+    if not (command or kubernetes):
+        raise UsageError("bounce", "no restart command is given", "add --command TEMPLATE, or --kubernetes WORKLOAD")
+    if execute:
+        groups = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
+        confirm(f"restart each member of {groups} into phase {to.value}, {restart.how}?", yes=yes)
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
         several = len(names) > 1
@@ -160,10 +182,15 @@ def bounce(
                 note(text.report_text(one.error.report))
             if one.error is not None and several:
                 note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
-    if not several and found and found[0].error is not None:
+    _end(found, len(names), output)
+
+
+def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> None:
+    """Prints the results of ``groups`` groups. Raises an error or `Exit` if not all of them are done."""
+    if groups == 1 and found and found[0].error is not None:
         raise found[0].error
     _show_results(found, output)
-    if any(one.is_stopped for one in found) or len(found) < len(names):
+    if any(one.is_stopped for one in found) or len(found) < groups:
         stopped = next((one.result.why for one in found if one.is_stopped and one.result), "stopped on request")
         raise Interrupted(f"{stopped}; the same command line resumes")
     if not all(one.ok for one in found):

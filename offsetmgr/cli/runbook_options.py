@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
+    from offsetmgr.migration.rollout import Rollout
+    from offsetmgr.migration.runbook_commands import RunbookArguments
 
 Baseline = Annotated[
     Path | None,
@@ -64,6 +66,51 @@ Plan = Annotated[
 ]
 
 
+Command = Annotated[
+    str | None,
+    typer.Option(
+        "--command",
+        metavar="TEMPLATE",
+        help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
+        show_default=False,
+    ),
+]
+TestCommand = Annotated[
+    str | None,
+    typer.Option(
+        "--test-command",
+        metavar="TEMPLATE",
+        help="Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
+        show_default=False,
+    ),
+]
+Kubernetes = Annotated[
+    str | None,
+    typer.Option(
+        "--kubernetes",
+        metavar="WORKLOAD",
+        help="In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="The namespace of the workload.", show_default=False)
+]
+KubeContext = Annotated[
+    str | None, typer.Option("--kube-context", metavar="NAME", help="The context of kubectl.", show_default=False)
+]
+Configure = Annotated[
+    str | None,
+    typer.Option(
+        "--configure",
+        metavar="TEMPLATE",
+        help="Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
+        "replaced. Default: kubectl set env, which sets OFFSETS_STORAGE and DUAL_COMMIT_ENABLED.",
+        show_default=False,
+    ),
+]
+
+
 class PhaseName(StrEnum):
     """The values of options that name a phase of a rolling bounce."""
 
@@ -72,20 +119,98 @@ class PhaseName(StrEnum):
     KAFKA = "kafka"
 
 
-def connection_options(connect: ConnectFlags, planned: PlanOfGroups | None = None) -> str:
-    """Returns the connection options for the commands that are printed for the user."""
-    if planned is not None and not (connect.flags.zookeeper or connect.flags.store):
-        return f"--plan {shlex.quote(str(planned.plan.path))}"
-    from offsetmgr.stores.uri import zookeeper_of
+def runbook_arguments(
+    connect: ConnectFlags, planned: PlanOfGroups | None, view: GroupView, baseline: str, restart: tuple[str, str]
+) -> RunbookArguments:
+    """Returns the arguments of the commands that a runbook contains. ``restart`` is the result of
+    `RestartFlags.options`."""
+    from offsetmgr.migration.runbook_commands import RunbookArguments
+    from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
-    address = zookeeper_of(connect.uri, connect.resolved.connection)
-    return f"--zookeeper {shlex.quote(address or '')} --bootstrap-server {shlex.quote(connect.bootstrap() or '')}"
+    address = zookeeper_of(view.zookeeper.uri, connect.resolved.connection) or ""
+    bootstrap = bootstrap_of(view.kafka.uri, connect.resolved.connection) or ""
+    followups = connect.followup_options
+    servers = f"--zookeeper {shlex.quote(address)} --bootstrap-server {shlex.quote(bootstrap)}{followups}"
+    by_plan = planned is not None and not (connect.flags.zookeeper or connect.flags.store)
+    plan = str(planned.plan.path) if planned is not None else None
+    return RunbookArguments(
+        options=f"--plan {shlex.quote(plan)}{followups}" if by_plan and plan else servers,
+        servers=servers,
+        followups=followups,
+        zookeeper=view.zookeeper.uri,
+        kafka=view.kafka.uri,
+        restart=restart[0],
+        test=restart[1],
+        baseline=baseline,
+        plan=plan,
+    )
 
 
-def baseline_of(path: Path | None, group: str) -> Observation | None:
-    from offsetmgr.migration.runbook import read_baseline
+def baseline_of(view: GroupView, path: Path | None, group: str) -> Observation | None:
+    """Returns the baseline of the group in a file. Raises `OtherCluster` if it belongs to other servers, and any error
+    from `read_baseline`."""
+    from offsetmgr.migration.baseline_file import read_baseline
 
-    return None if path is None else read_baseline(path, group)
+    if path is None:
+        return None
+    found = read_baseline(path, group)
+    view.require_stores(f"baseline {path}", found)
+    return found
+
+
+class RestartFlags(NamedTuple):
+    """The options that restart members, or test the restart."""
+
+    command: str | None
+    test_command: str | None
+    rollout: Rollout | None
+    timeout_s: float = 600
+
+    @classmethod
+    def of(  # the options of a command line
+        cls,
+        command: str | None,
+        test_command: str | None,
+        kubernetes: str | None,
+        where: tuple[str | None, str | None],
+        configure: str | None,
+        timeout_s: float = 600,
+    ) -> RestartFlags:
+        """Returns the options; ``where`` are the namespace and the context of `kubectl`. Raises `UsageError` if they
+        contradict each other."""
+        from offsetmgr.migration.rollout import Rollout
+
+        if command and kubernetes:
+            why = "--kubernetes restarts all members at once, and --command one member"
+            raise UsageError("--command and --kubernetes", why, "leave out one of both")
+        if kubernetes is None and (configure or any(where)):
+            why = "--namespace, --kube-context and --configure belong to --kubernetes"
+            raise UsageError("no workload", why, "add --kubernetes deployment/NAME")
+        rollout = Rollout(kubernetes, *where, configure, timeout_s) if kubernetes else None
+        return cls(command, test_command, rollout, timeout_s)
+
+    @property
+    def how(self) -> str:
+        """The way of the restart, for the prompt."""
+        return "one at a time" if self.rollout is None else f"by a rollout of {self.rollout.workload}"
+
+    def options(self, group: str) -> tuple[str, str]:
+        """Returns the options as text for the commands that are printed for the user: of the restart, of its test."""
+        if (rollout := self.rollout) is None:
+            return _option("--command", self.command), _option("--test-command", self.test_command)
+        rollout = rollout.of_group(group)
+        named = (
+            ("--kubernetes", rollout.workload),
+            ("--namespace", rollout.namespace),
+            ("--kube-context", rollout.context),
+            ("--configure", rollout.configure),
+        )
+        restart = " ".join(_option(*one) for one in named if one[1])
+        return restart, _option("--test-command", self.test_command or rollout.test())
+
+
+def _option(name: str, value: str | None) -> str:
+    return f"{name} {shlex.quote(value)}" if value else ""
 
 
 class PlanOfGroups(NamedTuple):

@@ -5,6 +5,7 @@ A document is a title and a list of parts. Both renderers escape all texts. In t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.document_style import STYLE
 
+_LINE: Final = "\\_" * 12
+"""A line to write on, in Markdown."""
 _SIDE_BY_SIDE: Final = 30
 """Maximum total length of the titles of columns that are side by side in a narrow window."""
 
@@ -27,9 +30,10 @@ class DocumentColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SectionTitle:
-    """The heading of a section."""
+    """The heading of a section, or with ``level`` 3 of a part of a section."""
 
     text: str
+    level: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,29 @@ class Paragraph:
     """A paragraph of text."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of texts. With ``boxes``, the reader ticks each of them."""
+
+    texts: Sequence[str]
+    boxes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines that are shown unchanged. ``language`` is ``sh`` for commands, ``text`` for their output."""
+
+    text: str
+    language: str = "sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Blanks:
+    """Fields that the reader fills in."""
+
+    names: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +88,7 @@ class Html:
     markup: str
 
 
-DocumentPart: TypeAlias = SectionTitle | Paragraph | Facts | Table | Html
+DocumentPart: TypeAlias = SectionTitle | Paragraph | Items | Code | Blanks | Facts | Table | Html
 
 
 def to_html(title: str, parts: Iterable[DocumentPart]) -> str:
@@ -78,10 +105,18 @@ def to_html(title: str, parts: Iterable[DocumentPart]) -> str:
 
 def _html_part(part: DocumentPart) -> str:
     match part:
-        case SectionTitle(text):
-            return f"<h2>{escape(text)}</h2>"
+        case SectionTitle(text, level):
+            return f"<h{level}>{escape(text)}</h{level}>"
         case Paragraph(text):
             return f"<p>{escape(text)}</p>"
+        case Items(texts, boxes):
+            items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+            return ('<ul class="boxes">' if boxes else "<ul>") + items + "</ul>"
+        case Code(text, language):
+            return f'<pre class="{language}"><code>{escape(text)}</code></pre>'
+        case Blanks(names):
+            fields = "".join(f"<span>{escape(name)}</span>" for name in names)
+            return f'<p class="blanks">{fields}</p>'
         case Facts(values):
             facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{_html_cell(value)}</dd></div>" for name, value in values)
             return f"<dl>{facts}</dl>"
@@ -122,10 +157,17 @@ def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:
     lines = [f"# {_markdown_text(title)}", ""]
     for part in parts:
         match part:
-            case SectionTitle(text):
-                lines += [f"## {_markdown_text(text)}", ""]
+            case SectionTitle(text, level):
+                lines += [f"{'#' * level} {_markdown_text(text)}", ""]
             case Paragraph(text):
                 lines += [_markdown_text(text), ""]
+            case Items(texts, boxes):
+                lines += [*(f"- {'[ ] ' * boxes}{_markdown_text(text)}" for text in texts), ""]
+            case Code(text, language):
+                fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+                lines += [f"{fence}{language}", text, fence, ""]
+            case Blanks(names):
+                lines += [" ".join(f"{_markdown_text(name)}: {_LINE}" for name in names), ""]
             case Facts(values):
                 lines += [*(f"- {_markdown_text(name)}: {_markdown_cell(value)}" for name, value in values), ""]
             case Table(columns, rows):
@@ -139,7 +181,8 @@ def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:
 
 def _markdown_text(text: str) -> str:
     """Escapes the characters that Markdown would interpret."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>#" else char for char in " ".join(text.split()))
+    line = "".join(f"\\{char}" if char in "\\`*_[]<#" else char for char in " ".join(text.split()))
+    return f"\\{line}" if line.startswith((">", "+", "-")) else line
 
 
 def _markdown_cell(value: Any, kind: str = "words") -> str:

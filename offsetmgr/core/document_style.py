@@ -16,6 +16,17 @@ body{margin:0 auto;max-width:72rem;padding:1.5rem 1rem 4rem;background:var(--pap
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.5rem 0 .5rem;overflow-wrap:anywhere}
+h3{font-size:1.02rem;margin:1.75rem 0 .35rem;overflow-wrap:anywhere}
+pre{margin:.5rem 0 .75rem;padding:.6rem .75rem;border:1px solid var(--rule);border-radius:4px;white-space:pre-wrap;
+overflow-wrap:anywhere;font:.85rem/1.45 ui-monospace,monospace}
+pre.sh{border-left:4px solid var(--c0)}pre.text{color:var(--dim);border-style:dashed}
+ul{margin:.25rem 0 .75rem;padding-left:1.25rem}li{overflow-wrap:anywhere}
+.boxes{list-style:none;padding-left:0}.boxes li{padding-left:1.6em;text-indent:-1.6em}
+.boxes li::before{content:"";display:inline-block;width:.95em;height:.95em;margin-right:.65em;vertical-align:-.1em;
+border:1.5px solid var(--dim);border-radius:2px}
+.blanks{display:flex;flex-wrap:wrap;gap:.75rem 1.5rem;margin:1rem 0 1.25rem}
+.blanks span{flex:1 1 9rem;border-bottom:1px solid var(--dim);padding-bottom:1.4rem;font-size:.85rem}
+table+p{margin-top:.9rem}
 p{margin:.25rem 0 .75rem;color:var(--dim);overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem;margin:1.25rem 0}
 dl div{border-top:2px solid var(--rule);padding-top:.4rem}dt{color:var(--dim);font-size:.85rem}
@@ -48,6 +59,7 @@ border-bottom:1px solid var(--rule);padding:.3rem 0}
 .many td{border:0;padding:.05rem 0;text-align:left;white-space:normal;overflow-wrap:anywhere}
 .many td+td{padding-left:0}.many td+td::before{content:attr(data-name) ": ";color:var(--dim)}
 }
+@media print{body{max-width:none}pre,.blanks,tr{break-inside:avoid}h2,h3{break-after:avoid}}
 """ + "".join(
     f".line.c{n}{{stroke:var(--c{n})}}rect.c{n},circle.c{n}{{fill:var(--c{n})}}li.c{n}::before{{color:var(--c{n})}}\n"
     for n in range(COLOURS)

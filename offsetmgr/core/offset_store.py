@@ -390,3 +390,9 @@ class StoreBase(Closeable):
             done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
             raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
         return result
+
+
+def has_identity(store: OffsetStore, identity: str) -> bool:
+    """Returns whether ``identity`` identifies the store, either now or before an upgrade of its brokers."""
+    found = store.identity()
+    return identity in (found.id, *found.former) or (found.kind == "kafka" and store.log_origin().is_named(identity))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from offsetmgr.core.errors import JournalError, OffsetMgrError, PlanError, RecreatedTopic
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.offset_store import OffsetStore, has_identity
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
@@ -23,10 +23,7 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
     """Raises `PlanError` if ``store`` is not the store for which the plan was made (data rule "migration is a state
     machine on disk")."""
     found = store.identity()
-    same = planned.id in (found.id, *found.former) or (
-        found.kind == "kafka" and store.log_origin().is_named(planned.id)
-    )
-    if found.kind != planned.kind or not same:
+    if found.kind != planned.kind or not has_identity(store, planned.id):
         raise PlanError(
             f"{side} {store.uri}",
             f"the plan was made for {planned.kind} {planned.id} ({planned.how}), this is {found.kind} {found.id}"

@@ -23,7 +23,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
     save,
 )
-from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _command, _find_start, _new_state
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _find_start, _new_state
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind, copy_forward
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
@@ -33,7 +33,6 @@ from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.precheck import missing_evidence
 from offsetmgr.migration.restart_command import (
     CommandRunner,
-    check_template,
     run_in_shell,
     still_running,
 )
@@ -59,10 +58,12 @@ def bounce(
     result and raises no error. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the state file
     belongs to another bounce.
     """
-    check_template(spec.command)
+    spec.check_command()
     log = state_path.with_suffix(".log")
     with exclusive(log):
         state = resume(state_path, spec.group, spec.to)
+        if state is not None:
+            view.require_stores(f"state file {state_path}", state.baseline)
         bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)
         if state is None or state.opened_ms is None:
             progress(f"gate before the first step: may group {spec.group} go to {spec.to.value}?")
@@ -86,10 +87,10 @@ class _BounceRun:
         """Checks the gate before the first step, copies the offsets that must be in ZooKeeper before a change to
         ZooKeeper, and saves the state."""
         start = _find_start(self.view, self.spec)
-        state = _new_state(self.spec, start)
+        state = _new_state(self.view, self.spec, start)
         state.copies.extend(copied)
         for step in state.steps:  # finds an invalid command before any restart
-            _command(self.spec, step)
+            self.spec.command_of(step)
         if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
             again = behind(_find_start(self.view, self.spec).history)
             if again:
@@ -121,25 +122,23 @@ class _BounceRun:
             return None
         self._await_earlier_command(step)
         registered = self.view.observe(self.spec.group, tolerant=True).members
-        member = registered.get(step.member)
         if step.status is StepStatus.PENDING:
-            if member is None:
+            if not step.present(registered):
                 registered = self._await_return(step)
-                member = registered.get(step.member)
             if self.stop():
                 return self._result(BounceOutcome.STOPPED, state, why=f"stopped on request before {step.member}")
-            if member is None:
+            if not step.present(registered):
                 step.status = StepStatus.MEMBER_LEFT
                 self.progress(f"  {step.member} has left by itself; the gate at the end checks its successor")
                 save(state, self.state_path)
                 return None
             step.before = {m.id: m.czxid for m in registered.values()}
-        elif member is None or member.czxid != step.before.get(step.member):
+        elif not step.present(registered) and not step.workload_members:  # a rollout is repeated: it is idempotent
             self.progress(f"  its command was interrupted, but {step.member} has left: continuing with the gate")
             step.status = StepStatus.RETURNED
             save(state, self.state_path)
             return None
-        step.command = _command(self.spec, step)
+        step.command = self.spec.command_of(step)
         step.status, step.started_ms = StepStatus.RUNNING, self.view.clock.now_ms()
         save(state, self.state_path)
         self.progress(f"  $ {step.command}")
@@ -159,15 +158,20 @@ class _BounceRun:
             BounceOutcome.FAILED,
             state,
             why=f"the command for {step.member}: {how}",
-            hint=f"its output is in {self.log}; the same command line resumes here",
+            hint=f"its output is in {self.log}; the same command line resumes here{self._undo(state)}",
         )
+
+    def _undo(self, state: BounceState) -> str:
+        if self.spec.rollout is None:
+            return ""
+        return f"; the way back: {self.spec.rollout.undo(self.spec.group, state.change.start)}"
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits until a member that has lost its registration registers again. A member whose session expired, but
         whose process still runs, registers with the same id."""
         window = replace(self.spec.window, seconds=self.spec.restart_seconds)
         self.progress(f"  {step.member} is not registered: waiting up to {window.seconds:g} s for it to come back")
-        history = self._watch_until(window, lambda w: w.latest is not None and step.member in w.latest.members)
+        history = self._watch_until(window, lambda w: w.latest is not None and bool(step.present(w.latest.members)))
         return {} if history.latest is None else history.latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
@@ -187,22 +191,17 @@ class _BounceRun:
             return None
         spec = self.spec
         window = replace(spec.window, seconds=spec.restart_seconds)
-        history = self._watch_until(window, lambda w: bool(_successors(w, step)))
+        expected = len(step.members)
+        history = self._watch_until(window, lambda w: len(_successors(w, step)) >= expected)
         if self.stop():
             return self._stopped_at_gate(state, step)
-        if not _successors(history, step):
-            assert history.latest is not None  # a history begins with an observation
-            still = history.latest.members.get(step.member)
-            unchanged = still is not None and still.czxid == step.before.get(step.member)
+        if len(_successors(history, step)) < expected:
             return self._result(
                 BounceOutcome.FAILED,
                 state,
-                why=(
-                    f"{step.member} is still registered {spec.restart_seconds:g} s after its command"
-                    if unchanged
-                    else f"no successor of {step.member} has registered within {spec.restart_seconds:g} s"
-                ),
-                hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume",
+                why=_missing_successors(history, step, spec.restart_seconds),
+                hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume"
+                + self._undo(state),
             )
         self.progress(f"  restarted as {', '.join(_successors(history, step))}; watching its commits")
         copies_later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
@@ -268,6 +267,8 @@ class _BounceRun:
                 "fix the named problems, then resume: only the gate is checked again",
             )
         state.finished_ms = self.view.clock.now_ms()
+        assert history.latest is not None  # a history begins with an observation
+        state.finished_members = {m.id: m.czxid for m in history.latest.members.values()}
         save(state, self.state_path)
         return self._result(BounceOutcome.DONE, state, report)
 
@@ -310,12 +311,21 @@ def _scope(history: GroupHistory, step: RestartStep | None) -> list[str] | None:
 
 
 def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
-    """Returns the members that have registered since the step's command was started. The result is empty until the
-    restarted member's old registration has disappeared."""
+    """Returns the members that have registered since the step's command was started. The result is empty until the old
+    registrations of the restarted members have disappeared."""
     observation = history.latest
-    if observation is None:
-        return []
-    old = observation.members.get(step.member)
-    if old is not None and old.czxid == step.before.get(step.member):
+    if observation is None or step.present(observation.members):
         return []
     return sorted(m.id for m in observation.members.values() if step.before.get(m.id) != m.czxid)
+
+
+def _missing_successors(history: GroupHistory, step: RestartStep, seconds: float) -> str:
+    """Returns the reason for which the gate of a step cannot be checked."""
+    assert history.latest is not None  # a history begins with an observation
+    if left := step.present(history.latest.members):
+        named = f" ({', '.join(left)})" if step.workload_members else ""
+        return f"{step.member} is still registered {seconds:g} s after its command{named}"
+    if step.workload_members:
+        found = len(_successors(history, step))
+        return f"{found} of {len(step.members)} members of {step.member} have registered within {seconds:g} s"
+    return f"no successor of {step.member} has registered within {seconds:g} s"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -19,13 +19,14 @@ from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
 from offsetmgr.migration import observation
-from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.observation import Observation, RegisteredMember
 
 FORMAT = "offsetmgr-bounce"
-VERSION = 3
+VERSION = 4
 _ONE_GROUP = 2
 """The version of files that hold the bounce of one group. offsetmgr reads them, and writes `VERSION`."""
-VERSIONS = (_ONE_GROUP, VERSION)
+VERSIONS = (_ONE_GROUP, 3, VERSION)
+"""Versions 2 and 3 have neither the stores of the baseline nor the registrations at the end of a bounce."""
 
 
 class StepStatus(Enum):
@@ -42,9 +43,12 @@ class StepStatus(Enum):
 
 @dataclass(slots=True)
 class RestartStep:
-    """The restart of one member. ``czxid`` identifies the member's registration at the start of the bounce. ``before``
-    has the registrations (czxid by id) just before the command. A registration that is not in ``before`` is a successor
-    of the member."""
+    """The restart of one member, or of all members of a Kubernetes workload.
+
+    ``czxid`` identifies the member's registration at the start of the bounce. ``before`` has the registrations (czxid
+    by id) just before the command. A registration that is not in ``before`` is a successor of the member. For a
+    workload, ``member`` is its name, and ``workload_members`` are its members.
+    """
 
     member: str
     host: str | None
@@ -58,6 +62,17 @@ class RestartStep:
     """The process id of the command while it runs, so that a resumed bounce can wait for it."""
     started_ms: int | None = None
     passed_ms: int | None = None
+    workload_members: list[str] = field(default_factory=list)
+
+    @property
+    def members(self) -> list[str]:
+        """The members that the command restarts."""
+        return self.workload_members or [self.member]
+
+    def present(self, registered: Mapping[str, RegisteredMember]) -> list[str]:
+        """Returns the members that are registered as they were before the command."""
+        known = [member for member in self.members if member in registered]
+        return [m for m in known if not self.before or self.before.get(m) == registered[m].czxid]
 
 
 @dataclass(slots=True)
@@ -87,6 +102,8 @@ class BounceState:
     opened_ms: int | None = None
     """The time at which the gate before the first step was passed; None if that gate has not been passed yet."""
     finished_ms: int | None = None
+    finished_members: dict[str, int] = field(default_factory=dict)
+    """The registrations (czxid by id) at the end of the bounce."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,6 +112,7 @@ class BounceState:
             "to_phase": self.change.to.value,
             "opened_ms": self.opened_ms,
             "finished_ms": self.finished_ms,
+            "finished_members": self.finished_members,
             "steps": [{**asdict(s), "status": s.status.value} for s in self.steps],
             "copies": [asdict(c) for c in self.copies],
             "baseline": observation.to_json(self.baseline),
@@ -147,6 +165,7 @@ def _decode(data: dict[str, Any], path: Path) -> BounceState:
         copies=[OffsetCopy(**c) for c in data["copies"]],
         opened_ms=data["opened_ms"],
         finished_ms=data["finished_ms"],
+        finished_members=data.get("finished_members", {}),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from offsetmgr.migration.restart_command import (
     check_template,
     fill_template,
 )
+from offsetmgr.migration.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,13 @@ class BounceSpec:
     baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. ``hosts``
     maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
     gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
-    ``command_seconds`` limits the run time of the command.
+    ``command_seconds`` limits the run time of the command. With ``rollout``, one command restarts all members, and
+    ``command`` is not used.
     """
 
     group: str
     to: CommitMode
-    command: str
+    command: str = ""
     start: CommitMode | None = None
     baseline: Observation | None = None
     start_baseline: Observation | None = None
@@ -49,6 +51,23 @@ class BounceSpec:
     window: ObservationWindow = field(default_factory=ObservationWindow)
     restart_seconds: float = 120.0
     command_seconds: float = 600.0
+    rollout: Rollout | None = None
+
+    def check_command(self) -> None:
+        """Raises `UsageError` if the template of the restart command does not name the member."""
+        if self.rollout is None:
+            check_template(self.command)
+
+    def host_of(self, member: str, host: str | None) -> str | None:
+        """Returns the host of a member: from ``hosts``, else ``host``."""
+        return self.hosts.get(member, host or "") or None
+
+    def command_of(self, step: RestartStep) -> str:
+        """Returns the command of a step. Raises any error from `fill_template`."""
+        if self.rollout is not None:
+            return self.rollout.command(self.group, self.to)
+        host = self.host_of(step.member, step.host)
+        return fill_template(self.command, group=self.group, member=step.member, host=host, phase=self.to)
 
 
 class BounceOutcome(Enum):
@@ -82,13 +101,15 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     result is the saved state of the bounce. Raises `GateRefused` if the bounce must not begin, and `UsageError` if the
     template is invalid.
     """
-    check_template(spec.command)
+    spec.check_command()
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
     copies: tuple[OffsetCopy, ...] = ()
     report = None
+    if state is not None:
+        view.require_stores(f"state file {state_path}", state.baseline)
     if state is None or state.opened_ms is None:
         start = _find_start(view, spec)
-        state, report = _new_state(spec, start), start.report
+        state, report = _new_state(view, spec, start), start.report
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
                 OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
@@ -96,7 +117,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
                 if c.after is not None
             )
     for step in state.steps:
-        step.command = step.command or _command(spec, step)
+        step.command = step.command or spec.command_of(step)
     return BounceResult(BounceOutcome.PLANNED, spec.group, state.change, tuple(state.steps), copies, report)
 
 
@@ -112,18 +133,15 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
     )
 
 
-def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """Returns a new state with one step for each live member of the baseline. A live member that is not in the baseline
-    gets no step, because it has already been restarted."""
-    baseline = spec.baseline or start.observation
-    steps = [
-        RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
-        for m in sorted(start.observation.members.values(), key=lambda m: m.id)
-        if m.id in baseline.members
-    ]
+def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart) -> BounceState:
+    """Returns a new state with one step for each live member of the baseline, or one step for a workload with all of
+    them. A live member that is not in the baseline gets no step, because it has already been restarted."""
+    baseline = replace(spec.baseline or start.observation, stores=view.store_ids())
+    live = start.observation.members
+    members = [live[name] for name in sorted(live) if name in baseline.members]
+    if spec.rollout is not None:
+        names = [m.id for m in members]
+        steps = [RestartStep(spec.rollout.workload, None, 0, workload_members=names)] if names else []
+    else:
+        steps = [RestartStep(m.id, spec.host_of(m.id, m.host), m.czxid) for m in members]
     return BounceState(spec.group, start.change, baseline, steps)
-
-
-def _command(spec: BounceSpec, step: RestartStep) -> str:
-    host = spec.hosts.get(step.member, step.host or "") or None
-    return fill_template(spec.command, group=spec.group, member=step.member, host=host, phase=spec.to)

@@ -18,7 +18,8 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceS
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.restart_command import check_template
+from offsetmgr.migration.precheck import missing_evidence
+from offsetmgr.migration.runbook import check_phase
 
 OPERATION: Final = EditOrigin("runbook bounce")
 
@@ -58,8 +59,9 @@ def bounce_groups(
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
     server, is raised, because it concerns all groups. With ``several``, the progress names each group, and bounces that
-    the state file shows as finished are skipped; otherwise such a bounce is an error. Once ``stop`` returns True, no
-    further bounce begins. With ``execute``, the operation log records the bounces as ``origin``.
+    the state file shows as finished are skipped if their groups are still in the phase; otherwise such a bounce is an
+    error. Once ``stop`` returns True, no further bounce begins. With ``execute``, the operation log records the bounces
+    as ``origin``.
     """
     run = partial(_bounce_each, view, state_path, execute, several, progress, stop, origin)
     specs = list(specs)
@@ -90,18 +92,15 @@ def _bounce_each(
     specs: Iterable[BounceSpec],
 ) -> Iterator[GroupBounce]:
     for spec in specs:
-        check_template(spec.command)
+        spec.check_command()
         if stop():
             return
-        saved = load(state_path, spec.group)
-        is_finished = (
-            saved is not None
-            and saved.finished_ms is not None
-            and saved.change.to is spec.to
-            and spec.start in (None, saved.change.start)
-        )
-        if is_finished and several:
-            yield GroupBounce(spec.group)
+        try:
+            if several and _is_done(view, spec, state_path, progress):
+                yield GroupBounce(spec.group)
+                continue
+        except (GroupNotFound, MalformedData, UsageError) as error:
+            yield GroupBounce(spec.group, error=error)
             continue
         if several:
             progress(f"group {spec.group}")
@@ -119,6 +118,31 @@ def _bounce_each(
         yield found
         if found.is_stopped:
             return
+
+
+def _is_done(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> bool:
+    """Returns whether the state file shows that the bounce is finished, and the group is still in its phase: the
+    members are those of the end of the bounce, or they commit as the phase does.
+
+    Raises `UsageError` if the group has left the phase since, or if the file belongs to another cluster.
+    """
+    saved = load(state_path, spec.group)
+    if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
+        return False
+    view.require_stores(f"state file {state_path}", saved.baseline)
+    live = view.registry.members(spec.group, view.cluster.topics).members
+    if live and all(saved.finished_members.get(m.id) == m.czxid for m in live.values()):
+        return True
+    progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
+    report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
+    if report.passed:
+        return True
+    raise UsageError(
+        f"state file {state_path}",
+        f"the bounce {saved.change} of group {spec.group} in it is finished, and the group has left phase"
+        f" {spec.to.value} since: {missing_evidence(report)}",
+        "name another one with --state for a new bounce",
+    )
 
 
 def _indented(progress: Callable[[str], None], indent: str, text: str) -> None:

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError, PartialFailure, UnsupportedOperation
+from offsetmgr.core.errors import (
+    GroupNotFound,
+    InvalidPattern,
+    OffsetMgrError,
+    OtherCluster,
+    PartialFailure,
+    UnsupportedOperation,
+)
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.offset_store import OffsetStore, has_identity
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -95,6 +102,22 @@ class GroupView:
     kafka: OffsetStore
     cluster: Cluster
     clock: Clock = field(default_factory=SystemClock)
+
+    def store_ids(self) -> dict[str, str]:
+        """Returns the identity of each store (cluster id, ...)."""
+        return {"zookeeper": self.zookeeper.identity().id, "kafka": self.kafka.identity().id}
+
+    def require_stores(self, what: str, baseline: Observation) -> None:
+        """Raises `OtherCluster` if the baseline in the file ``what`` belongs to other stores. Files of releases that
+        did not save the stores pass."""
+        for role, store in (("zookeeper", self.zookeeper), ("kafka", self.kafka)):
+            saved = baseline.stores.get(role)
+            if saved is not None and not has_identity(store, saved):
+                raise OtherCluster(
+                    what,
+                    f"it was written for {role} {saved}, this is {role} {store.identity().id}",
+                    "name the servers of that cluster, or a file of this cluster",
+                )
 
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
         """Makes one observation.

@@ -58,7 +58,7 @@ class Observation:
     ``partitions`` are the partitions of all topics to which live members subscribe, and all partitions with an owner. A
     partition that is not in ``owners`` had no owner, or its owner changed during the observation. ``unconsumed`` are
     partitions that have offsets, but are not in ``partitions``. ``unreadable`` names the znodes that could not be
-    decoded.
+    decoded. ``stores`` has the identity of each store, if the observation is the baseline of a file.
     """
 
     group: str
@@ -71,6 +71,7 @@ class Observation:
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
     unconsumed: tuple[TopicPartition, ...] = ()
     unreadable: tuple[str, ...] = ()
+    stores: Mapping[str, str] = field(default_factory=dict)
 
     def owned_by(self, member: str) -> tuple[TopicPartition, ...]:
         return tuple(sorted(tp for tp, owned in self.owners.items() if owned.member == member))
@@ -113,6 +114,7 @@ def to_json(observation: Observation) -> dict[str, Any]:
     everything = sorted({*observation.partitions, *observation.unconsumed, *observation.zookeeper, *observation.kafka})
     return {
         "group": observation.group,
+        "stores": dict(observation.stores),
         "at_ms": observation.at_ms,
         "at": at(observation.at_ms),
         "members": [
@@ -184,7 +186,14 @@ def from_json(data: Any, *, where: str) -> Observation:
         logs=parts.logs,
         unconsumed=tuple(parts.unconsumed),
         unreadable=tuple(found.text_list("unreadable")),
+        stores=stores_from_json(found.values),
     )
+
+
+def stores_from_json(data: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the identities of the stores; empty if an older release wrote the file without them."""
+    found = data.get("stores")
+    return {str(role): str(name) for role, name in found.items()} if isinstance(found, dict) else {}
 
 
 def _member(m: FieldReader) -> RegisteredMember:

@@ -26,9 +26,14 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/][A-Za-z0-9_.,:@%+=/-]*")
 
 
+def placeholders(template: str) -> set[str]:
+    """Returns the names of the placeholders in the template."""
+    return set(_PLACEHOLDER.findall(template))
+
+
 def check_template(template: str) -> None:
     """Raises `UsageError` if the template does not name the member to restart."""
-    if not ({"host", "member"} & set(_PLACEHOLDER.findall(template))):
+    if not ({"host", "member"} & placeholders(template)):
         raise UsageError(
             "--command",
             "the template contains neither {host} nor {member}, so the command would be the same for every member",

@@ -1,64 +1,64 @@
-"""A runbook: the rolling bounces that lead one group to another phase, written from the group's observed state.
+"""A runbook: the steps that lead one group to another phase by rolling bounces, written from the group's observed
+state.
 
-A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
-of the group when the runbook was written. `runbook_render` turns a runbook into Markdown.
+A runbook is a value: its steps (`runbook_steps`), its warnings, and the *baseline*, which is the observation of the
+group when the runbook was written. `runbook_render` turns a runbook into a document.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange, CommitModeSettings, route
-from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
-from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
+from offsetmgr.core.errors import GateRefused, GroupNotFound
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration import bounce_checkpoint, observation
+from offsetmgr.migration import observation
+from offsetmgr.migration.baseline_file import FORMAT, VERSION
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, RunbookSubject
+from offsetmgr.migration.runbook_steps import abort_criteria, runbook_steps
 from offsetmgr.stores.dual_policy import partitions_ahead
 
-FORMAT = "offsetmgr-runbook"
-VERSION = 1
-VERSION_GROUPS = 2
-"""The version of a file with the runbooks of several groups."""
+_SHOWN: Final = 6
+"""Maximum number of partitions in a warning at a terminal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are the commands that the operator runs. ``copies``
-    are the partitions without traffic whose offset in Kafka must be copied to ZooKeeper."""
+class Risk(NamedTuple):
+    """A warning about partitions. ``text`` contains ``{}`` where the partitions are named."""
 
-    change: CommitModeChange
-    why_safe: str
-    settings: CommitModeSettings
-    before: tuple[str, ...]
-    gate: str
-    bounce: str
-    way_back: tuple[str, ...]
-    copies: tuple[TopicPartition, ...] = ()
+    text: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text.replace("{}", ", ".join(map(str, sorted(self.partitions))))
+
+    @property
+    def shortened(self) -> str:
+        """The warning with at most `_SHOWN` partitions."""
+        more = ", ..." if len(self.partitions) > _SHOWN else ""
+        return self.text.replace("{}", ", ".join(map(str, sorted(self.partitions)[:_SHOWN])) + more)
 
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The stages that lead one group to a phase. ``stores`` has the identity of each store (cluster id, ...)."""
+    """The steps that lead one group to a phase. ``abort`` are the conditions under which the operator goes back."""
 
     group: str
     to: CommitMode
     found: InferredPhase
-    stores: Mapping[str, str]
     baseline: Observation
-    stages: tuple[Stage, ...]
-    warnings: tuple[str, ...]
+    changes: tuple[CommitModeChange, ...]
+    steps: tuple[RunbookStep, ...]
+    abort: tuple[str, ...]
+    warnings: tuple[Risk, ...]
 
 
 def write_runbook(
@@ -68,26 +68,24 @@ def write_runbook(
     *,
     start: CommitMode | None = None,
     window: ObservationWindow | None = None,
-    options: str = "",
-    baseline_file: str = "runbook.json",
+    arguments: RunbookArguments | None = None,
     waiting: Callable[[float], None] = lambda _seconds: None,
 ) -> Runbook:
     """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, the phase of the
     group is not inferred: it is ``start``.
 
-    ``options`` are the connection options for the commands; ``baseline_file`` is the name of the JSON file. ``waiting``
-    is called before each further observation, with the seconds that remain of the window. Raises `GateRefused` if the
-    phase cannot be inferred, or if no member is alive.
+    ``waiting`` is called before each further observation, with the seconds that remain of the window. Raises
+    `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
     def known(history: GroupHistory) -> bool:
         return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
 
-    deadline = view.clock.monotonic() + window.seconds
+    began = view.clock.monotonic()
 
     def report() -> bool:
-        waiting(deadline - view.clock.monotonic())
+        waiting(began + window.seconds - view.clock.monotonic())
         return False
 
     history = watch_group(view, group, window, enough=known, stop=report)
@@ -106,15 +104,24 @@ def write_runbook(
             _hint_for_unknown_phase(history),
         )
     changes = route(found.phase, to)
-    return Runbook(
-        group=group,
-        to=to,
-        found=found,
-        stores={"zookeeper": view.zookeeper.identity().id, "kafka": view.kafka.identity().id},
-        baseline=observation,
-        stages=tuple(_stage(group, change, history, options, baseline_file, n) for n, change in enumerate(changes)),
-        warnings=_warnings(history, observation, changes),
+    subject = RunbookSubject(
+        group,
+        to,
+        changes,
+        observation,
+        {change: sorted(behind(history)) for change in changes if change in _CHANGES_WITH_COPIES},
+        view.clock.monotonic() - began if found.confidence is Confidence.SEEN else None,
     )
+    baseline = replace(observation, stores=view.store_ids())
+    steps = runbook_steps(subject, arguments or RunbookArguments())
+    warnings = _warnings(history, observation, changes)
+    return Runbook(group, to, found, baseline, changes, steps, abort_criteria(subject), warnings)
+
+
+_CHANGES_WITH_COPIES = (
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
+    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER),
+)
 
 
 def _hint_for_unknown_phase(history: GroupHistory) -> str:
@@ -162,108 +169,51 @@ def _has_members(history: GroupHistory) -> bool:
     return history.latest is not None and bool(history.latest.members)
 
 
-# --- the stages --------------------------------------------------------------------------------------
-
-
-def _stage(
-    group: str, change: CommitModeChange, history: GroupHistory, options: str, baseline_file: str, number: int
-) -> Stage:
-    quoted = shlex.quote(group)
-    tail = f" {options}" if options else ""
-    to = change.to.value
-    baseline = baseline_file if number == 0 else f"{to}-{baseline_file}"
-    before = []
-    if number:
-        renew = f"offsetmgr runbook write --group {quoted} --to {to} --from {change.start.value} -o {baseline}{tail}"
-        before.append(f"Renew the baseline, so that the gate compares with the current members: `{renew}`")
-    if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
-        before.append(
-            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase). In partitions "
-            "without traffic where ZooKeeper is behind, copy Kafka's offset first. `runbook bounce` does both."
-        )
-    return Stage(
-        change=change,
-        why_safe=SAFE_CHANGES[change],
-        settings=SETTINGS[change.to],
-        before=tuple(before),
-        gate=f"offsetmgr runbook check --group {quoted} --phase {to} --baseline {baseline} --window 180{tail}",
-        bounce=(
-            f"offsetmgr runbook bounce --group {quoted} --to-phase {to} --from-phase {change.start.value}"
-            f" --baseline {baseline} --command 'ssh {{host}} RESTART-WITH {{settings}}'{tail}"
-        ),
-        way_back=_WAYS_BACK[change],
-        copies=tuple(sorted(behind(history))) if change in _CHANGES_WITH_COPIES else (),
-    )
-
-
-_CHANGES_WITH_COPIES = (
-    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
-    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER),
-)
-
-_WAYS_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
-    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
-        "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
-        " for partitions without traffic where Kafka is ahead; `runbook bounce --to-phase zookeeper` does it before"
-        " its gate.",
-    ),
-    CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
-        "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
-        " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
-        " does it before its gate): a dual member assumes that the larger offset is already stored and never "
-        "writes it by itself.",
-        "After that, once the gate of phase dual has passed, bounce to zookeeper. Never from kafka to zookeeper"
-        " directly: the group would consume again everything that it committed to Kafka alone.",
-    ),
-    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
-        "At any point: bounce the restarted members back to kafka. Kafka has had every commit all the time.",
-    ),
-    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
-        "At any point: bounce the restarted members back to dual. They read the larger of both offsets, so nothing is"
-        " consumed twice.",
-        "Never from zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone.",
-    ),
-}
+# --- the warnings ------------------------------------------------------------------------------------
 
 
 def _warnings(
     history: GroupHistory, observation: Observation, changes: tuple[CommitModeChange, ...]
-) -> tuple[str, ...]:
-    warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in observation.unreadable]
+) -> tuple[Risk, ...]:
+    warnings = [
+        Risk(f"ZooKeeper node {node} cannot be read: every gate stays closed") for node in observation.unreadable
+    ]
     quiet_ms = EvidenceThresholds().quiet_ms
-    idle = [tp for tp, t in history.partitions.items() if t.lag == 0 and t.unchanged_ms >= quiet_ms]
+    idle = tuple(tp for tp, t in history.partitions.items() if t.lag == 0 and t.unchanged_ms >= quiet_ms)
     if idle:
-        warnings.append(
+        text = (
             f"{count_of(len(idle), 'partition')} had no traffic for {quiet_ms // 1000} s or longer"
-            f" ({_shortened(idle)}): their gates say unknown. Send a message to each, or use --accept-idle, which lets"
+            " ({}): their gates say unknown. Send a message to each, or use --accept-idle, which lets"
             " them pass if the offsets show that nothing can be lost"
         )
+        warnings.append(Risk(text, idle))
     for member in observation.members.values():
         if member.host is None:
-            warnings.append(
+            text = (
                 f"{member.id} has a configured consumer.id: its id stays the same after a restart, so the gate "
                 f"uses its registration and its commits; give its host with --host"
             )
+            warnings.append(Risk(text))
         if not observation.owned_by(member.id):
-            warnings.append(
-                f"{member.id} owns no partition, so its commits cannot be seen (--accept-spare lets it pass)"
-            )
-    unowned = [tp for tp in observation.partitions if tp not in observation.owners]
+            text = f"{member.id} owns no partition, so its commits cannot be seen (--accept-spare lets it pass)"
+            warnings.append(Risk(text))
+    unowned = tuple(tp for tp in observation.partitions if tp not in observation.owners)
     if unowned:
         count = count_of(len(unowned), "partition")
-        warnings.append(f"no member owns {count} ({_shortened(unowned)}): let the group rebalance first")
+        warnings.append(Risk(f"no member owns {count} ({{}}): let the group rebalance first", unowned))
     if observation.unconsumed:
-        count = count_of(len(observation.unconsumed), "partition")
-        warnings.append(
-            f"no live member subscribes to {count} with offsets ({_shortened(observation.unconsumed)}): a bounce"
-            " does not move them; `offsetmgr migrate` does"
+        text = (
+            f"no live member subscribes to {count_of(len(observation.unconsumed), 'partition')} with offsets ({{}}): a"
+            " bounce does not move them; `offsetmgr migrate` does"
         )
+        warnings.append(Risk(text, observation.unconsumed))
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
-        warnings.append(
-            f"{other} is ahead on {_shortened(ahead)}: a dual member reads the larger offset and would skip messages"
+        text = (
+            f"{other} is ahead on {{}}: a dual member reads the larger offset and would skip messages"
             " there; the bounce refuses to begin before that is resolved"
         )
+        warnings.append(Risk(text, tuple(ahead)))
     return tuple(warnings)
 
 
@@ -278,19 +228,11 @@ def _ahead_in_the_other(observation: Observation, start: CommitMode) -> list[Top
     return list(partitions_ahead(used, {tp: other[tp] for tp in observation.partitions if tp in other}))
 
 
-def _shortened(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
-    shown = ", ".join(str(tp) for tp in sorted(partitions)[:6])
-    return shown + (", ..." if len(partitions) > 6 else "")
-
-
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def to_json(book: Runbook) -> dict[str, Any]:
-    """Returns the runbook as plain JSON values, with the baseline for `read_baseline`."""
+def _to_json(book: Runbook) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "version": VERSION,
         "group": book.group,
         "to": book.to.value,
         "from": {
@@ -299,69 +241,14 @@ def to_json(book: Runbook) -> dict[str, Any]:
             "why": book.found.why,
         },
         "taken_at": at(book.baseline.at_ms),
-        "stores": dict(book.stores),
-        "stages": [
-            {
-                "from": s.change.start.value,
-                "to": s.change.to.value,
-                "why_safe": s.why_safe,
-                "settings": dict(s.settings.properties),
-                "notes": list(s.settings.notes),
-                "before": list(s.before),
-                "gate": s.gate,
-                "bounce": s.bounce,
-                "way_back": list(s.way_back),
-                "copy_to_zookeeper": [str(tp) for tp in s.copies],
-            }
-            for s in book.stages
-        ],
-        "warnings": list(book.warnings),
+        "changes": [{"from": change.start.value, "to": change.to.value} for change in book.changes],
+        "steps": [asdict(step) for step in book.steps],
+        "abort": list(book.abort),
+        "warnings": list(map(str, book.warnings)),
         "baseline": observation.to_json(book.baseline),
     }
 
 
-def groups_to_json(books: Sequence[Runbook]) -> dict[str, Any]:
-    """Returns the runbooks of several groups as plain JSON values, with the baselines for `read_baseline`."""
-    if len(books) == 1:
-        return to_json(books[0])
-    return {"format": FORMAT, "version": VERSION_GROUPS, "runbooks": [to_json(book) for book in books]}
-
-
-def read_baseline(path: Path, group: str) -> Observation:
-    """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
-
-    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
-    """
-    what = f"baseline {path}"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MalformedData(what, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise MalformedData(
-            what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
-        ) from error
-    if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
-        saved = bounce_checkpoint.load_all(path)
-        if group not in saved:
-            raise _of_other_groups(what, saved, group)
-        return saved[group].baseline
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
-    if data.get("version") not in (VERSION, VERSION_GROUPS):
-        known = f"{VERSION} and {VERSION_GROUPS}"
-        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {known}")
-    books = (
-        [data] if data["version"] == VERSION else [one.values for one in FieldReader(data, what).objects("runbooks")]
-    )
-    baselines = [observation.from_json(book.get("baseline"), where=what) for book in books]
-    found = next((baseline for baseline in baselines if baseline.group == group), None)
-    if found is None:
-        raise _of_other_groups(what, [baseline.group for baseline in baselines], group)
-    return found
-
-
-def _of_other_groups(what: str, groups: Iterable[str], group: str) -> MalformedData:
-    names = sorted(groups)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return MalformedData(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")
+def to_json(books: Sequence[Runbook]) -> dict[str, Any]:
+    """Returns the runbooks as plain JSON values, with the baselines for `read_baseline`."""
+    return {"format": FORMAT, "version": VERSION, "runbooks": list(map(_to_json, books))}

@@ -1,151 +1,152 @@
-"""Runbooks and phase reports as text for operators and as JSON. Pure."""
+"""Runbooks as documents, and phase reports as text for operators and as JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from offsetmgr.core.document import markdown_table
+from offsetmgr.core.document import (
+    Blanks,
+    Code,
+    DocumentColumn,
+    DocumentPart,
+    Items,
+    Paragraph,
+    SectionTitle,
+    Table,
+)
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.migration.observation import Observation, at, clock_time, reading_text
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.runbook import Runbook, Stage
+from offsetmgr.migration.runbook import Runbook
+from offsetmgr.migration.runbook_commands import RunbookStep
+
+_GROUPS: Final = (
+    DocumentColumn("group", "name"),
+    DocumentColumn("phase now", "words"),
+    DocumentColumn("target", "words"),
+    DocumentColumn("members", "number"),
+    DocumentColumn("bounces", "number"),
+    DocumentColumn("warnings", "number"),
+)
+_MEMBERS: Final = (
+    DocumentColumn("member", "name"),
+    DocumentColumn("host", "words"),
+    DocumentColumn("registered", "time"),
+    DocumentColumn("partitions", "number"),
+)
+_OFFSETS: Final = (
+    DocumentColumn("partition", "name"),
+    DocumentColumn("owner", "name"),
+    DocumentColumn("ZooKeeper", "words"),
+    DocumentColumn("Kafka", "words"),
+    DocumentColumn("log end", "number"),
+    DocumentColumn("lag", "number"),
+)
+_STOP: Final = (DocumentColumn("if the command stops with", "words"), DocumentColumn("do", "words"))
 
 
-def runbook_markdown(book: Runbook) -> str:
-    """Returns the runbook in Markdown: the state, the next action, the stages, and the way back."""
-    start = book.found.phase.value if book.found.phase else "unknown"
-    lines = [
-        f"# Runbook: group `{book.group}`, {start} -> {book.to.value}",
-        "",
-        f"Written {at(book.baseline.at_ms)} from the group's state at that moment.",
-        f"ZooKeeper: `{book.stores['zookeeper']}`. Kafka: `{book.stores['kafka']}`.",
-        "",
-        f"**Phase now: {start}** ({book.found.confidence.value}: {book.found.why}).",
-        "",
+def runbook_title(books: Sequence[Runbook]) -> str:
+    """Returns the title of the runbook."""
+    if len(books) > 1:
+        return f"Runbook: {len(books)} groups"
+    return f"Runbook: group {books[0].group}, {_phase(books[0])} -> {books[0].to.value}"
+
+
+def runbook_parts(books: Sequence[Runbook]) -> list[DocumentPart]:
+    """Returns the parts of a document with the runbooks. Several runbooks follow a table of their groups."""
+    parts: list[DocumentPart] = []
+    if len(books) > 1:
+        rows = [
+            (b.group, _phase(b), b.to.value, len(b.baseline.members), len(b.changes), len(b.warnings)) for b in books
+        ]
+        parts = [
+            Table(_GROUPS, rows),
+            Paragraph("Each group has its own runbook. A group whose gate stays closed does not hold up the others."),
+        ]
+    for book in books:
+        if len(books) > 1:
+            parts.append(SectionTitle(f"Group {book.group}: {_phase(book)} -> {book.to.value}"))
+        parts += _book_parts(book)
+    return parts
+
+
+def _phase(book: Runbook) -> str:
+    return book.found.phase.value if book.found.phase else "unknown"
+
+
+def _book_parts(book: Runbook) -> list[DocumentPart]:
+    parts: list[DocumentPart] = [
+        Paragraph(
+            f"Written {at(book.baseline.at_ms)} from the group's state at that moment. ZooKeeper:"
+            f" {book.baseline.stores['zookeeper']}. Kafka: {book.baseline.stores['kafka']}."
+        ),
+        Paragraph(f"Phase now: {_phase(book)} ({book.found.confidence.value}: {book.found.why})."),
     ]
     if book.warnings:
-        lines += ["## Warnings", "", *(f"- {w}" for w in book.warnings), ""]
-    if not book.stages:
-        lines += [f"No step is needed: the group is in phase {book.to.value}.", ""]
-    for number, stage in enumerate(book.stages, 1):
-        lines += _stage_lines(number, len(book.stages), stage, book.baseline)
-    lines += ["## Baseline: members", "", *_members_table(book.baseline), ""]
-    lines += ["## Baseline: offsets", "", *_offsets_table(book.baseline), ""]
-    return "\n".join(lines)
-
-
-def runbooks_markdown(books: Sequence[Runbook]) -> str:
-    """Returns the runbooks of several groups in one Markdown text, after a table of the groups. The runbook of a single
-    group has no table."""
-    if len(books) == 1:
-        return runbook_markdown(books[0])
-    rows = [
-        (
-            f"`{book.group}`",
-            book.found.phase.value if book.found.phase else "unknown",
-            book.to.value,
-            str(len(book.baseline.members)),
-            str(len(book.stages)),
-            str(len(book.warnings)),
-        )
-        for book in books
-    ]
-    head = ("group", "phase now", "target", "members", "bounces", "warnings")
-    lines = [f"# Runbook: {len(books)} groups", "", *markdown_table(head, rows), ""]
-    lines += ["Each group has its own runbook below. A group whose gate stays closed does not hold up the others.", ""]
-    return "\n".join(lines) + "\n" + "\n".join(runbook_markdown(book) for book in books)
-
-
-def _stage_lines(number: int, of: int, stage: Stage, observation: Observation) -> list[str]:
-    lines = [
-        f"## Stage {number} of {of}: {stage.change}",
-        "",
-        f"Why this is safe: {stage.why_safe}",
-        "",
-    ]
-    step = 1
-    for text in stage.before:
-        lines.append(f"{step}. {text}")
-        step += 1
-    lines += [
-        f"{step}. In the `consumer.properties` of every member:",
-        "",
-        "   ```properties",
-        *(f"   {line}" for line in stage.settings.as_lines()),
-        "   ```",
-        "",
-        *(f"   - {note}" for note in stage.settings.notes),
-        "",
-        f"{step + 1}. Restart the members one at a time, each cleanly (SIGTERM, never SIGKILL), and wait after each"
-        " until a new id is registered and every partition has an owner:",
-        "",
-    ]
-    if number == 1:
-        lines += [f"   - [ ] {_member_text(observation, m)}" for m in sorted(observation.members)]
-    else:
-        lines.append("   - [ ] every member that the renewed baseline names")
-    lines.append("")
-    step += 2
-    if stage.copies:
-        named = ", ".join(str(tp) for tp in stage.copies)
-        lines += [
-            f"{step}. There is no traffic on {named}, and ZooKeeper is behind Kafka there. When every member"
-            " is dual, copy Kafka's offset to ZooKeeper, forward only and conditional on the version that was read."
-            " `runbook bounce` does it before its gate.",
-            "",
+        parts += [SectionTitle("Warnings"), Items([str(warning) for warning in book.warnings])]
+    if book.steps:
+        parts += [
+            Paragraph(
+                "Run all commands in one directory, because they find each other's files there. In the samples of"
+                " output, ... stands for text that varies."
+            ),
+            Blanks(("Responsible", "Date and time", "Approved by")),
+            SectionTitle("Go back if"),
+            Items(book.abort),
         ]
-        step += 1
-    lines += [
-        f"{step}. The gate. Continue only when this command returns 0:",
-        "",
-        "   ```sh",
-        f"   {stage.gate}",
-        "   ```",
-        "",
-        "Steps and gate as one command (without `--execute` it only shows the restarts; with `--execute` it runs them,"
-        " one member at a time, and checks the gate after each):",
-        "",
-        "```sh",
-        stage.bounce,
-        "```",
-        "",
-        "**Way back from here:**",
-        "",
-        *(f"- {text}" for text in stage.way_back),
-        "",
+    else:
+        parts.append(Paragraph(f"No step is needed: the group is in phase {book.to.value}."))
+    section = ""
+    for number, step in enumerate(book.steps, 1):
+        if step.section != section:
+            section = step.section
+            parts.append(SectionTitle(section))
+        parts += _step_parts(number, step)
+    members = [
+        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), len(book.baseline.owned_by(m.id)))
+        for _, m in sorted(book.baseline.members.items())
     ]
-    return lines
-
-
-def _member_text(observation: Observation, member: str) -> str:
-    found = observation.members[member]
-    owned = ", ".join(str(tp) for tp in observation.owned_by(member)) or "no partition"
-    return f"`{member}` on {found.host or 'unknown host'}: {owned}"
-
-
-def _members_table(observation: Observation) -> list[str]:
-    rows = [
-        (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), str(len(observation.owned_by(m.id))))
-        for _, m in sorted(observation.members.items())
+    return [
+        *parts,
+        SectionTitle("Baseline: members"),
+        Table(_MEMBERS, members),
+        SectionTitle("Baseline: offsets"),
+        Table(_OFFSETS, _offset_rows(book.baseline)),
     ]
-    return markdown_table(("member", "host", "registered", "partitions"), rows)
 
 
-def _offsets_table(observation: Observation) -> list[str]:
-    def row(tp: TopicPartition) -> tuple[str, ...]:
-        owned, log, lag = observation.owners.get(tp), observation.logs.get(tp), observation.lag(tp)
+def _step_parts(number: int, step: RunbookStep) -> list[DocumentPart]:
+    parts: list[DocumentPart] = [SectionTitle(f"{number}. {step.title}", 3), *map(Paragraph, step.text)]
+    if step.settings:
+        parts.append(Code("\n".join(step.settings), "properties"))
+    if step.ticks:
+        parts.append(Items(step.ticks, boxes=True))
+    parts += [Code(command) for command in step.commands]
+    if step.prints:
+        parts += [Paragraph("On success it prints:"), Code(step.prints, "text")]
+    if step.takes:
+        parts.append(Paragraph(f"Time: {step.takes}."))
+    if step.closed:
+        parts.append(Table(_STOP, step.closed))
+    if step.way_back:
+        parts += [Paragraph(f"Way back. {step.way_back}"), *map(Code, step.back)]
+    return [*parts, Blanks(("Who", "Started", "Ended", "Signed off"))]
+
+
+def _offset_rows(observation: Observation) -> list[Sequence[Any]]:
+    def row(tp: TopicPartition) -> Sequence[Any]:
+        owned, log = observation.owners.get(tp), observation.logs.get(tp)
         return (
             str(tp),
             owned.member if owned else "none",
             reading_text(observation.zookeeper.get(tp)),
             reading_text(observation.kafka.get(tp)),
-            str(log.end) if isinstance(log, LogRange) else "unknown",
-            "unknown" if lag is None else str(lag),
+            log.end if isinstance(log, LogRange) else None,
+            observation.lag(tp),
         )
 
-    every = sorted({*observation.partitions, *observation.unconsumed})
-    return markdown_table(("partition", "owner", "ZooKeeper", "Kafka", "log end", "lag"), map(row, every))
+    return list(map(row, sorted({*observation.partitions, *observation.unconsumed})))
 
 
 def report_text(report: PhaseReport) -> str:

@@ -145,17 +145,17 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     written = group.run("write", "--to", "kafka", "-o", "runbook.json", "-o", "runbook.md")
     assert written.returncode == 0, written.stderr
     assert f"{fixed} has a configured consumer.id" in written.stderr
-    book = json.loads((group.directory / "runbook.json").read_text())
+    (book,) = json.loads((group.directory / "runbook.json").read_text())["runbooks"]
     assert [m["id"] for m in book["baseline"]["members"]] == sorted(before)
     assert book["from"]["phase"] == "zookeeper"
     assert book["from"]["known"] == "seen"
-    assert [stage["settings"] for stage in book["stages"]] == [
-        {"offsets.storage": "kafka", "dual.commit.enabled": "true"},
-        {"offsets.storage": "kafka", "dual.commit.enabled": "false"},
+    assert [step["settings"] for step in book["steps"] if step["settings"]] == [
+        ["offsets.storage=kafka", "dual.commit.enabled=true"],
+        ["offsets.storage=kafka", "dual.commit.enabled=false"],
     ]
     page = (group.directory / "runbook.md").read_text()
     assert f"`{generated}`" in page
-    assert "## Stage 2 of 2: dual -> kafka" in page
+    assert "## Bounce 2 of 2: dual -> kafka" in page
     again = group.run("write", "--to", "kafka", "-o", "runbook.json")
     assert (again.returncode, "a baseline must not be overwritten" in again.stderr) == (2, True)
 

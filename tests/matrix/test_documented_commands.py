@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,13 +16,10 @@ import pytest
 from confluent_kafka import Producer
 from doc_blocks import MATRIX_PAGES, PROJECT, blocks
 from kazoo_client import connected
-from old_consumers import Fleet
-from processes import OFFSETMGR, create_topic, wait_for
+from processes import OFFSETMGR, create_topic
 
 from offsetmgr import OffsetAdmin, TopicPartition
-from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
-from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.ownership import owners
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
 
@@ -186,47 +182,6 @@ def byte_positions(world: World) -> Preparations:
     return {}
 
 
-def live_group(world: World) -> Preparations:
-    """Two old consumers of the group ``billing``, records for each partition, and an ``ssh`` that restarts members."""
-    stop = threading.Event()
-    producer = Producer({"bootstrap.servers": world.bootstrap, "linger.ms": 5})
-
-    def produce() -> None:
-        while not stop.wait(0.1):
-            for partition in range(TOPICS["orders"]):
-                producer.produce("orders", b"x", partition=partition)
-            producer.poll(0)
-
-    sockets = world.directory.parent / "s"
-    sockets.mkdir()
-    members = [
-        OldConsumer(
-            world.directory.parent / f"member-{number}",
-            zookeeper=world.chroot,
-            group="billing",
-            topic="orders",
-            auto_commit_interval_ms=300,
-        )
-        for number in range(2)
-    ]
-    fleet = world.stack.enter_context(Fleet(sockets, members))
-    load = threading.Thread(target=produce)
-    load.start()
-    world.stack.callback(load.join, 30)
-    world.stack.callback(stop.set)
-    restart = fleet.command.format(member='"$4"', phase='"$phase"')
-    world.file(
-        "ssh",
-        '#!/bin/sh\n[ "$2 $3" = "sudo restart-consumer" ] || exit 1\nphase=kafka\n'
-        f'case "$5" in *dual.commit.enabled=true*) phase=dual ;; esac\n{restart}\n',
-        0o755,
-    )
-    world.environ["PATH"] = f"{world.directory}{os.pathsep}{os.environ['PATH']}"
-    with ZookeeperSession(world.chroot) as session:
-        wait_for(lambda: len(owners(session, "billing")) == TOPICS["orders"], "the members own all partitions")
-    return {}
-
-
 def registered_group(world: World) -> Preparations:
     """The group ``billing``, whose members run on host-1 and host-2, owns all partitions of ``orders`` and has
     committed."""
@@ -274,7 +229,6 @@ STATES: Final[dict[str, Callable[[World], Preparations]]] = {
     "migrate-many-groups": many_groups,
     "mirror-a-group": nothing,
     "restore-offsets": snapshots,
-    "rolling-bounce": live_group,
     "sandbox": a_sandbox,
     "why-a-lag-looks-wrong": both_stores,
     "zookeeper": registered_group,

@@ -1,4 +1,4 @@
-"""The quick start of the README and the tutorials, followed as printed, with an installed offsetmgr."""
+"""The pages of `follow.PAGES`, followed as printed, with an installed offsetmgr."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ import follow  # noqa: E402
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(500)]
 
-PAGES = [follow.README, *sorted(follow.TUTORIALS.glob("*.md"))]
-
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return follow.install(tmp_path_factory.mktemp("installed"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", follow.PAGES, ids=lambda page: page.stem)
 def test_every_command_prints_what_the_page_shows(page: Path, environment: Path) -> None:
     assert follow.follow(page, environment) == 0

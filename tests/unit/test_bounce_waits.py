@@ -81,6 +81,12 @@ class ScriptedGroup:
             logs={tp: LogRange(0, 1000) for tp in tps},
         )
 
+    def store_ids(self) -> dict[str, str]:
+        return {"zookeeper": "c1", "kafka": "c1"}
+
+    def require_stores(self, what: str, baseline: Observation) -> None:
+        assert baseline.stores == self.store_ids(), what
+
     def view(self) -> GroupView:
         return cast("GroupView", self)
 

@@ -196,6 +196,6 @@ def test_markdown_does_not_interpret_texts() -> None:
     text = to_markdown("t_1", parts)
     assert text.startswith("# t\\_1\n\n## a\\*b\n\nsee \\[x\\](y) \\# no title\n")
     assert "- lag: unknown\n- groups: 1,234\n" in text
-    assert "| `a\\|b`   | \\<i\\> | 1,000   |" in text
-    assert "| \\`tick\\` |       | unknown |" in text
+    assert "| `a\\|b`   | \\<i> | 1,000   |" in text
+    assert "| \\`tick\\` |      | unknown |" in text
     assert text.endswith("None.\n")

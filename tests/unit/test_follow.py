@@ -10,7 +10,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from follow import README, TUTORIALS, File, Step, same, steps  # noqa: E402
+from follow import PAGES, File, Step, same, steps  # noqa: E402
 
 PAGE = """
 ```console
@@ -80,7 +80,7 @@ def test_many_gaps_are_compared_quickly() -> None:
     assert not same(Step("command", shown), printed)
 
 
-@pytest.mark.parametrize("page", [README, *sorted(TUTORIALS.glob("*.md"))], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_cleans_up(page: Path) -> None:
     commands = [step.command for step in steps(page.read_text("utf-8")) if isinstance(step, Step)]
 

@@ -13,11 +13,11 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, JournalError, MalformedData, UnknownVersion
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.migration.baseline_file import read_baseline
 from offsetmgr.migration.bounce_checkpoint import StepStatus, load
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.runbook import read_baseline
 
 OLD = Path(__file__).parent.parent / "data" / "formats" / "0.1"
 MEMBER = "shop_h1-1700000000000-0a1b2c3d"

@@ -1,0 +1,65 @@
+"""Reads the baseline of a rolling bounce: from the JSON of a runbook, or from the state file of a bounce."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from offsetmgr.core.errors import MalformedData, UnknownVersion
+from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.migration import bounce_checkpoint, observation
+from offsetmgr.migration.observation import Observation
+
+FORMAT: Final = "offsetmgr-runbook"
+VERSION: Final = 3
+_ONE_GROUP: Final = 1
+"""The version of files that hold the runbook of one group. Versions 1 and 2 have ``stages`` in place of ``steps``."""
+VERSIONS: Final = (_ONE_GROUP, 2, VERSION)
+
+
+def read_baseline(path: Path, group: str) -> Observation:
+    """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
+
+    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
+    """
+    what = f"baseline {path}"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MalformedData(what, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise MalformedData(
+            what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
+        ) from error
+    if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
+        saved = bounce_checkpoint.load_all(path)
+        if group not in saved:
+            raise _of_other_groups(what, saved, group)
+        return saved[group].baseline
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
+    if data.get("version") not in VERSIONS:
+        known = ", ".join(map(str, VERSIONS))
+        raise UnknownVersion(what, f"version {data.get('version')!r}, this program knows {known}")
+    books = (
+        [data] if data["version"] == _ONE_GROUP else [one.values for one in FieldReader(data, what).objects("runbooks")]
+    )
+    baselines = [_baseline(book, what) for book in books]
+    found = next((baseline for baseline in baselines if baseline.group == group), None)
+    if found is None:
+        raise _of_other_groups(what, [baseline.group for baseline in baselines], group)
+    return found
+
+
+def _baseline(book: Mapping[str, Any], what: str) -> Observation:
+    found = observation.from_json(book.get("baseline"), where=what)
+    return found if found.stores else replace(found, stores=observation.stores_from_json(book))
+
+
+def _of_other_groups(what: str, groups: Iterable[str], group: str) -> MalformedData:
+    names = sorted(groups)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return MalformedData(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")

@@ -1,0 +1,116 @@
+"""The files of a bounce belong to one cluster, and a finished bounce counts only while the group stays in its phase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
+
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.core.errors import OtherCluster
+from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.baseline_file import read_baseline
+from offsetmgr.migration.bounce import bounce
+from offsetmgr.migration.bounce_checkpoint import BounceState, load, save
+from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
+from offsetmgr.migration.fleet_bounce import bounce_groups
+from offsetmgr.migration.group_observer import GroupView, Registry
+from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
+from offsetmgr.migration.runbook import to_json, write_runbook
+from offsetmgr.testing.memory import MemoryStore
+
+TO_DUAL = CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
+SPEC = BounceSpec("g", CommitMode.DUAL, "restart {member}", rules=RULES, window=WINDOW)
+
+
+@dataclass
+class Group:
+    """A group of one member that commits as ``phase`` does."""
+
+    member: RegisteredMember
+    phase: CommitMode
+
+    def scripted(self) -> ScriptedGroup:
+        def kafka_at(second: float) -> int | None:
+            return 10 + int(second) if self.phase.commits_to_kafka else None
+
+        def owners_at(_: float) -> Mapping[int, PartitionOwner]:
+            return {n: PartitionOwner(self.member.id, 5) for n in range(2)}
+
+        return ScriptedGroup(lambda _: [self.member], owners_at, lambda second: 10 + int(second), kafka_at)
+
+
+def finished(path: Path, at_end: RegisteredMember) -> None:
+    """Saves a finished bounce to dual, at whose end ``at_end`` was registered."""
+    baseline = Observation("g", START_MS, {}, {}, (), {}, {}, {}, stores={"zookeeper": "c1", "kafka": "c1"})
+    state = BounceState("g", TO_DUAL, baseline, [], opened_ms=1, finished_ms=2)
+    state.finished_members = {at_end.id: at_end.czxid}
+    save(state, path)
+
+
+@pytest.mark.parametrize("execute", [True, False])
+def test_a_finished_group_is_skipped_while_its_members_are_the_same(tmp_path: Path, execute: bool) -> None:
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER)  # its commits are not watched
+    finished(tmp_path / "state.json", group.member)
+    (found,) = bounce_groups(group.scripted().view(), [SPEC], tmp_path / "state.json", execute=execute)
+    assert (found.ok, found.result) == (True, None)
+
+
+def test_a_finished_group_that_restarted_in_the_same_phase_is_skipped(tmp_path: Path) -> None:
+    finished(tmp_path / "state.json", member("h1", 7))
+    group = Group(member("h1", 8), CommitMode.DUAL)
+    (found,) = bounce_groups(group.scripted().view(), [SPEC], tmp_path / "state.json", execute=True)
+    assert (found.ok, found.result) == (True, None)
+
+
+@pytest.mark.parametrize("start", [None, CommitMode.ZOOKEEPER])
+@pytest.mark.parametrize("execute", [True, False])
+def test_a_group_that_left_the_phase_is_not_skipped(tmp_path: Path, start: CommitMode | None, execute: bool) -> None:
+    finished(tmp_path / "state.json", member("h1", 7))
+    group = Group(member("h1", 8), CommitMode.ZOOKEEPER)
+    spec = replace(SPEC, start=start)
+    (found,) = bounce_groups(group.scripted().view(), [spec], tmp_path / "state.json", execute=execute)
+    assert not found.ok
+    assert found.error is not None
+    assert "finished, and the group has left phase dual since" in found.error.why
+    assert found.error.hint == "name another one with --state for a new bounce"
+
+
+def at_cluster(cluster: str, group: Group) -> GroupView:
+    """The view of the group in a cluster with this id."""
+    scripted, store = group.scripted(), MemoryStore(cluster)
+    return GroupView(cast("Registry", scripted), store, store, cast("Cluster", scripted), scripted.clock)
+
+
+def test_a_baseline_of_another_cluster_is_refused_by_name(tmp_path: Path) -> None:
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER)
+    view = group.scripted()
+    book = write_runbook(view.view(), "g", CommitMode.DUAL, window=WINDOW)
+    path = tmp_path / "runbook.json"
+    path.write_text(json.dumps(to_json([book])))
+    baseline = read_baseline(path, "g")
+    assert baseline.stores == {"zookeeper": "c1", "kafka": "c1"}
+    at_cluster("c1", group).require_stores("baseline runbook.json", baseline)
+    with pytest.raises(OtherCluster) as refused:
+        at_cluster("c2", group).require_stores("baseline runbook.json", baseline)
+    assert refused.value.what == "baseline runbook.json"
+    assert refused.value.why == "it was written for zookeeper c1, this is zookeeper c2"
+
+
+def test_a_state_file_of_another_cluster_is_refused_by_name(tmp_path: Path) -> None:
+    group, path = Group(member("h1", 7), CommitMode.ZOOKEEPER), tmp_path / "state.json"
+    finished(path, group.member)
+    (found,) = bounce_groups(at_cluster("c2", group), [SPEC], path, execute=True)
+    assert isinstance(found.error, OtherCluster)
+    state = load(path, "g")
+    assert state is not None
+    save(replace(state, finished_ms=None), path)
+    with pytest.raises(OtherCluster, match="it was written for zookeeper c1, this is zookeeper c2"):
+        bounce(at_cluster("c2", group), SPEC, path)
+    with pytest.raises(OtherCluster, match="it was written for zookeeper c1, this is zookeeper c2"):
+        plan_bounce(at_cluster("c2", group), SPEC, path)
