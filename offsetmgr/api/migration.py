@@ -250,7 +250,7 @@ class Migration(Closeable):
         accept_refused: bool = False,
         delete_source: bool = False,
     ) -> FinalizeReport:
-        """Verifies again, proves that no member commits to the source alone, and records the end in the journal.
+        """Verifies again, checks for members that commit to the source alone, and records the end in the journal.
 
         ``window_s`` is the longest time in seconds to watch live members. ``accept_idle`` accepts partitions without
         traffic if no message can be lost, ``accept_refused`` those that the plan rejected. ``delete_source`` also

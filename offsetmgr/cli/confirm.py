@@ -13,11 +13,12 @@ from offsetmgr.core.errors import UsageError
 
 
 class RunFlags(NamedTuple):
-    """The options ``--execute``, ``--yes`` and ``--format`` of a command that changes production."""
+    """The options ``--execute``, ``--yes``, ``--format`` and ``--reason`` of a command that changes production."""
 
     execute: bool
     yes: bool
     output: OutputFormat
+    reason: str | None = None
 
 
 class EditFlags(NamedTuple):

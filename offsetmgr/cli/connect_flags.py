@@ -95,11 +95,14 @@ class ConnectFlags(Connections):
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
 
-    def repeated_options(self, from_config: str | None = None, to_config: str | None = None) -> tuple[str, ...]:
-        """Returns the options that a later command for the same plan needs, from any directory: the files with settings
-        and the context. The arguments are the values of ``--from-command-config`` and ``--to-command-config``."""
+    def repeated_options(
+        self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
+    ) -> tuple[str, ...]:
+        """Returns the options that a later command for the same servers needs, from any directory: the files with
+        settings and the context. The first arguments are the values of ``--from-command-config`` and
+        ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
         files = (
-            ("--command-config", self.flags.command_config),
+            ("--command-config", command_config or self.flags.command_config),
             ("--from-command-config", from_config),
             ("--to-command-config", to_config),
         )

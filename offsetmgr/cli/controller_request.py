@@ -16,6 +16,7 @@ from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
 if TYPE_CHECKING:
     from offsetmgr.zookeeper.admin.state import RequestProgress
@@ -51,8 +52,12 @@ class Row:
 class ControllerRequest:
     """One request: its rows, and the steps that submit the request and follow its progress."""
 
-    def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, all_or_nothing: bool) -> None:
+    def __init__(
+        self, name: str, zookeeper: str, columns: Sequence[Column], rows: Iterable[Row], *, all_or_nothing: bool
+    ) -> None:
         self.name = name
+        self.zookeeper = zookeeper
+        """The ZooKeeper through which the controller receives the request, for the operation log."""
         self.columns = columns
         self.rows = list(rows)
         self.all_or_nothing = all_or_nothing
@@ -100,10 +105,10 @@ class ControllerRequest:
         """Runs all steps of the request and returns the exit code.
 
         ``action`` describes the request, as in "elect 3 leaders". ``undo`` is the command line that undoes the request,
-        and ``cancel`` is the command line that cancels its unfinished rows. Both command lines are printed for the
-        user.
+        without ``--execute``, and ``cancel`` is the command line that cancels its unfinished rows. Both command lines
+        are printed for the user. The operation log records a submitted request.
         """
-        execute, yes, output = flags
+        execute, yes, output, reason = flags
         todo = self.todo
         self.print_rejections()
         if not execute or not todo:
@@ -119,15 +124,21 @@ class ControllerRequest:
         if output is OutputFormat.TABLE:
             self.show(output)
         confirm(f"{self.name}: {action}?", yes=yes)
-        submit(todo)
+        with OperationLog().recorded(self._operation(todo, undo, reason or "")) as recorded:
+            submit(todo)
+            recorded.written = len(todo)
         note("submitted to the controller")
         if undo:
-            note(f"undo: {undo}")
+            note(f"undo: {undo} --execute")
         seen = self._watch(todo, wait_s, poll)
         code = self._report(todo, seen, wait_s, output)
         if code and cancel and (seen is None or not seen.ended):
             note(f"hint: if it does not finish, cancel it: {cancel}")
         return code or (FAILED if self.rejected else 0)
+
+    def _operation(self, todo: list[Row], undo: str | None, reason: str) -> OperationStart:
+        stores = (f"zookeeper://{self.zookeeper}",)
+        return OperationStart(self.name, stores, (), 0, len(todo), undo=(undo,) if undo else (), reason=reason)
 
     @staticmethod
     def _untouched(row: Row) -> tuple[str, str]:

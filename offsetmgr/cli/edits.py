@@ -139,7 +139,7 @@ def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, 
     from offsetmgr.cli.app import run
     from offsetmgr.groups.operation_log import undoing
 
-    preview, writes = ("--dry-run", None) if words[1] == "migrate" else (None, "--execute")
+    preview, writes = ("--dry-run", None) if words[1:3] == ["migrate", "rollback"] else (None, "--execute")
     flags = [flag for flag in (writes if execute else preview, "--yes" if yes and execute else None) if flag]
     note(f"$ {shlex.join((*words, *flags))}")
     with undoing(one.id):

@@ -58,7 +58,7 @@ class GroupArguments:
         names = [name for name in (values[self._name], given) if name is not None]
         if len(names) != 1:
             why = "two groups are named" if names else "no group is named"
-            raise UsageError("which group?", why, "name one group, as an argument or with --group NAME")
+            raise UsageError("--group", why, "name one group, as an argument or with --group NAME")
         values[self._name] = names[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -42,14 +43,17 @@ def delete(
     if flags.execute:
         if not edit.confirmed:
             confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=flags.yes)
-        code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.confirmed) or code
+        left = [name for name in chosen if name not in edit.failed]
+        code = _remove(connect, left, empty=not edit.confirmed, reason=flags.reason) or code
     exit_edit(code)
 
 
-def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
+def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False, reason: str | None = None) -> int:
     """Deletes groups that have no offsets. Does nothing in stores in which a group consists only of its offsets.
-    Returns the exit code."""
+    Returns the exit code. If no edit has deleted offsets of the groups before, ``empty`` is True, and the operation log
+    records the deletion."""
     from offsetmgr.groups.edits import remove_groups
+    from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, shortened
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
 
@@ -58,12 +62,16 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) ->
     code = 0
     for uri in uris:
         store = connect.store(uri)
-        for name, error in remove_groups(store, groups):
-            if error is not None:
-                note(f"error: {error}")
-                code = FAILED
-            else:
-                note(f"removed {'empty ' if empty else ''}group {name!r} from {store.uri}")
+        start = OperationStart("groups delete", (store.uri,), shortened(groups), len(groups), 0, reason=reason or "")
+        # The edit of the groups' offsets is recorded already.
+        with OperationLog().recorded(start) if empty else nullcontext(OperationProgress("")) as recorded:
+            for name, error in remove_groups(store, groups):
+                if error is not None:
+                    note(f"error: {error}")
+                    recorded.failed += 1
+                    code = FAILED
+                else:
+                    note(f"removed {'empty ' if empty else ''}group {name!r} from {store.uri}")
     return code
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,10 +12,11 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
-from offsetmgr.cli.options import Execute, FormatOption, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart
 
 if TYPE_CHECKING:
     from offsetmgr.segments.truncation import ExaminedSegment, TruncationPoint
@@ -56,6 +57,7 @@ def recover(
     ] = False,
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Truncate logs after their last valid entry, as a broker does after a crash: in a copy, or in place.
@@ -81,13 +83,26 @@ def recover(
         size = sum(one.size for one in needed)
         if in_place and needed:
             confirm(f"log recover: cut {size:,} bytes from {count_of(len(needed), 'log')} in place?", yes=yes)
-        for one in progress(needed, "logs", len(needed)):
-            recovery.execute(one)
+        with _recorded(needed, reason) if in_place and needed else nullcontext(OperationProgress("")) as recorded:
+            for one in progress(needed, "logs", len(needed)):
+                recovery.execute(one)
+                recorded.written += one.action == "cut"
+                recorded.failed += one.action == "failed"
     write_rows(_RECOVER, (one.row() for one in cuts), output)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
     if report_and_exit_code(errors):
         raise typer.Exit(FAILED)
+
+
+def _recorded(needed: list[_PlannedRecovery], reason: str | None) -> AbstractContextManager[OperationProgress]:
+    """Returns a context that records the truncation of logs in the operation log. ``files`` are the copies of the
+    removed bytes."""
+    sources = tuple(str(one.source.absolute()) for one in needed)
+    copies = tuple(str(one.copy.absolute()) for one in needed if one.copy is not None)
+    return OperationLog().recorded(
+        OperationStart("log recover", sources, (), 0, len(needed), copies, reason=reason or "")
+    )
 
 
 class _PlannedRecovery:

@@ -1,5 +1,5 @@
-"""``offsetmgr migrate finalize``: ends the dual phase. The command first verifies the offsets again, and proves that no
-member writes only to the source."""
+"""``offsetmgr migrate finalize``: ends the dual phase. The command first verifies the offsets again, and checks for
+members that commit to the source alone."""
 
 from __future__ import annotations
 
@@ -54,8 +54,12 @@ def finalize_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """End the dual phase: verify again, prove that no member writes only to the source, and record the end in the
+    """End the dual phase: verify again, check for members that commit to the source alone, and record the end in the
     journal.
+
+    For each group, the output names what was checked, and whether the result was seen in commits or registrations,
+    inferred, or accepted by --accept-idle. A consumer that neither registers nor joins a group is visible only by its
+    commits during --window.
 
     With GROUP or --wave, each of these groups is checked by itself: those that pass are finalized, and the command
     names the others. Without them, the whole plan passes or fails, unless single groups were finalized or rolled back
@@ -104,7 +108,7 @@ def finalize_command(
         migrate_output.show_gates(done.gates)
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
         verified = count_of(done.verified, "partition")
-        note(f"finalized: {verified} verified{left}; no member commits to the source alone")
+        note(f"finalized: {verified} verified{left}; {migrate_output.gates_text(done.gates)}")
     if done.deleted is not None and not _show_deleted(done.deleted, done.kept, verifier):
         raise typer.Exit(1)
 
@@ -119,7 +123,8 @@ def _show_groups(each: GroupFinalizeReport, verifier: MigrationVerifier) -> None
         note(f"  ! {error.what.removeprefix('finalize ')}: {error.why}" + (f" ({error.hint})" if error.hint else ""))
     left = f", {each.left_out} left out because the plan refused them" if each.left_out else ""
     finalized = count_of(len(each.finalized), "group")
-    note(f"finalized: {finalized}, {count_of(each.verified, 'partition')} verified{left}")
+    members = f"; {migrate_output.gates_text(each.finalized)}" if each.finalized else ""
+    note(f"finalized: {finalized}, {count_of(each.verified, 'partition')} verified{left}{members}")
     if each.blocked:
         note(f"NOT finalized: {count_of(len(each.blocked), 'group')}; the journal has the reasons (migrate status)")
     deleted = each.deleted is None or _show_deleted(each.deleted, each.kept, verifier)

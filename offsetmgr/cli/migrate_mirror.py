@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,8 +18,10 @@ from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, Targe
 from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.options import (
     AllGroups,
+    BeforeImage,
     FormatOption,
     GroupsOption,
+    Reason,
     TopicsOption,
     TranslateOption,
     Yes,
@@ -28,6 +33,9 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.groups.operation_log import OperationLog
+from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.planner import Planner
@@ -35,6 +43,8 @@ from offsetmgr.migration.planner import Planner
 if TYPE_CHECKING:
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.operation_log import OperationStart
+    from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.plan import PlanHeader
 
 app = typer.Typer()
@@ -77,6 +87,8 @@ def mirror_command(
         ),
     ] = False,
     yes: Yes = False,
+    before_image: BeforeImage = None,
+    reason: Reason = None,
     format: FormatOption = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
@@ -92,6 +104,7 @@ def mirror_command(
     seen each consumer that owns partitions commit only to ZooKeeper.
     """
     from offsetmgr.migration.mirror import Mirror
+    from offsetmgr.migration.mirror_images import MirrorImages
 
     groups = require_groups(group, all_groups)
     options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
@@ -103,14 +116,13 @@ def mirror_command(
     planner = Planner(source, target, options, SystemClock(), translate=translate)
     header = planner.header()
     names = planner.selected_groups()
-    if options.topics:
-        topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
-        for found in source.scan(names):
-            topic_matches.record_group(found)
-        topic_matches.require_all(source.uri)
+    _require_topics(source, options, names)
     refresh_s = _show_plan(sides, header, translate)
     note(f"mirrors {count_of(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"copy to {target.uri} until stopped?", yes=yes)
+    path = Path(before_image) if before_image else default_image_path("migrate mirror")
+    images = MirrorImages(source, target, options, path, planner.crossing, lambda path: note(f"before-images: {path}"))
+    origin = EditOrigin("migrate mirror", reason or "", connect.repeated_options(command_config=to_command_config))
     with (
         stop_on_signal("the mirror ends after this round") as stop,
         sides.notifier(options, interval) as notifier,
@@ -131,9 +143,29 @@ def mirror_command(
             window,
             refresh_s,
             planner.crossing,
+            images.save,
         )
-        status = mirror.run(once=once)
+        with _recorded(mirror, images.operation(names, origin)):
+            status = mirror.run(once=once)
     shown.show(status, last=True)
+    _show_result(mirror, format)
+
+
+@contextmanager
+def _recorded(mirror: Mirror, operation: OperationStart) -> Iterator[None]:
+    """Records the mirror in the operation log."""
+    with OperationLog().recorded(operation) as recorded:
+        try:
+            yield
+        finally:
+            recorded.written = mirror.status().copied
+            recorded.failed = sum(not one.succeeded for one in mirror.groups.values())
+            recorded.interrupted = mirror.interrupted
+
+
+def _show_result(mirror: Mirror, format: OutputFormat) -> None:
+    """Prints the groups that are not in step, or all groups for programs. Raises `Exit` with code 1 if there are any,
+    and `Interrupted` if the user stopped a run with --once."""
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.succeeded]
     if bad or format is not OutputFormat.TABLE:
         write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
@@ -141,6 +173,15 @@ def mirror_command(
         raise Interrupted("some offsets were not copied yet")
     if bad:
         raise typer.Exit(1)
+
+
+def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str]) -> None:
+    """Raises an error if a topic of ``options`` matches no offset of the groups."""
+    if options.topics:
+        topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
+        for found in source.scan(names):
+            topic_matches.record_group(found)
+        topic_matches.require_all(source.uri)
 
 
 def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:

@@ -301,9 +301,19 @@ def show_verify_summary(summary: VerifySummary) -> None:
 def show_gates(gates: Sequence[GroupGate]) -> None:
     """Prints the reason why a group may be finalized, for each of the first `SHOWN` groups."""
     for gate in gates[:SHOWN]:
-        note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
+        accepted = f"; accepted: {gate.accepted}" if gate.accepted else ""
+        note(f"  {gate.group}: {gate.detail} ({gate.evidence}){accepted}")
     if len(gates) > SHOWN:
         note(f"  ... and {count_of(len(gates) - SHOWN, 'more group')}; the journal holds the evidence of each")
+
+
+def gates_text(gates: Sequence[GroupGate]) -> str:
+    """Returns the evidence with which the check of the members passed, for all groups."""
+    found = Counter(gate.evidence.value for gate in gates)
+    passed = ", ".join(f"{name} for {count_of(count, 'group')}" for name, count in sorted(found.items(), reverse=True))
+    accepted = sum(bool(gate.accepted) for gate in gates)
+    extra = f", with partitions accepted by --accept-idle in {count_of(accepted, 'group')}" if accepted else ""
+    return f"no member found that commits to the source alone ({passed}{extra})"
 
 
 def mirror_line(status: MirrorStatus) -> str:

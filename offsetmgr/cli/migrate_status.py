@@ -68,7 +68,7 @@ def status_command(
         ),
     ] = None,
     format: Annotated[
-        StatusFormat, typer.Option("--format", help="Output format; markdown and html are a page for people.")
+        StatusFormat, typer.Option("--format", help="Output format; markdown and html write one page instead of rows.")
     ] = StatusFormat.TABLE,
     output: Annotated[
         Path | None,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import socket
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,14 +17,17 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, OneGroup, TranslateOption, Yes
+from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, OneGroup, Reason, TranslateOption, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
 if TYPE_CHECKING:
+    from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.before_images import BeforeImageFile
@@ -90,6 +97,7 @@ def switch_command(
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
+    reason: Reason = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
@@ -108,6 +116,8 @@ def switch_command(
     connection = connect.resolved.connection
     mode = CommitMode(to.value)
     first, second = connect.store(zookeeper), connect.store(kafka)
+    image = Path(before_image) if before_image else default_image_path("migrate switch")
+    operation = OperationStart("migrate switch", (first.uri, second.uri), (group,), 1, 0, reason=reason or "")
     with ZookeeperSession(_connect_string(zookeeper), connection, session_timeout_ms=SESSION_TIMEOUT_MS) as session:
         switch = LiveMigration(
             session,
@@ -119,14 +129,14 @@ def switch_command(
                 translate or _translate(connect),
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
-            images_of=_image_files(group, before_image),
+            images_of=_image_files(group, image),
             on_step=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
             on_wait=_waiting_notes(),
         )
         if switch.crossing.comparison.relation is not Relation.SAME:
             note(f"cluster {switch.crossing.text()}")
         if declare:
-            _declare(switch, group, mode, execute=execute, yes=yes)
+            _declare(switch, group, mode, operation, execute=execute, yes=yes)
             return
         snapshot = switch.inspect(mode)
         _show_before(snapshot, group, mode, format if not execute else OutputFormat.TABLE, quiet=execute)
@@ -140,15 +150,47 @@ def switch_command(
         with stop_on_signal(
             "the switch returns to the old mode, unless it has printed that the new mode is in effect"
         ) as stop:
-            try:
-                evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
-            except Conflict as abandoned:
-                if not stop():
-                    raise
-                raise Interrupted(f"{abandoned.what} {abandoned.why}") from abandoned
+            undo = _undo(connect, (zookeeper, kafka), group, snapshot.state.storage.mode, translate)
+            operation = replace(operation, changes=len(snapshot.copies), files=(str(image.absolute()),), undo=(undo,))
+            evidence = _execute(switch, mode, operation, ack_timeout / 1000, stay, stop)
     _show_after(evidence, format)
     if evidence.unacknowledged:
         raise typer.Exit(FAILED)
+
+
+def _execute(
+    switch: LiveMigration,
+    mode: CommitMode,
+    operation: OperationStart,
+    wait_s: float,
+    stay: bool,
+    stop: Callable[[], bool],
+) -> SwitchEvidence:
+    """Executes the switch, which the operation log records. Raises `Interrupted` if the user stopped it."""
+    try:
+        with OperationLog().recorded(operation) as recorded:
+            evidence = switch.execute(mode, wait_s=wait_s, stay=stay, stop=stop)
+            recorded.written = len(evidence.copies)
+            return evidence
+    except Conflict as abandoned:
+        if not stop():
+            raise
+        raise Interrupted(f"{abandoned.what} {abandoned.why}") from abandoned
+
+
+def _undo(
+    connect: ConnectFlags,
+    stores: tuple[str, str],
+    group: str,
+    mode: CommitMode,
+    translate: OffsetTranslation | None,
+) -> str:
+    """Returns the command line that switches the group back to ``mode``, without ``--execute``."""
+    zookeeper, kafka = _connect_string(stores[0]), _brokers(stores[1])
+    words = ["offsetmgr", "migrate", "switch", "--group", group, "--to", mode.value, "--zookeeper", zookeeper]
+    words += ["--bootstrap-server", kafka]
+    words += ["--translate", translate.value] if translate is not None else []
+    return shlex.join((*words, *connect.repeated_options()))
 
 
 def _stores(connect: ConnectFlags) -> tuple[str, str]:
@@ -192,28 +234,29 @@ def _brokers(kafka: str) -> str:
     return parse_uri(kafka).address
 
 
-def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
+def _declare(
+    switch: LiveMigration, group: str, mode: Any, operation: OperationStart, *, execute: bool, yes: bool
+) -> None:
     switch.require_undeclared()
     if not execute:
         note(f"dry run: would declare that group {group} is in mode {mode.value}; nothing was changed")
         note("hint: add --execute to do it")
         return
     confirm(f"declare that the members of group {group} already commit in mode {mode.value}?", yes=yes)
-    switch.declare(mode)
+    with OperationLog().recorded(replace(operation, name="migrate switch --declare", changes=1)) as recorded:
+        switch.declare(mode)
+        recorded.written = 1
     note(f"group {group}: declared mode {mode.value}; no offsets were copied")
 
 
-def _image_files(group: str, path: str | None) -> ImagesOf:
+def _image_files(group: str, path: Path) -> ImagesOf:
     """Returns a function that creates the file of before-images for the offsets that the switch copies to a store. The
     editing commands create the same kind of file."""
-    from pathlib import Path
-
-    from offsetmgr.groups.before_images import default_image_path, image_file
+    from offsetmgr.groups.before_images import image_file
 
     def images_of(store: OffsetStore, plan: GroupEditPlan) -> BeforeImageFile:
         label = f"{group}: copies {count_of(len(plan.changes), 'offset')} into {store.uri}; before-images"
-        image = Path(path) if path else default_image_path("migrate switch")
-        return image_file(image, store, [plan], lambda path: note(f"{label}: {path}"))
+        return image_file(path, store, [plan], lambda path: note(f"{label}: {path}"))
 
     return images_of
 

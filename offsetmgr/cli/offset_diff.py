@@ -54,7 +54,7 @@ def diff(
     from offsetmgr.groups.topic_matches import TopicMatches
 
     if group and all_groups:
-        raise UsageError("which groups?", "both --group and --all-groups are given")
+        raise UsageError("--group", "both --group and --all-groups are given")
     topics = TopicSelection.parse(topic or [])
     left, right = connect.store(source), connect.store(target)
     topics.within(left.capabilities.partitions, right.capabilities.partitions)

@@ -186,7 +186,7 @@ def reset(
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
-        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
     topics = TopicSelection.parse(topic or [])
     store, cluster = connect.store(), connect.cluster("offsets reset")
     chosen = choose_groups(store, names, all_groups=all_groups)
@@ -226,7 +226,7 @@ def delete(
     names = require_groups(group, all_groups)
     if bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
-        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     topics.within(store.capabilities.partitions)

@@ -183,5 +183,5 @@ def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
     """Returns the groups of --group. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
     if bool(groups) == all_groups:
         why = "both --group and --all-groups are given" if all_groups else "no group is named"
-        raise UsageError("which groups?", why, "as in --group NAME (repeatable, globs), or --all-groups")
+        raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
     return groups or []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,13 +12,14 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import Execute, FormatOption, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
+    from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -214,6 +216,7 @@ def rerun(
     ] = "close",
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
 ) -> None:
     """Process a range of past periods again, in smaller periods, in a separate run (--name) or replacing the live run
     (--instead).
@@ -228,7 +231,7 @@ def rerun(
 
     if (name is None) != instead:
         why = "both --name and --instead are given" if instead else "neither --name nor --instead is given"
-        raise UsageError("separate or replacing?", why, "as in --name june (separate), or --instead")
+        raise UsageError("period rerun", why, "as in --name june (separate), or --instead")
     if then not in ("close", "live"):
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
@@ -259,11 +262,21 @@ def rerun(
         f"{what}, {'instead of the live run' if name is None else 'separate from the live run'}?",
         yes=yes or name is not None,
     )
-    if name is None:
-        reruns.begin_in_live_run(live_nodes, live, schedule, plan, f"abandoned for a {what}", _now_ms())
-    else:
-        reruns.begin_separate(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
+    with _recorded(session, "period rerun", reason):
+        if name is None:
+            reruns.begin_in_live_run(live_nodes, live, schedule, plan, f"abandoned for a {what}", _now_ms())
+        else:
+            reruns.begin_separate(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
     note(f"started: {target}")
+
+
+def _recorded(session: ZookeeperSession, name: str, reason: str | None) -> AbstractContextManager[object]:
+    """Returns a context that records the change of a run in the operation log."""
+    from offsetmgr.groups.operation_log import OperationLog, OperationStart
+
+    return OperationLog().recorded(
+        OperationStart(name, (f"zookeeper://{session.connect}",), (), 0, 1, reason=reason or "")
+    )
 
 
 def _end(nodes: BarrierStateStore, why: str) -> None:
@@ -289,6 +302,7 @@ def abort(
     ] = "aborted by hand",
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
 ) -> None:
     """End a run permanently: no further period opens, and waiting members get the reason.
 
@@ -305,5 +319,6 @@ def abort(
         note("dry run: nothing was changed; add --execute to end it")
         return
     confirm(f"end the run {root} for good?", yes=yes)
-    _end(nodes, why or "aborted by hand")
+    with _recorded(connect.zookeeper("period abort"), "period abort", reason or why):
+        _end(nodes, why or "aborted by hand")
     note(f"ended: {root}")

@@ -171,7 +171,7 @@ def check(
     """
     planned = PlanOfGroups.open(plan)
     if planned is not None:
-        planned.select([group], ())
+        group = planned.select_one(group)
     report = runbooks.check_phase(
         view_of(connect, planned),
         group,

@@ -16,7 +16,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.migrate_options import WaveOption
-from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Yes, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (
     AcceptIdle,
@@ -35,6 +35,7 @@ from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.bounce_checkpoint import load_all
@@ -110,6 +111,7 @@ def bounce(
     ] = 600,
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
@@ -146,7 +148,10 @@ def bounce(
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
         several = len(names) > 1
-        done = bounce_groups(view, map(spec, names), state, execute=execute, several=several, progress=note, stop=stop)
+        origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
+        done = bounce_groups(
+            view, map(spec, names), state, execute=execute, several=several, progress=note, stop=stop, origin=origin
+        )
         for one in done:
             found.append(one)
             if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):

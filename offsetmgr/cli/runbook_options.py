@@ -14,7 +14,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.render import note
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.groups.selection import GroupSelection, is_pattern
+from offsetmgr.groups.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
@@ -106,10 +106,23 @@ class PlanOfGroups(NamedTuple):
         return cls(plan, state, names)
 
     def select(self, patterns: Iterable[str], waves: Iterable[int]) -> list[str]:
-        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects."""
+        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects. A pattern selects names in the
+        plan. It may also be the name in ZooKeeper of a group that the plan renames."""
         of_zookeeper = {planned: name for name, planned in self.names.items()}
+        patterns = [
+            pattern if pattern in of_zookeeper or pattern not in self.names else literal_pattern(self.names[pattern])
+            for pattern in patterns
+        ]
         chosen = select_groups(self.plan, patterns, waves) or frozenset()
         return sorted(of_zookeeper[planned] for planned in chosen)
+
+    def select_one(self, pattern: str) -> str:
+        """Returns the name in ZooKeeper of the only group that a pattern selects. Raises `UsageError` if it selects
+        several."""
+        first, *others = self.select([pattern], ())
+        if others:
+            raise UsageError(f"--group {pattern}", f"matches {len(others) + 1} groups of the plan", "name one group")
+        return first
 
     def record(self, records: Iterable[JournalRecord]) -> None:
         """Appends records to the plan's journal. If this fails, prints a warning, because the bounce itself is done."""
@@ -137,7 +150,7 @@ def groups_of(
     Raises `UsageError` if no group is named or ``--wave`` has no plan, and `GroupNotFound` if a pattern matches none.
     """
     if not patterns and not waves:
-        raise UsageError("which groups?", "no group is named", "as in --group NAME (repeatable, globs)")
+        raise UsageError("--group", "no group is named", "as in --group NAME (repeatable, globs)")
     if waves and planned is None:
         raise UsageError("--wave", "the waves are in a plan", "add --plan PLAN")
     named = sorted({name for name in patterns or () if not is_pattern(name)})

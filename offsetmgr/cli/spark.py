@@ -18,6 +18,7 @@ from offsetmgr.cli.options import (
     Execute,
     FormatOption,
     GroupsOption,
+    Reason,
     TopicsOption,
     TranslateOption,
     require_groups,
@@ -259,6 +260,7 @@ def copy(
     topic: TopicsOption = None,
     translate: TranslateOption = None,
     execute: Execute = False,
+    reason: Reason = None,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
     master: Master = None,
@@ -272,6 +274,7 @@ def copy(
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check
+    from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
     from offsetmgr.spark.store_rows import select_groups
 
     _require_spark("spark copy")
@@ -306,8 +309,11 @@ def copy(
             if gone:
                 raise typer.Exit(FAILED)
             return
-        outcomes = copied(rows, target, config=target_config, origin=origin).persist()
-        counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}
+        start = OperationStart("spark copy", (target,), shortened(groups), len(groups), 0, reason=reason or "")
+        with OperationLog().recorded(start) as recorded:
+            outcomes = copied(rows, target, config=target_config, origin=origin).persist()
+            counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}
+            recorded.written, recorded.failed = counts.get("written", 0), counts.get("failed", 0)
         failed = outcomes.where(f"status in ('failed', '{RECREATED}')")
         columns = ("group", "topic", "partition", "offset", "status", "before", "error")
         write_rows(_OUTCOMES, _sorted(failed, columns), output)

@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
-from offsetmgr.cli.options import Execute, FormatOption, TopicsOption, Yes, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, Reason, TopicsOption, Yes, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
@@ -45,6 +45,7 @@ def elect(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
@@ -59,13 +60,14 @@ def elect(
 
     if bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "none is named"
-        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs, :0,1), or --all-topics")
+        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs, :0,1), or --all-topics")
     session = connect.zookeeper("zk elect")
     chosen, unreadable = _chosen(session, topic or [])
     state = read_state(session, {tp.topic for tp in chosen})
     steps = plan_election(state, chosen)
     request = ControllerRequest(
         "zk elect",
+        session.connect,
         ELECTION,
         (
             *(Row(name, (name, None, None, None), False, error) for name, error in unreadable.items()),
@@ -88,7 +90,9 @@ def elect(
 
     action = f"elect {count_of(len(request.todo), 'leader')}"
     _finish(
-        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+        request.run(
+            action=action, flags=RunFlags(execute, yes, output, reason), wait_s=wait, submit=submit_rows, poll=poll
+        )
     )
 
 
@@ -159,6 +163,7 @@ def reassign(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Move partitions to other brokers (partition reassignment).
@@ -186,12 +191,14 @@ def reassign(
         str(s.partition): s
         for s in plan_reassignment(state, assignment, allow_replication_change=allow_replication_change)
     }
-    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
+    request = ControllerRequest(
+        "zk reassign", session.connect, REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True
+    )
     image = before_image or default_image_path("zk reassign").with_suffix(".json")
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
         f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"
-        f"{connect.followup_options}{' --allow-replication-change' if other_counts else ''} --execute"
+        f"{connect.followup_options}{' --allow-replication-change' if other_counts else ''}"
     )
 
     def submit_rows(rows: list[Row]) -> None:
@@ -209,7 +216,7 @@ def reassign(
     _finish(
         request.run(
             action=action,
-            flags=RunFlags(execute, yes, output),
+            flags=RunFlags(execute, yes, output, reason),
             wait_s=wait,
             submit=submit_rows,
             poll=poll,
@@ -259,6 +266,7 @@ def delete_topic(
     wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
+    reason: Reason = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete topics with all their messages. This cannot be undone.
@@ -277,6 +285,7 @@ def delete_topic(
     steps = plan_deletion(state, topic, enabled=_deletion_enabled(connect, state.controller))
     request = ControllerRequest(
         "zk delete-topic",
+        session.connect,
         DELETION,
         (
             Row(
@@ -301,7 +310,9 @@ def delete_topic(
 
     action = f"delete {count_of(len(request.todo), 'topic')} for good"
     _finish(
-        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+        request.run(
+            action=action, flags=RunFlags(execute, yes, output, reason), wait_s=wait, submit=submit_rows, poll=poll
+        )
     )
 
 

@@ -147,7 +147,7 @@ def rebalance(
             return saved
     else:
         if name is None:
-            raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
+            raise UsageError("--group", "no group is named", "as in zk rebalance GROUP")
         session = connect.zookeeper("zk rebalance")
 
         def read_snapshot() -> GroupSnapshot:
@@ -229,7 +229,7 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
 
 def _one_group(argument: str | None, option: str | None) -> str | None:
     if argument is not None and option is not None and argument != option:
-        raise UsageError("which group?", f"both {argument} and --group {option} are given")
+        raise UsageError("--group", f"both {argument} and --group {option} are given")
     return argument if argument is not None else option
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,25 @@ class EditOrigin(NamedTuple):
     operation: str
     reason: str = ""
     undo_options: Sequence[str] = ()
+
+
+_cause: ContextVar[EditOrigin | None] = ContextVar("cause", default=None)
+
+
+@contextmanager
+def caused_by(origin: EditOrigin) -> Iterator[None]:
+    """Marks the edits within the context as parts of a larger operation; see `part`."""
+    token = _cause.set(origin)
+    try:
+        yield
+    finally:
+        _cause.reset(token)
+
+
+def part(operation: str) -> EditOrigin:
+    """Returns the origin of an edit that is a part of the larger operation of `caused_by`, with its reason and
+    connection options."""
+    return (_cause.get() or EditOrigin(operation))._replace(operation=operation)
 
 
 class SavedEdit(NamedTuple):

@@ -2,7 +2,8 @@
 
 After the cutover, restoring the before-images would rewind the groups, so a finalized plan cannot be rolled back.
 Therefore finalizing requires two kinds of evidence: a new verification in which every partition passes, and for each
-group the proof that no member commits to the source alone.
+group the result of a check for members that commit to the source alone. The result names its evidence: seen, inferred,
+or accepted by an option of the user.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Statu
 class GroupGate:
     """The result of one group's gate, which checks whether a member of the group commits to the source alone.
 
-    ``group`` is the group's name in the plan's source. ``passed`` is True if the evidence shows that no member commits
-    to the source alone.
+    ``group`` is the group's name in the plan's source. ``passed`` is True if the check found no member that commits to
+    the source alone. ``detail`` is what was checked, and ``evidence`` how sure the result is.
     """
 
     group: str
@@ -38,6 +39,8 @@ class GroupGate:
     detail: str
     hint: str = ""
     """The action with which the operator can open the gate. Empty if the action is a rolling bounce."""
+    accepted: str = ""
+    """The partitions that an option of the user accepted without evidence, as text; empty if there are none."""
 
 
 class FinalizeGate(Protocol):

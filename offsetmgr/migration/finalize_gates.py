@@ -84,7 +84,9 @@ class OldConsumerGate:
         if passed is not None:
             count = len(passed.members)
             members = "the only member commits" if count == 1 else f"all {count} members commit"
-            return GroupGate(name, True, _weakest(passed), f"{members} as phase {passed.phase.value} does")
+            detail = f"{members} as phase {passed.phase.value} does"
+            accepted = _accepted_idle(assess_phase(history, passed.phase, rules=replace(self.rules, accept_idle=False)))
+            return GroupGate(name, True, _weakest(passed), detail, accepted=accepted)
         return closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
@@ -102,6 +104,17 @@ class OldConsumerGate:
             return True
         reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         return any(report.passed for report in reports) or all(report.final for report in reports)
+
+
+def _accepted_idle(strict: PhaseReport) -> str:
+    """Returns the partitions that pass only with --accept-idle, as text. ``strict`` is the result without this
+    option."""
+    idle = [str(part.partition) for part in strict.partitions if not part.ok]
+    return f"{count_of(len(idle), 'partition')} without traffic (--accept-idle): {_some(idle)}" if idle else ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
@@ -132,8 +145,7 @@ def closed_gate(
     lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
-        named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
-        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {named}"
+        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {_some(idle)}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
     wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")

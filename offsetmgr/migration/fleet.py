@@ -198,7 +198,9 @@ class _Statuses:
     def _obstacles(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> Iterator[str]:
         if word is GroupState.NOT_PLANNED:
             yield group.error
-        if failures := self._failures(self.state.undo, group.group, "not rolled back"):
+        if self._was_undo_last(group.group) and (
+            failures := self._failures(self.state.undo, group.group, "not rolled back")
+        ):
             yield failures
         if word in _CLOSED:
             return
@@ -212,10 +214,17 @@ class _Statuses:
                 yield failures
             elif word in _PHASES:
                 yield "its offsets are not applied"
-        if (note := self.state.blocked.get(group.group)) is not None:
+        if (note := self.state.blocked.get(group.group)) is not None and not _has_ended(note.text, live):
             yield note.text
         if live is not None:
             yield from live.obstacles
+
+    def _was_undo_last(self, name: str) -> bool:
+        """Whether a rollback is the last step of the group. The failures of a rollback are over after a later step."""
+        state, undone = self.state, self.state.undo.at.get(name)
+        phase = state.phases.get(name)
+        later = (state.apply.at.get(name), phase and phase.at, state.group_finalized_at(name))
+        return undone is not None and undone >= max((at for at in later if at is not None), default=0)
 
     def _failures(self, work: GroupProgress, group: str, label: str) -> str:
         """Returns the failures of the last attempt to write the group; an empty string if there are none."""
@@ -242,6 +251,14 @@ class _Statuses:
         has_members = bool(group.old_members if live is None else live.members)
         phase = self.end if word is GroupState.DUAL else GroupState.DUAL
         if word is GroupState.DUAL or (has_members and word is not self.end):
-            old = shlex.quote(group.target_group if self.end is GroupState.ZOOKEEPER else group.group)
-            return f"offsetmgr runbook bounce --plan {plan} --group {old} --to-phase {phase.value} --command TEMPLATE"
+            return f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value} --command TEMPLATE"
         return f"offsetmgr migrate finalize {plan} {name}"
+
+
+def _has_ended(blocked: str, live: LiveGroup | None) -> bool:
+    """Whether the members were seen in the phase to which a bounce was blocked. ``blocked`` begins with the step, as in
+    ``bounce zookeeper -> dual: ...``."""
+    if live is None or live.phase is None or live.known is not StateOrigin.SEEN:
+        return False
+    step = blocked.partition(":")[0]
+    return step.startswith("bounce ") and step.endswith(f"-> {live.phase.value}")

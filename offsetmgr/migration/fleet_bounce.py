@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+from offsetmgr.groups.saved_edit import EditOrigin, caused_by
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import load
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
@@ -17,6 +19,8 @@ from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.restart_command import check_template
+
+OPERATION: Final = EditOrigin("runbook bounce")
 
 
 class GroupBounce(NamedTuple):
@@ -48,14 +52,43 @@ def bounce_groups(
     several: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
     stop: Callable[[], bool] = lambda: False,
+    origin: EditOrigin = OPERATION,
 ) -> Iterator[GroupBounce]:
     """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
     server, is raised, because it concerns all groups. With ``several``, the progress names each group, and bounces that
     the state file shows as finished are skipped; otherwise such a bounce is an error. Once ``stop`` returns True, no
-    further bounce begins.
+    further bounce begins. With ``execute``, the operation log records the bounces as ``origin``.
     """
+    run = partial(_bounce_each, view, state_path, execute, several, progress, stop, origin)
+    specs = list(specs)
+    if not execute:
+        yield from run(specs)
+        return
+    names = [spec.group for spec in specs]
+    stores = (view.zookeeper.uri, view.kafka.uri)
+    files = (str(state_path.absolute()),)
+    start = OperationStart(origin.operation, stores, shortened(names), len(names), 0, files, reason=origin.reason)
+    with OperationLog().recorded(start) as recorded:
+        for one in run(specs):
+            recorded.failed += not one.ok and not one.is_stopped
+            recorded.interrupted = recorded.interrupted or one.is_stopped
+            recorded.written += sum(copy.outcome == "written" for copy in (one.result.copies if one.result else ()))
+            yield one
+        recorded.interrupted = recorded.interrupted or stop()
+
+
+def _bounce_each(
+    view: GroupView,
+    state_path: Path,
+    execute: bool,
+    several: bool,
+    progress: Callable[[str], None],
+    stop: Callable[[], bool],
+    origin: EditOrigin,
+    specs: Iterable[BounceSpec],
+) -> Iterator[GroupBounce]:
     for spec in specs:
         check_template(spec.command)
         if stop():
@@ -75,7 +108,8 @@ def bounce_groups(
         indent = "  " if several else ""
         try:
             if execute:
-                result = bounce(view, spec, state_path, progress=partial(_indented, progress, indent), stop=stop)
+                with caused_by(origin):
+                    result = bounce(view, spec, state_path, progress=partial(_indented, progress, indent), stop=stop)
             else:
                 result = plan_bounce(view, spec, state_path)
         except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:

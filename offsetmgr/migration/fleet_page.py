@@ -47,7 +47,7 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
     parts: list[DocumentPart] = [
         Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),
         Paragraph(
-            f"From {plan.header.source.uri} to {plan.header.target.uri}; the plan is of "
+            f"From {plan.header.source.uri} to {plan.header.target.uri}; the plan was made at "
             f"{moment(plan.header.created_at)}."
         ),
         Facts(

@@ -3,19 +3,26 @@
 A dual member never raises the ZooKeeper offset of a partition without traffic. The member starts from the larger of
 both offsets, and assumes that both stores already hold this offset. The copy only moves offsets forward. Each write is
 conditional on the version that was read. If a consumer commits at the same time, its commit is kept and the write is
-rejected.
+rejected. The operation log records the copy, with a file of before-images that undoes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.core.model import Absent, Committed, Offset, TopicPartition
-from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
+from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, TopicPartition
+from offsetmgr.core.offset_store import Change, EditStatus, OffsetStore
+from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.saved_edit import execute_saved, part
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 from offsetmgr.stores.dual_policy import catch_up_changes
+
+OPERATION: Final = "runbook bounce copy"
+"""The name of a copy in the operation log."""
 
 
 def behind(history: GroupHistory) -> dict[TopicPartition, Change]:
@@ -55,7 +62,9 @@ def copy_forward(
         if c.after is not None
     }
     record(list(copies.values()))
-    (result,) = store.edit([GroupEdit(group, changes)])
+    rows = (PlannedChange(tp, c.expected or ABSENT, c.after) for tp, c in sorted(changes.items()))
+    with EditPlan.of([GroupEditPlan(group, tuple(rows))]) as plan:
+        (result,) = execute_saved(store, plan, default_image_path(OPERATION), part(OPERATION)).results
     failed: OffsetMgrError | None = None
     for tp, copy in copies.items():
         outcome = result.outcomes[tp]

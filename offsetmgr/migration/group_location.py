@@ -148,10 +148,13 @@ def locate(sample: GroupSample) -> GroupLocation:
     """Returns the location of the group."""
     phase = sample.seen or _moved(sample) or _recorded(sample) or _infer(sample)
     valid: str | None = phase.phase
-    if phase.phase is GroupPhase.MOVED:
-        valid = None if sample.plan is None else sample.plan.target
+    unread = ""
+    if phase.phase is GroupPhase.MOVED and sample.plan is not None:
+        valid = sample.plan.target
+        if sample.store(valid or "") is None:
+            unread = f"lag unknown, because the target {sample.plan.target_uri} was not read"
     every = sorted({tp for store in sample.stores for tp in store.offsets})
-    return GroupLocation(sample, phase, tuple(_partition(sample, valid, tp) for tp in every))
+    return GroupLocation(sample, phase, tuple(_partition(sample, valid, tp, unread) for tp in every))
 
 
 # --- the phase ---------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ def _infer(sample: GroupSample) -> PhaseEvidence:
     old, new = _members(sample, ("zookeeper",)), _members(sample, ("kafka", "manager"))
     if old and new:
         why = f"{count_of(len(old), 'old consumer')} in ZooKeeper and {count_of(len(new), 'member')} in Kafka are live"
-        return _unknown(f"{why}: they commit to different stores")
+        return _unknown(f"{why}; their commits were not watched")
     if new and (where := _only_members(sample)) is not None:
         registry = sample.store("zookeeper")
         checked = "has none" if registry is not None else "was not checked, because the settings do not name it"
@@ -294,10 +297,11 @@ def _titles(names: Iterable[str]) -> str:
 # --- the lag -----------------------------------------------------------------------------------------
 
 
-def _partition(sample: GroupSample, phase: str | None, tp: TopicPartition) -> LocatedPartition:
+def _partition(sample: GroupSample, phase: str | None, tp: TopicPartition, unread: str) -> LocatedPartition:
+    """Returns the located partition. ``unread`` is the reason for which the store that is valid was not read."""
     offsets = {store.name: store.of(tp) for store in sample.stores}
     log = sample.logs.get(tp)
-    lag, note = _lag(offsets, phase, tp, log)
+    lag, note = (None, unread) if unread else _lag(offsets, phase, tp, log)
     return LocatedPartition(tp, offsets, log, lag, note)
 
 

@@ -9,7 +9,8 @@ compares the offsets just before each write. The mirror keeps no state: a restar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,9 +29,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
 """The name under which mirrors lock groups. A second mirror of a group takes the group over from the first."""
-
-_MAX_WAIT_S: Final = 0.25
-"""Maximum seconds between two calls of ``stop`` during a wait."""
+_MAX_WAIT_S: Final = 0.25  # between two calls of ``stop`` during a wait
 _ROUNDING_S: Final = 0.01
 _RETRY_S: Final = 0.2
 _BACKOFF: Final = Backoff(2 * _RETRY_S, 5.0)
@@ -49,7 +48,8 @@ class Mirror:
     Locked groups are committed again every ``refresh_s`` (well below the retention).
 
     ``crossing`` detects offsets of deleted logs (of recreated topics). These offsets are not mirrored. If ``crossing``
-    is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored.
+    is None, the caller guarantees that the source has no such offsets. Leader epochs are never mirrored. ``on_new`` is
+    called with new groups before the mirror writes to them; an error that it raises prevents the writes.
     """
 
     source: OffsetStore
@@ -65,12 +65,11 @@ class Mirror:
     watch_s: float = 150.0
     refresh_s: float = 3600.0
     crossing: CrossClusterCheck | None = None
+    on_new: Callable[[Sequence[GroupMirror]], None] = lambda _new: None
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
-    interrupted: bool = False
-    """Whether ``stop`` ended a run with ``once`` before everything was written."""
-    _sources: dict[str, str] = field(default_factory=dict)
-    """The source group of each target group, so that no target group has two source groups."""
+    interrupted: bool = False  # whether ``stop`` ended a run with ``once`` before all writes
+    _sources: dict[str, str] = field(default_factory=dict)  # the only source group of each target group
     _full_at: float = 0.0
     _failures: int = 0
 
@@ -94,9 +93,7 @@ class Mirror:
                 self.target.release_locks([m.lock for m in self.groups.values() if m.lock is not None])
 
     def status(self) -> MirrorStatus:
-        states: dict[MirrorState, int] = {}
-        for mirror in self.groups.values():
-            states[mirror.state] = states.get(mirror.state, 0) + 1
+        states = dict(Counter(mirror.state for mirror in self.groups.values()))
         copied = sum(mirror.copied for mirror in self.groups.values())
         lag = sum(mirror.lag or 0 for mirror in self.groups.values())
         unknown = [m for m in self.groups.values() if m.lag is None and m.state is not MirrorState.REJECTED]
@@ -169,12 +166,15 @@ class Mirror:
         found = [g for g in self.source.groups() if g not in self.groups and self.options.selects_group(g)]
         new: list[GroupMirror] = []
         for group in found:
-            mirror = self.groups[group] = GroupMirror(group, self.options.target_group(group))
+            mirror = GroupMirror(group, self.options.target_group(group))
             owner = self._sources.setdefault(mirror.target_group, group)
             if owner != group:
+                self.groups[group] = mirror
                 mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
             else:
                 new.append(mirror)
+        self.on_new(new)
+        self.groups |= {mirror.group: mirror for mirror in new}
         if new and isinstance(self.target, LockableStore):
             self._observe_target(new)
 

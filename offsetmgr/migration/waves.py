@@ -123,5 +123,5 @@ def _wave(row: dict[str, Any], where: str, invalid: Callable[[str], MalformedDat
     if type(number) is not int or not 1 <= number < 10**9:
         raise invalid(f"{where}: the wave of {group} is not a whole number from 1")
     if not isinstance(owner, str):
-        raise invalid(f"{where}: the owner of {group} is not a text")
+        raise invalid(f"{where}: the owner of {group} is not a string")
     return Wave(group, number, owner)

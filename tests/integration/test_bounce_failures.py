@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.groups import registry
@@ -232,6 +233,10 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     assert interrupted.wait(60) == 130, rest
     assert "the same command line resumes" in rest
     assert len(list(orders.glob("*.done"))) == done + 1
-    ended = group.run(*group.bounce("kafka", group.command()))
+    ended = group.run(*group.bounce("kafka", group.command(), "--reason", "ticket 7"))
     assert ended.returncode == 0, ended.stderr
+    bounces = [one for one in OperationLog().operations() if group.name in one.start.groups]
+    assert {one.start.name for one in bounces} == {"runbook bounce"}
+    assert [one.outcome for one in bounces[-3:]] == ["unknown", "interrupted", "done"]
+    assert (bounces[-1].start.reason, bounces[-1].failed) == ("ticket 7", 0)
     assert len(list(orders.glob("*.done"))) == done + 2

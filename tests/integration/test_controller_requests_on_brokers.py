@@ -22,6 +22,7 @@ from processes import Commands, create_topic, wait_for
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.state import AssignedPartition
@@ -128,7 +129,10 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     assert "dry run: would change the replicas of 2 partitions; nothing was changed" in dry.stderr
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
 
-    moved = commands.run("zk", *options, "--before-image", str(image), "--execute", "--yes")
+    moved = commands.run("zk", *options, "--before-image", str(image), "--execute", "--yes", "--reason", "ticket 7")
+    logged = OperationLog(tmp_path / "state" / "offsetmgr" / "operations.jsonl").operations()[-1]
+    assert (logged.start.name, logged.outcome, logged.written) == ("zk reassign", "done", 2)
+    assert logged.start.reason == "ticket 7" and f"--reassignment-json-file {image} " in logged.start.undo[0]
     after_move = assigned(session, topic)
     assert {n: list(p.replicas) for n, p in after_move.items()} == after
     assert {n: set(p.isr) for n, p in after_move.items()} == {n: set(replicas) for n, replicas in after.items()}
@@ -292,6 +296,7 @@ def test_preferred_leaders_lead_again_after_a_broker_restart(
     assert assigned(session, topic)[away].leader != victim.broker_id
 
     outcomes = rows(commands, "elect", "--zookeeper", trio.zookeeper, "--topic", topic, "--execute", "--yes")
+    assert OperationLog(tmp_path / "state" / "offsetmgr" / "operations.jsonl").operations()[-1].start.name == "zk elect"
 
     assert {row["partition"]: row["outcome"] for row in outcomes} == {
         n: "done" if n == away else "unchanged" for n in preferred

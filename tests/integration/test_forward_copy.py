@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.groups.before_images import load_images
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.forward_copy import behind, copy_forward
 from offsetmgr.migration.observation import Observation
@@ -58,6 +61,10 @@ def test_only_partitions_behind_are_copied_and_before_images_are_recorded_first(
     ]
     assert [(c.partition, c.outcome) for c in done] == [(1, "written"), (2, "written")]
     assert offsets(store, unique) == {0: 50, 1: 50, 2: 50, 3: 60}
+    logged = OperationLog().operations()[-1]
+    assert (logged.start.name, logged.start.groups, logged.written) == ("runbook bounce copy", (unique,), 2)
+    (image,) = load_images(Path(logged.start.files[0]))
+    assert {tp.partition: value.offset for tp, value in image.before.items()} == {1: 20}
 
 
 def test_a_concurrent_commit_is_never_lowered(store: ZookeeperStore, unique: str) -> None:

@@ -13,6 +13,7 @@ from offsetmgr.cli import period
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.core.errors import Conflict, LateRecord, RunEnded, Superseded, TimedOut
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
@@ -214,6 +215,8 @@ def test_abort_acts_only_with_execute_and_status_reports_the_ended_run(runs: Run
     assert "dry run" in runs.period("abort")[1]
     assert member.current_period_complete(A, timeout_s=20).number == 1
     assert "ended" in runs.period("abort", "--why", "wrong topic", "--execute", "--yes")[1]
+    logged = OperationLog().operations()[-1]
+    assert (logged.start.name, logged.start.reason, logged.outcome) == ("period abort", "wrong topic", "done")
     with pytest.raises(RunEnded, match="wrong topic"):
         member.wait(1, 20)
     assert "the run has ended: wrong topic" in runs.period("status")[1]
@@ -264,6 +267,7 @@ def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(run
     rerun_options = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
     assert "dry run" in runs.period("rerun", *rerun_options)[1]
     runs.period("rerun", *rerun_options, "--execute", "--yes")
+    assert OperationLog().operations()[-1].start.name == "period rerun"
     assert "is in a rerun already" in runs.period("rerun", *rerun_options, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)

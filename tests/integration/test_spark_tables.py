@@ -23,6 +23,7 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark.audit.history_series import lag_over_time, moments
@@ -286,7 +287,9 @@ def test_diff_and_copy_on_the_command_line(
     would = capsys.readouterr()
     before = run(["spark", "diff", *sides])
     missing = json.loads(capsys.readouterr().out)
-    done = run(["spark", "copy", *sides, "--execute"])
+    done = run(["spark", "copy", *sides, "--execute", "--reason", "ticket 7"])
+    logged = OperationLog().operations()[-1]
+    assert (logged.start.name, logged.start.reason, logged.written) == ("spark copy", "ticket 7", 2)
     captured = capsys.readouterr()
     after = run(["spark", "diff", *sides])
 

@@ -321,7 +321,7 @@ def test_usage_errors_and_missing_nodes(planted: Planted) -> None:
     assert planted.zk("topics", "--topic", "t", code=1)[1].startswith("error: topic t: does not exist in ZooKeeper at ")
     assert planted.zk("tree", "/nowhere", code=1)[1].startswith("error: ZooKeeper node /nowhere: does not exist")
     assert planted.zk("tree", "brokers", code=2)[1].startswith("error: path 'brokers': is not a valid ZooKeeper path")
-    assert planted.zk("members", code=2)[1].startswith("error: which groups?")
+    assert planted.zk("members", code=2)[1].startswith("error: --group")
 
 
 @pytest.mark.parametrize("version", ["zookeeper", "zookeeper34"])

@@ -26,8 +26,10 @@ from offsetmgr.migration.fleet_page import fleet_parts, fleet_title
 from offsetmgr.migration.fleet_view import FleetView
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
+from offsetmgr.migration.journaled_writer import JournaledWriter
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal
+from offsetmgr.migration.rollback import rollback
 from offsetmgr.migration.verify import MigrationVerifier
 
 
@@ -72,6 +74,47 @@ def test_a_stopped_bounce_blocks_the_group_until_it_passes(migration: Migration)
     assert status(migration).blocked_by == "bounce to dual: Kafka is ahead"
     record(migration, {"kind": "group-phase", "group": "shop", "phase": "dual", "why": ""})
     assert status(migration).blocked_by == ""
+
+
+def blocked(migration: Migration, step: str, why: str) -> None:
+    record(migration, {"kind": "group-blocked", "group": "shop", "step": step, "why": why, "hint": ""})
+
+
+def test_a_group_that_finalize_refused_before_apply_is_not_blocked_after_apply(migration: Migration) -> None:
+    blocked(migration, "finalize", "it was not applied completely")
+    assert status(migration).blocked_by == "finalize: it was not applied completely"
+    migration.apply()
+    assert status(migration).blocked_by == ""
+    blocked(migration, "finalize", "some members may still commit to the source alone")
+    assert status(migration).blocked_by.startswith("finalize: some members")
+
+
+def test_apply_does_not_end_the_block_of_a_bounce(migration: Migration) -> None:
+    blocked(migration, "bounce zookeeper -> dual", "the gate is closed")
+    migration.apply()
+    assert status(migration).blocked_by == "bounce zookeeper -> dual: the gate is closed"
+
+
+def test_members_that_were_seen_in_the_phase_end_the_block_of_their_bounce(migration: Migration) -> None:
+    migration.apply()
+    blocked(migration, "bounce zookeeper -> dual", "the gate is closed")
+    assert status(migration, live=seen(CommitMode.ZOOKEEPER)).blocked_by
+    assert status(migration, live=seen(CommitMode.DUAL)).blocked_by == ""
+    inferred = LiveGroup(CommitMode.DUAL, StateOrigin.INFERRED, "", ("m-1",))
+    assert status(migration, live=inferred).blocked_by
+
+
+def test_a_refused_rollback_does_not_block_a_group_that_was_finalized_later(migration: Migration) -> None:
+    migration.apply()
+    commit(migration.target, "shop", 15, 25)
+    plan, only = PlanFile(migration.path), frozenset(["shop"])
+    with Journal(journal_path(migration.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        writer = JournaledWriter("undo", migration.target, journal, SystemClock(), only=only)
+        assert not rollback(plan, migration.state(), writer).ok
+    assert status(migration).blocked_by.startswith("not rolled back: orders-0: ")
+    record(migration, {"kind": "group-finalized", "group": "shop", "verified": 2, "left_out": 0, "gate": ["seen", ""]})
+    found = status(migration)
+    assert (found.state, found.blocked_by) == (GroupState.FINALIZED, "")
 
 
 @pytest.mark.parametrize(

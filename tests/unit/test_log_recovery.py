@@ -14,6 +14,7 @@ import pytest
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import Conflict
+from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.segments import broker_lock
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
@@ -251,6 +252,8 @@ def test_in_place_keeps_the_removed_bytes_and_renames_the_indexes(log_dir, offse
     (row,) = done.rows
     copy = f"orders-0/{NEWEST}.log.cut-from-{len(SOUND)}"
     assert (done.code, row["action"], row["copy"]) == (0, "cut", str(log_dir / copy))
+    logged = OperationLog().operations()[-1]
+    assert (logged.start.name, logged.start.files, logged.written) == ("log recover", (str(log_dir / copy),), 1)
     assert tree(log_dir) == {
         **{name: data for name, data in before.items() if NEWEST not in name},
         f"orders-0/{NEWEST}.log": SOUND,
@@ -547,6 +550,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
         text=True,
         timeout=60,
         check=False,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},  # a short operation log
         preexec_fn=limit_file_size,
     )
 

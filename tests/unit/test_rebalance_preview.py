@@ -448,7 +448,7 @@ def test_a_list_of_members_needs_the_numbers_of_partitions(tmp_path: Path, capsy
     ("arguments", "message"),
     [
         (["g", "--join", "x"], "error: zk rebalance: changes can only be simulated"),
-        (["g", "--group", "h"], "error: which group?: both g and --group h are given"),
+        (["g", "--group", "h"], "error: --group: both g and --group h are given"),
         (["h"], "error: group h: is not in FILE, which contains group g"),
         (["--simulate", "--like", "alpha"], "error: --like and --topic: are the subscription of members that join"),
         (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),

@@ -1,0 +1,65 @@
+"""The before-images of a mirror: the target's offsets of each group before the mirror writes to the group.
+
+An import of a file of before-images undoes the mirror for the partitions that still hold the offset of the first copy.
+The import rejects a partition that the mirror or a consumer has advanced since, unless the user allows rewinds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.groups.before_images import image_file
+from offsetmgr.groups.edit_plan import EditPlan
+from offsetmgr.groups.edits import plan_import
+from offsetmgr.groups.operation_log import OperationStart, shortened
+from offsetmgr.groups.saved_edit import EditOrigin
+from offsetmgr.migration.mirror_group import GroupMirror
+from offsetmgr.migration.plan import PlanOptions
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+
+
+@dataclass(slots=True)
+class MirrorImages:
+    """Writes the files of before-images. The groups that exist when the mirror begins are in ``path``. The file of
+    groups that the mirror finds later has a number in its name."""
+
+    source: OffsetStore
+    target: OffsetStore
+    options: PlanOptions
+    path: Path
+    crossing: CrossClusterCheck | None = None
+    on_durable: Callable[[Path], None] = lambda _path: None
+    _files: int = 0
+
+    def save(self, new: Sequence[GroupMirror]) -> None:
+        """Writes a file with the target's offsets of new groups. Raises `OffsetMgrError` if it cannot be written or if
+        a store cannot be read."""
+        if not new:
+            return
+        rename = {mirror.group: mirror.target_group for mirror in new}
+        found = self.source.scan(sorted(rename))
+        topics = self.options.selection
+        with EditPlan.of(plan_import(self.target, found, topics, rename=rename, crossing=self.crossing)) as plan:
+            self._files += 1
+            path = self.path if self._files == 1 else self.path.with_stem(f"{self.path.stem}.{self._files}")
+            image_file(path, self.target, plan, self.on_durable).intend(plan)
+
+    def operation(self, groups: Sequence[str], origin: EditOrigin) -> OperationStart:
+        """Returns the record of the mirror for the operation log. ``groups`` are the source groups that exist now."""
+        path, store = str(self.path.absolute()), self.target.uri
+        undo = ("offsetmgr", "offsets", "import", path, "--store", store, *origin.undo_options)
+        names = [self.options.target_group(group) for group in groups]
+        return OperationStart(
+            origin.operation,
+            (store,),
+            shortened(names),
+            len(names),
+            0,
+            (path,),
+            (shlex.join(undo),),
+            origin.reason,
+        )

@@ -1,0 +1,96 @@
+"""The texts of `finalize` and `groups where` make no claim without an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from test_runbook_evidence import NEW, observation
+
+from offsetmgr.cli.migrate_output import gates_text
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.finalize import GroupGate
+from offsetmgr.migration.finalize_gates import OldConsumerGate
+from offsetmgr.migration.group_location import GroupPhase, GroupSample, MigratedGroup, StoreSample, locate
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.verify import VerifyEvidence
+
+T0 = TopicPartition("orders", 0)
+BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
+
+
+def gate(evidence: VerifyEvidence, accepted: str = "") -> GroupGate:
+    return GroupGate("shop", True, evidence, "", accepted=accepted)
+
+
+def test_finalize_counts_the_groups_by_evidence_and_by_acceptance() -> None:
+    seen, inferred = gate(VerifyEvidence.SEEN), gate(VerifyEvidence.INFERRED)
+    accepted = gate(VerifyEvidence.INFERRED, "1 partition without traffic (--accept-idle): t-1")
+    assert gates_text([seen]) == "no member found that commits to the source alone (seen for 1 group)"
+    assert gates_text([seen, inferred, accepted]) == (
+        "no member found that commits to the source alone (seen for 1 group, inferred for 2 groups, "
+        "with partitions accepted by --accept-idle in 1 group)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "accepted"), [(BUSY, ""), (IDLE, "1 partition without traffic (--accept-idle): t-1")]
+)
+def test_a_gate_names_the_partitions_that_an_option_accepted(second: list[int], accepted: str) -> None:
+    seconds = range(4)
+    offsets: Mapping[int, list[int]] = {0: BUSY, 1: second}
+    history = GroupHistory(
+        [
+            observation(
+                at * 2,
+                zookeeper={n: (moves[at], moves[at]) for n, moves in offsets.items()},
+                kafka={n: moves[at] for n, moves in offsets.items()},
+                ends={n: moves[-1] for n, moves in offsets.items()},
+            )
+            for at in seconds
+        ]
+    )
+    rules = EvidenceThresholds(accept_idle=True, quiet_ms=2000)
+    checked = OldConsumerGate(None, CommitMode.KAFKA, False, rules, ObservationWindow(1))._gate(  # type: ignore[arg-type]
+        GroupPlan("g", "g", ()), history
+    )
+    assert (checked.passed, checked.accepted) == (True, accepted)
+    assert checked.detail == "the only member commits as phase dual does"
+
+
+def sample(*stores: StoreSample, plan: MigratedGroup | None = None) -> GroupSample:
+    return GroupSample("shop", stores, {T0: LogRange(0, 100)}, plan=plan)
+
+
+def held(name: str, offset: int, *members: str) -> StoreSample:
+    live = tuple(GroupMember(member, "", "", None) for member in members)
+    return StoreSample(name, f"{name}://h", {T0: Committed(offset)}, live)
+
+
+def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None:
+    found = locate(sample(held("zookeeper", 10, NEW.id), held("kafka", 20, "m-1"))).phase
+    assert found.phase is GroupPhase.UNKNOWN
+    assert found.why == ("1 old consumer in ZooKeeper and 1 member in Kafka are live; their commits were not watched")
+
+
+MOVED = MigratedGroup(
+    "p.json", "shop", "finalized", "zookeeper", "kafka", "zookeeper://h", "kafka://h", finalized_at=1_700_000_000_000
+)
+
+
+def test_the_lag_of_a_moved_group_comes_from_the_target() -> None:
+    found = locate(sample(held("zookeeper", 10), held("kafka", 20), plan=MOVED))
+    assert (found.phase.phase, found.lag) == (GroupPhase.MOVED, 80)
+
+
+@pytest.mark.parametrize("others", [(), (held("manager", 70),)])
+def test_the_lag_of_a_moved_group_is_unknown_if_the_target_was_not_read(others: tuple[StoreSample, ...]) -> None:
+    for plan in (MOVED, replace(MOVED, target=None)):
+        found = locate(sample(held("zookeeper", 10), *others, plan=plan))
+        assert (found.phase.phase, found.lag) == (GroupPhase.MOVED, None)
+        assert found.partitions[0].note == "lag unknown, because the target kafka://h was not read"
