@@ -10,6 +10,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.plan_execution import scope_options
@@ -27,6 +28,7 @@ app = typer.Typer()
 
 @app.command("renew")
 @connected
+@one_cluster("the plan names the servers of one migration")
 def renew_command(
     connect: ConnectFlags,
     plan_path: PlanPath,

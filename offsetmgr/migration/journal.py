@@ -36,8 +36,8 @@ LOCK_BACKOFF: Final = Backoff.fixed(0.2)
 """The pause between two attempts to lock a journal that another process holds."""
 
 JournalRecord = dict[str, Any]
-"""One journal record; ``kind`` is one of: open, finalized, refreshed, renewed, group-finalized, group-blocked, group-phase,
-and apply-, undo- or delete- with open, intent, outcome or complete."""
+"""One journal record; ``kind`` is one of: open, finalized, refreshed, renewed, group-finalized, group-blocked,
+group-phase, and apply-, undo- or delete- with open, intent, outcome or complete."""
 
 
 @dataclass(frozen=True, slots=True)
