@@ -42,12 +42,22 @@ if TYPE_CHECKING:
     from offsetmgr.manager.shard import ShardLimits
     from offsetmgr.migration.evidence import Confidence, PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport, GroupGate
+    from offsetmgr.migration.finalize_groups import GroupFinalizeReport
+    from offsetmgr.migration.group_location import (
+        GroupLocation,
+        GroupPhase,
+        GroupSample,
+        LocatedPartition,
+        MigratedGroup,
+        PhaseEvidence,
+        StoreSample,
+    )
     from offsetmgr.migration.journaled_writer import GroupOutcome, Report
     from offsetmgr.migration.partition_map import MapOrigin
     from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport
     from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanSource, PlanStep, StoreEndpoint
     from offsetmgr.migration.plan_file import PlanSummary
-    from offsetmgr.migration.progress import GroupNote, GroupProgress, MigrationState, PartitionSet
+    from offsetmgr.migration.progress import GroupNote, GroupProgress, MigrationState, PartitionSet, RunProgress
     from offsetmgr.migration.rollback import RollbackDifference
     from offsetmgr.migration.verify import PartitionResult, Status, VerifyEvidence, VerifySummary
     from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
@@ -95,18 +105,23 @@ _MODULES: Final = {
     "GroupDescription": "core.model",
     "GroupEditPlan": "groups.edit_plan",
     "GroupEditResult": "core.offset_store",
+    "GroupFinalizeReport": "migration.finalize_groups",
     "GroupGate": "migration.finalize",
     "GroupLag": "groups.lag",
+    "GroupLocation": "migration.group_location",
     "GroupMember": "core.model",
     "GroupNote": "migration.progress",
     "GroupOffsets": "core.offset_store",
     "GroupOutcome": "migration.journaled_writer",
+    "GroupPhase": "migration.group_location",
     "GroupPlan": "migration.plan",
     "GroupProgress": "migration.progress",
+    "GroupSample": "migration.group_location",
     "GroupSelection": "groups.selection",
     "Guard": "core.offset_store",
     "IndexEntry": "segments.indexes",
     "LagRow": "groups.lag",
+    "LocatedPartition": "migration.group_location",
     "LogEntry": "segments.entries",
     "LogMessage": "segments.message_scan",
     "LogOrigin": "core.log_origin",
@@ -115,6 +130,7 @@ _MODULES: Final = {
     "ManagerConfig": "manager.runtime.config",
     "MapOrigin": "migration.partition_map",
     "MemberEvidence": "migration.phase_inference",
+    "MigratedGroup": "migration.group_location",
     "MigrationState": "migration.progress",
     "Offset": "core.model",
     "OffsetIndex": "segments.indexes",
@@ -124,6 +140,7 @@ _MODULES: Final = {
     "PartitionKinds": "core.offset_store",
     "PartitionResult": "migration.verify",
     "PartitionSet": "migration.progress",
+    "PhaseEvidence": "migration.group_location",
     "PhaseReport": "migration.phase_inference",
     "PlanHeader": "migration.plan",
     "PlanSource": "migration.plan",
@@ -141,6 +158,7 @@ _MODULES: Final = {
     "Role": "manager.runtime.status",
     "RollbackDifference": "migration.rollback",
     "RollbackReport": "api.migration",
+    "RunProgress": "migration.progress",
     "Scenario": "groups.reset",
     "Segment": "segments.segment",
     "ShardLimits": "manager.shard",
@@ -149,6 +167,7 @@ _MODULES: Final = {
     "Status": "migration.verify",
     "StoreEndpoint": "migration.plan",
     "StoreIdentity": "core.offset_store",
+    "StoreSample": "migration.group_location",
     "TimeEntry": "segments.indexes",
     "TimeIndex": "segments.indexes",
     "TimePosition": "period.barrier",
@@ -191,18 +210,23 @@ __all__ = [
     "GroupDescription",
     "GroupEditPlan",
     "GroupEditResult",
+    "GroupFinalizeReport",
     "GroupGate",
     "GroupLag",
+    "GroupLocation",
     "GroupMember",
     "GroupNote",
     "GroupOffsets",
     "GroupOutcome",
+    "GroupPhase",
     "GroupPlan",
     "GroupProgress",
+    "GroupSample",
     "GroupSelection",
     "Guard",
     "IndexEntry",
     "LagRow",
+    "LocatedPartition",
     "LogEntry",
     "LogMessage",
     "LogOrigin",
@@ -211,6 +235,7 @@ __all__ = [
     "ManagerConfig",
     "MapOrigin",
     "MemberEvidence",
+    "MigratedGroup",
     "MigrationState",
     "Offset",
     "OffsetIndex",
@@ -220,6 +245,7 @@ __all__ = [
     "PartitionKinds",
     "PartitionResult",
     "PartitionSet",
+    "PhaseEvidence",
     "PhaseReport",
     "PlanHeader",
     "PlanSource",
@@ -237,6 +263,7 @@ __all__ = [
     "Role",
     "RollbackDifference",
     "RollbackReport",
+    "RunProgress",
     "Scenario",
     "Segment",
     "ShardLimits",
@@ -245,6 +272,7 @@ __all__ = [
     "Status",
     "StoreEndpoint",
     "StoreIdentity",
+    "StoreSample",
     "TimeEntry",
     "TimeIndex",
     "TimePosition",

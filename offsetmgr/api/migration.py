@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from offsetmgr.api.arguments import GroupsArgument, group_names
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import applicable_options, write_plan_file, write_reverse_plan_file
@@ -15,8 +16,9 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.migration.apply import apply, require_comparison
+from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.journaled_writer import Report
-from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanSummary
 from offsetmgr.migration.plan_run import PlanRun, journaled_writer, open_plan
 from offsetmgr.migration.progress import MigrationState
@@ -24,6 +26,7 @@ from offsetmgr.migration.rollback import RollbackDifference, differences, rollba
 
 if TYPE_CHECKING:
     from offsetmgr.migration.finalize import FinalizeReport
+    from offsetmgr.migration.finalize_groups import GroupFinalizeReport
     from offsetmgr.migration.verify import PartitionResult, VerifySummary
 
 MAX_DIFFERENCES: Final = 1000
@@ -170,8 +173,19 @@ class Migration(Closeable):
         finalized. Contacts no server. Raises `JournalError`."""
         return open_plan(self._plan.path)[1]
 
-    def apply(self, *, wait_empty_s: float = 0.0, stop: Callable[[], bool] = lambda: False) -> Report:
+    def _only(self, groups: GroupsArgument | None) -> GroupScope | None:
+        return None if groups is None else select_groups(self._plan, group_names(groups))
+
+    def apply(
+        self,
+        *,
+        groups: GroupsArgument | None = None,
+        wait_empty_s: float = 0.0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Report:
         """Writes the plan's offsets. A target offset that has changed since the plan is not overwritten.
+
+        ``groups`` are names or globs of the plan's groups, to which the step is limited; None means all groups.
 
         ``wait_empty_s`` is the time in seconds that the method waits for groups with members to become empty. Once
         ``stop`` returns True, groups under way are finished and no others begin. Returns the counts and the failed
@@ -183,27 +197,39 @@ class Migration(Closeable):
         require_comparison(self._plan)
         logs = self._sides.logs()
         with journaled_writer(
-            self._plan, PlanRun("apply"), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
+            self._plan, PlanRun("apply", self._only(groups)), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
         ) as (
             writer,
             state,
         ):
             return apply(self._plan, state, writer, lambda: logs)
 
-    def verify(self, on_result: Callable[[PartitionResult], None] = lambda _result: None) -> VerifySummary:
-        """Reads both stores again, and compares every partition with the plan. Changes nothing.
+    def verify(
+        self,
+        on_result: Callable[[PartitionResult], None] = lambda _result: None,
+        *,
+        groups: GroupsArgument | None = None,
+    ) -> VerifySummary:
+        """Reads both stores again, and compares every partition with the plan. Changes nothing. ``groups`` is as in
+        `apply`.
 
         ``on_result`` is called with the result of each partition. ``VerifySummary.ok`` is True only if every partition
         passed. Raises `PlanError` if a store is not the planned one, `Unreachable`, `TimedOut`.
         """
         self._connections.require_open()
         verifier = self._sides.verifier(self._plan, self.state())
+        verifier.only = self._only(groups)
         for result in verifier.results():
             on_result(result)
         return verifier.summary
 
     def rollback(
-        self, *, force: bool = False, wait_empty_s: float = 0.0, stop: Callable[[], bool] = lambda: False
+        self,
+        *,
+        groups: GroupsArgument | None = None,
+        force: bool = False,
+        wait_empty_s: float = 0.0,
+        stop: Callable[[], bool] = lambda: False,
     ) -> RollbackReport:
         """Restores the offsets that `apply` overwrote, and deletes those that it created. An offset that has changed
         since is rejected unless ``force``. The other arguments are those of `apply`. Afterwards compares the offsets
@@ -214,7 +240,7 @@ class Migration(Closeable):
         """
         self._connections.require_open()
         with journaled_writer(
-            self._plan, PlanRun("undo"), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
+            self._plan, PlanRun("undo", self._only(groups)), self._sides.target, stop=stop, wait_empty_s=wait_empty_s
         ) as (
             writer,
             state,
@@ -222,7 +248,7 @@ class Migration(Closeable):
             done = rollback(self._plan, state, writer, force=force)
         report = RollbackReport(**{one.name: getattr(done, one.name) for one in fields(done)})
         if not report.interrupted:
-            for found in differences(self._plan, state, self._sides.target):
+            for found in differences(self._plan, state, self._sides.target, self._only(groups)):
                 report.differing += 1
                 if report.differing <= MAX_DIFFERENCES:
                     report.differences += (found,)
@@ -241,6 +267,33 @@ class Migration(Closeable):
         write_reverse_plan_file(back, self._plan, self.state(), Path(path), allow_rewind=allow_rewind)
         swapped = replace(config, source=config.target, target=config.source)
         return Migration(path, swapped)
+
+    def finalize_groups(
+        self,
+        groups: GroupsArgument,
+        *,
+        window_s: float = 60.0,
+        accept_idle: bool = False,
+        accept_refused: bool = False,
+        delete_source: bool = False,
+    ) -> GroupFinalizeReport:
+        """Finalizes each of the groups by itself, as ``migrate finalize GROUP``: those that pass the checks of
+        `finalize` are finalized, and ``blocked`` has the reason of each other group. The arguments are those of
+        `finalize`. Raises `JournalError` if the plan was rolled back, `PlanError`, `Unreachable`, `TimedOut`."""
+        self._connections.require_open()
+        from offsetmgr.migration.evidence import EvidenceThresholds
+        from offsetmgr.migration.finalize_groups import finalize_groups
+        from offsetmgr.migration.group_observer import ObservationWindow
+        from offsetmgr.migration.verify import Status
+
+        rules = EvidenceThresholds(accept_idle=accept_idle)
+        gate = self._sides.member_gate(self._plan, delete_source, rules, ObservationWindow(window_s))
+        verifier = self._sides.verifier(self._plan, self.state())
+        verifier.only = self._only(groups)
+        accept = (Status.REFUSED,) if accept_refused else ()
+        with journaled_writer(self._plan, PlanRun("delete", verifier.only), self._sides.source) as (writer, state):
+            remover = writer if delete_source else None
+            return finalize_groups(verifier, state, writer.journal, gate, remover, accept)
 
     def finalize(
         self,

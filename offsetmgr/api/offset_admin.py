@@ -21,6 +21,7 @@ from offsetmgr.api.arguments import (
 )
 from offsetmgr.api.connections import Connections
 from offsetmgr.api.edit_targets import checked_crossing, store_of_images
+from offsetmgr.api.located_groups import located_groups
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.closeable import Closeable
@@ -38,6 +39,7 @@ from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
+    from offsetmgr.migration.group_location import GroupLocation
     from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.phase_inference import PhaseReport
     from offsetmgr.stores.snapshot import SnapshotReport
@@ -178,6 +180,14 @@ class OffsetAdmin(Closeable):
             matches.require_all(store.uri)
 
         return found()
+
+    def where(
+        self, groups: GroupsArgument | None = None, *, window_s: float | None = None, plans: Iterable[str | Path] = ()
+    ) -> Iterator[GroupLocation]:
+        """Yields where each group commits: its phase with the evidence, its offset in every configured store, its lag
+        and its members. ``window_s`` is the longest time in seconds to watch commits; without it the phase is inferred.
+        The journals of ``plans`` are evidence, too. Raises `GroupNotFound`, `PlanError`, `Unreachable`."""
+        return located_groups(self._connections, None if groups is None else group_names(groups), window_s, plans)
 
     def write_snapshot(
         self,

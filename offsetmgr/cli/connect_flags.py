@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait
-from offsetmgr.cli.many_clusters import run_for_contexts, runs_for_many
+from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
@@ -71,6 +71,8 @@ class ConnectFlags(Connections):
         """The options of this command line that name stores, followed by `followup_options`."""
         super().__init__(resolve(settings, context))
         self.on_lock_wait = LockWait()
+        self.cluster_name = ""
+        """The context of this run if the command runs for several contexts; otherwise an empty string."""
         self.checks_store = False
         """Whether `store` raises an error if the selected store does not respond. A command for many clusters then
         waits only once for a dead cluster."""
@@ -109,6 +111,12 @@ class ConnectFlags(Connections):
         words = [word for option, value in files if value is not None for word in (option, str(Path(value).absolute()))]
         context = self.resolved.context
         return (*words, *(("--context", context) if context is not None else ()))
+
+    def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
+        """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
+        option = next((option for option, value in given.items() if value), None)
+        if self.cluster_name and option is not None:
+            raise UsageError(f"{option} with several contexts", why, "name one context: offsetmgr context list")
 
     def kafka_counterpart(
         self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
@@ -185,7 +193,8 @@ def require_many_clusters(command: Callable[..., Any], context: str, settings: S
 
     what = f"--context {context!r}"
     if not runs_for_many(command):
-        raise UsageError(what, "this command accepts only one context", "name one: offsetmgr context list")
+        why = reason_for_one(command) or "this command accepts only one context"
+        raise UsageError(what, why, "name one: offsetmgr context list")
     if settings.bootstrap_server or settings.zookeeper or settings.store:
         why = "selects several clusters, but --bootstrap-server, --zookeeper or --store names the servers of one"
         raise UsageError(what, why, "leave out one of both")
@@ -204,6 +213,7 @@ def _run_for_contexts(
     def run_one(name: str) -> None:
         with ConnectFlags(settings, name) as connect:
             connect.checks_store = True
+            connect.cluster_name = name
             command(connect=connect, **own)
 
     def once() -> int:

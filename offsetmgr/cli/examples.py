@@ -38,6 +38,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "sandbox restart": ("shop-0 offsets.storage=kafka dual.commit.enabled=true",),
     "migrate plan": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 -o billing.plan",),
     "migrate apply": ("billing.plan",),
+    "migrate renew": ("fleet.plan --wave 3 -o fleet-2.plan",),
     "migrate status": ("billing.plan",),
     "migrate verify": ("billing.plan",),
     "migrate rollback": ("billing.plan",),

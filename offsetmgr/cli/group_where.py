@@ -97,6 +97,7 @@ def where(
 
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
     """
+    from offsetmgr.api.located_groups import chosen_groups
     from offsetmgr.migration.group_observer import ObservationWindow
 
     if bool(group) == all_groups:
@@ -104,7 +105,7 @@ def where(
         raise UsageError("groups where", why, "as in: offsetmgr groups where NAME..., or --all-groups")
     locator = connect.group_locator()
     known, errors = locator.groups()
-    names = _chosen(group, known, [one.store.uri for one in locator.stores])
+    names = chosen_groups(group, known, [one.store.uri for one in locator.stores])
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)
@@ -129,20 +130,6 @@ def where(
         note(empty_note(connect.uri, "groups"))
     if code := report_and_exit_code(errors):
         raise typer.Exit(code)
-
-
-def _chosen(patterns: list[str] | None, known: set[str], uris: list[str]) -> list[str]:
-    from offsetmgr.groups.selection import is_pattern, matching_groups
-
-    if not patterns:
-        return sorted(known)
-    chosen: set[str] = set()
-    for pattern in patterns:
-        matching = matching_groups([pattern], known)
-        if not matching and is_pattern(pattern):
-            raise GroupNotFound(f"group {pattern!r}", f"no group in {', '.join(uris)} matches this pattern")
-        chosen.update(matching or [pattern])
-    return sorted(chosen)
 
 
 def _members_text(one: GroupLocation) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
@@ -39,6 +39,7 @@ class LogFormat(StrEnum):
 
 @app.command("serve")
 @connected
+@one_cluster("a manager serves one cluster")
 def serve(
     connect: ConnectFlags,
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on.")],

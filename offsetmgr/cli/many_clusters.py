@@ -25,6 +25,7 @@ CLUSTER: Final = Column("cluster")
 ERROR: Final = Column("error", optional=True)
 _POLL_S: Final = 0.1
 _MARK: Final = "__many_clusters__"
+_REASON: Final = "__one_cluster__"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,6 +35,21 @@ def many_clusters(command: Command) -> Command:
     `write_structured_rows`, `note` and `report_and_exit_code`."""
     setattr(command, _MARK, True)
     return command
+
+
+def one_cluster(reason: str) -> Callable[[Command], Command]:
+    """Marks a command that accepts only one context, with the reason for the error message."""
+
+    def mark(command: Command) -> Command:
+        setattr(command, _REASON, reason)
+        return command
+
+    return mark
+
+
+def reason_for_one(command: Callable[..., Any]) -> str:
+    """Returns the reason of `one_cluster`; an empty string without this mark."""
+    return getattr(command, _REASON, "")
 
 
 def runs_for_many(command: Callable[..., Any]) -> bool:

@@ -14,6 +14,7 @@ from offsetmgr.cli import (
     migrate_finalize,
     migrate_mirror,
     migrate_plan,
+    migrate_renew,
     migrate_rollback,
     migrate_status,
     migrate_switch,
@@ -23,6 +24,7 @@ from offsetmgr.cli import (
 PARTS: Final = (
     migrate_plan.app,
     migrate_apply.app,
+    migrate_renew.app,
     migrate_status.app,
     migrate_verify.app,
     migrate_rollback.app,

@@ -17,11 +17,13 @@ from offsetmgr.cli.options import Reason, WaitEmpty, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import UsageError
+from offsetmgr.core.errors import PlanError, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
+from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan_file import PlanFile, summary_of
 from offsetmgr.migration.plan_run import PlanRun, open_plan, undo_command
+from offsetmgr.migration.progress import MigrationState
 
 app = typer.Typer()
 
@@ -43,12 +45,20 @@ def apply_command(
             help="Write nothing new: commit the Kafka offsets of the plan's groups again, so that they do not expire.",
         ),
     ] = False,
+    accept_stale: Annotated[
+        bool,
+        typer.Option(
+            "--accept-stale", help="Write the offsets of a plan older than a day, although the source has moved on."
+        ),
+    ] = False,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
     """Write the offsets of a plan. After an interruption, run the same command again to continue.
 
-    With --group or --wave, the command writes only these groups of the plan, and leaves the others as they are.
+    With --group or --wave, the command writes only these groups of the plan, and leaves the others as they are. If the
+    plan is older than a day, the command first compares the source: it refuses groups whose offsets have moved on, and
+    `migrate renew` plans them again.
     """
     from offsetmgr.migration.apply import apply, check_endpoint, require_comparison
 
@@ -75,6 +85,8 @@ def apply_command(
         note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
     if state.apply.opened and not state.is_rolled_back:
         note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
+    if not accept_stale:
+        _reject_stale(sides, plan, state, only, scope_options(group, wave))
     scope = summary_of(plan, only)
     if only is not None:
         note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
@@ -100,6 +112,27 @@ def apply_command(
     exit_if_interrupted(report)
     if not report.ok or scope.failed_groups or scope.refused:
         raise typer.Exit(1)
+
+
+def _reject_stale(
+    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, scope: str
+) -> None:
+    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has committed since."""
+    from offsetmgr.migration.renewal import MAX_AGE_MS, moved_groups
+
+    age_ms = SystemClock().now_ms() - plan.header.created_at
+    if age_ms <= MAX_AGE_MS:
+        return
+    moved = moved_groups(plan, state, sides.source, only)
+    if moved:
+        named = ", ".join(list(moved)[:3]) + (", ..." if len(moved) > 3 else "")
+        days = count_of(age_ms // MAX_AGE_MS, "day")
+        raise PlanError(
+            f"plan {plan.path}",
+            f"it is {days} old, and {count_of(len(moved), 'group')} committed in the source since then: {named}",
+            f"plan them again: offsetmgr migrate renew {shlex.quote(str(plan.path))} -o FILE{scope}; "
+            "or write the old offsets with --accept-stale",
+        )
 
 
 def _refresh(sides: SourceAndTarget, plan: PlanFile, reason: str) -> None:

@@ -11,6 +11,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -52,6 +53,7 @@ def parse_renames(pairs: list[str] | None) -> dict[str, str]:
 
 @app.command("plan")
 @connected
+@one_cluster("a plan has one source and one target")
 def plan_command(
     connect: ConnectFlags,
     from_: SourceStore,

@@ -12,6 +12,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -52,6 +53,7 @@ COLUMNS: Final = (
 
 @app.command("status")
 @connected
+@one_cluster("the plan names the servers of one migration")
 def status_command(
     connect: ConnectFlags,
     plan_path: PlanPath,

@@ -10,6 +10,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
@@ -21,6 +22,7 @@ app = typer.Typer()
 
 @app.command("verify")
 @connected
+@one_cluster("the plan names the servers of one migration")
 def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.plurals import count_of
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
 
 app = typer.Typer()
 
@@ -36,10 +40,21 @@ options --from and --to."""
 
 @app.command("diff")
 @connected
+@many_clusters
 def diff(
     connect: ConnectFlags,
-    source: Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)],
-    target: Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="URI", help="One store (default: the configured ZooKeeper).", show_default=False
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="URI", help="The other store (default: the configured brokers).", show_default=False
+        ),
+    ] = None,
     group: GroupsOption = None,
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
@@ -47,7 +62,8 @@ def diff(
 ) -> None:
     """Show the differences between two stores; the exit code is 1 on any difference.
 
-    Without --group the command compares all groups of both stores.
+    Without --from and --to, the command compares the configured ZooKeeper with the configured brokers, also of several
+    contexts. Without --group it compares all groups of both stores.
     """
     from offsetmgr.groups.diff import diff as differences
     from offsetmgr.groups.selection import TopicSelection, matching_groups
@@ -56,7 +72,8 @@ def diff(
     if group and all_groups:
         raise UsageError("--group", "both --group and --all-groups are given")
     topics = TopicSelection.parse(topic or [])
-    left, right = connect.store(source), connect.store(target)
+    connect.reject_for_many({"--from": source, "--to": target}, "it names a store of one cluster")
+    left, right = _sides(connect, source, target)
     topics.within(left.capabilities.partitions, right.capabilities.partitions)
     known = {*left.groups(), *right.groups()}
     for name in group or []:
@@ -101,3 +118,22 @@ def diff(
     if count:
         raise typer.Exit(FAILED)
     note(f"no difference in {count_of(len(chosen), 'group')}")
+
+
+def _sides(connect: ConnectFlags, source: str | None, target: str | None) -> tuple[OffsetStore, OffsetStore]:
+    """Returns the two stores. Raises `UsageError` if one is neither given nor configured."""
+    from offsetmgr.stores.uri import zookeeper_of
+
+    store = connect.resolved.store
+    own = zookeeper_of(store, connect.resolved.connection) if store else None
+    zookeeper = own or connect.resolved.zookeeper
+    defaults = (f"zookeeper://{zookeeper}" if zookeeper else None, _kafka_uri(connect.bootstrap()))
+    found = [given or default for given, default in zip((source, target), defaults, strict=True)]
+    for option, name, uri in zip(("--from", "--to"), ("ZooKeeper", "broker"), found, strict=True):
+        if uri is None:
+            raise UsageError(option, f"no store is named, and no {name} is configured", f"add {option} URI")
+    return connect.store(found[0]), connect.store(found[1])
+
+
+def _kafka_uri(bootstrap: str | None) -> str | None:
+    return None if bootstrap is None else f"kafka://{bootstrap}"

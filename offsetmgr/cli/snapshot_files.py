@@ -8,15 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
+    FormatOption,
     GroupsOption,
     Overwrite,
     RunningFlag,
@@ -27,7 +29,7 @@ from offsetmgr.cli.options import (
     require_groups,
     running_edit,
 )
-from offsetmgr.cli.render import note, progress
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.plurals import count_of
 
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from offsetmgr.groups.selection import TopicSelection
 
 app = typer.Typer()
+
+EXPORTED: Final = (Column("file"), Column("groups", right=True), Column("offsets", right=True))
+"""The rows of an export of several clusters."""
 
 FileArgument = Annotated[
     str,
@@ -59,6 +64,7 @@ FileFormat = Annotated[
 
 @app.command("export")
 @connected
+@many_clusters
 def export(
     connect: ConnectFlags,
     file: FileArgument,
@@ -67,8 +73,12 @@ def export(
     topic: TopicsOption = None,
     file_format: FileFormat = None,
     overwrite: Overwrite = False,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Write committed offsets to a snapshot file."""
+    """Write committed offsets to a snapshot file.
+
+    If --context selects several clusters, each gets a file of its own: backup-CONTEXT.avro for backup.avro.
+    """
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups
@@ -79,6 +89,10 @@ def export(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     name = format_name(file, file_format)
+    if connect.cluster_name:
+        connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
+        path_of_all = Path(file)
+        file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
@@ -94,6 +108,8 @@ def export(
             group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
             overwrite=overwrite,
         )
+    if connect.cluster_name:
+        write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
     where = "standard output" if file == "-" else file
     note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
     for lost in done.lost:

@@ -12,6 +12,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -128,6 +129,7 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
 
 @app.command("audit")
 @connected
+@one_cluster("Spark runs one job for one pair of stores")
 def audit(
     connect: ConnectFlags,
     directory: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the results.")],
@@ -212,6 +214,7 @@ def audit(
 
 @app.command("diff")
 @connected
+@one_cluster("Spark runs one job for one pair of stores")
 def diff(
     connect: ConnectFlags,
     source: OneStore,

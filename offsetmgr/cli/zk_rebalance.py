@@ -12,6 +12,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -39,6 +40,7 @@ def _change(flag: str, metavar: str, text: str) -> Any:
 
 @app.command("rebalance", cls=WatchCommand)
 @connected
+@many_clusters
 def rebalance(
     connect: ConnectFlags,
     group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.", show_default=False)] = None,
@@ -131,6 +133,7 @@ def rebalance(
     """
     from offsetmgr.zookeeper.rebalance_preview.live_group import read_group
 
+    connect.reject_for_many({"--from-file": from_file, "--save": save}, "the file has the state of one cluster")
     name = _one_group(group, group_option)
     change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
     if change is not None and not simulate:

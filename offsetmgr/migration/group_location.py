@@ -105,6 +105,7 @@ class GroupSample:
     plan: MigratedGroup | None = None
 
     def store(self, name: str) -> StoreSample | None:
+        """Returns the sample of a store (``zookeeper``, ``kafka``, ``manager``); None if it is not configured."""
         return next((store for store in self.stores if store.name == name), None)
 
 
@@ -131,10 +132,12 @@ class GroupLocation:
 
     @property
     def group(self) -> str:
+        """The name of the group."""
         return self.sample.group
 
     @property
     def lag(self) -> int | None:
+        """The lag of the group in records; None if the lag of a partition is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
-from offsetmgr.core.atomic_file import sync_directory
+from offsetmgr.core.atomic_file import replace_file, sync_directory
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
 from offsetmgr.core.retry import Backoff, BlockingRetries
@@ -36,8 +36,8 @@ LOCK_BACKOFF: Final = Backoff.fixed(0.2)
 """The pause between two attempts to lock a journal that another process holds."""
 
 JournalRecord = dict[str, Any]
-"""One journal record; ``kind`` is one of: open, finalized, refreshed, group-finalized, group-blocked, group-phase, and
-apply-, undo- or delete- with open, intent, outcome or complete."""
+"""One journal record; ``kind`` is one of: open, finalized, refreshed, renewed, group-finalized, group-blocked,
+group-phase, and apply-, undo- or delete- with open, intent, outcome or complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +206,20 @@ class Journal:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         os.close(self._fd)
+
+
+def copy_journal(old: Path, new: Path, plan_sha256: str) -> None:
+    """Writes the records of ``old``, with their times, to the new file ``new`` as the journal of another plan. Replaces
+    ``new`` if it exists. Raises `JournalError` if ``old`` is damaged, and `FileFailure` if ``new`` cannot be
+    written."""
+
+    def write(out: BinaryIO) -> None:
+        for _position, record in read_journal(old):
+            number, at = record.pop("n"), record.pop("at")
+            opening = {"journal": VERSION, "plan": plan_sha256} if number == 0 else {}
+            out.write(_encode(number, at, record | opening))
+
+    replace_file(new, write, overwrite=True)
 
 
 def check_opening(path: Path, record: JournalRecord, plan_sha256: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import JournalError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import OnWait
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
@@ -41,9 +42,17 @@ class PlanRun(NamedTuple):
 
 
 def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
-    """Returns the plan in ``path``, and the state that its journal records. Raises `PlanError`, `JournalError`."""
+    """Returns the plan in ``path``, and the state that its journal records. Raises `PlanError`, and `JournalError` for
+    a damaged journal and for a plan that was renewed."""
     plan = PlanFile(path)
-    return plan, MigrationState.read(journal_path(path), plan.sha256)
+    return plan, _current_state(plan)
+
+
+def _current_state(plan: PlanFile) -> MigrationState:
+    state = MigrationState.read(journal_path(plan.path), plan.sha256)
+    if state.renewed_by:
+        raise JournalError(f"plan {plan.path}", f"it was renewed as {state.renewed_by}", f"use {state.renewed_by}")
+    return state
 
 
 RECORD_WAIT_S: Final = 60.0
@@ -78,7 +87,7 @@ def journaled_writer(
     """
     clock = SystemClock()
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal:
-        state = MigrationState.read(journal_path(plan.path), plan.sha256)
+        state = _current_state(plan)
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
         writer = JournaledWriter(

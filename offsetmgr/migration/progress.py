@@ -141,6 +141,7 @@ class GroupNote(NamedTuple):
 class MigrationState:
     """The content of a journal, by kind of work. Without a journal the state is empty.
 
+    ``renewed_by`` is the path of the plan that replaces this one; empty if there is none.
     ``finalized`` has the times at which single groups were finalized; ``finalized_at`` is the time at which the whole
     plan was finalized. ``blocked`` has the last reason for which a group was not finalized, and ``phases`` the last
     phase that a bounce or a check recorded for a group.
@@ -152,6 +153,7 @@ class MigrationState:
     delete: GroupProgress = field(default_factory=GroupProgress)
     finalized_at: int | None = None
     refreshed_at: int | None = None
+    renewed_by: str = ""
     last_at: int | None = None
     finalized: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, GroupNote] = field(default_factory=dict)
@@ -230,6 +232,8 @@ class MigrationState:
                 state.finalized_at = record["at"]
             elif record["kind"] == "refreshed":
                 state.refreshed_at = record["at"]
+            elif record["kind"] == "renewed":
+                state.renewed_by = record["by"]
             elif name == "group" and step in ("finalized", "blocked", "phase"):
                 state._add_group_record(step, record)
             else:

@@ -16,7 +16,8 @@ from backend_listeners import ManagerListener, StoreListener
 from confluent_kafka import Consumer, Producer
 from everyday import Cli
 
-from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr import Migration, OffsetAdmin, OffsetAndMetadata, PlanOptions, TopicPartition, open_store
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
@@ -207,3 +208,38 @@ def test_hundreds_of_groups_are_located_in_a_few_seconds(cli: Cli, both: list[st
     phases = Counter(row["phase"] for row in json.loads(done.stdout))
     assert phases == {"zookeeper": 100, "unknown": 100, "kafka": 100}
     assert seconds < 15
+
+
+def test_the_library_returns_what_the_command_shows(
+    cli: Cli, both: list[str], kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    commit(f"zookeeper://{zookeeper.connect}/kafka", topic, topic, {0: 9, 1: 5})
+    commit(f"kafka://{kafka.bootstrap}", topic, topic, {0: 4, 1: 5})
+    shown = where(cli, topic, *both)
+    with OffsetAdmin(f"zookeeper://{zookeeper.connect}/kafka", bootstrap_server=kafka.bootstrap) as admin:
+        (found,) = admin.where(topic)
+        assert (found.group, found.phase.phase.value, found.phase.why, found.lag) == (
+            topic, shown["phase"], shown["evidence"], shown["lag"],
+        )  # fmt: skip
+        assert topic in {one.group for one in admin.where()}
+        with pytest.raises(GroupNotFound, match="does not exist"):
+            list(admin.where(f"{topic}-none"))
+
+
+def test_a_migration_of_the_library_is_limited_to_groups(
+    kafka: KafkaBroker, zookeeper: ZooKeeperServer, topic: str, tmp_path: Path
+) -> None:
+    old, new = f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"
+    first, second = f"{topic}-1", f"{topic}-2"
+    for group in (first, second):
+        commit(old, group, topic, {0: 5})
+    with Migration.plan(old, new, tmp_path / "p.json", PlanOptions(groups=(first, second))) as migration:
+        assert migration.apply(groups=first).written == 1
+        assert migration.verify(groups=first).ok
+        assert not migration.verify(groups=[second]).ok
+        assert migration.apply(groups=f"{topic}-*").written == 1
+        assert migration.rollback(groups=second).ok
+        done = migration.finalize_groups([first, second], window_s=1)
+        assert ([one.group for one in done.finalized], list(done.blocked)) == ([first], [second])
+        with pytest.raises(GroupNotFound):
+            migration.apply(groups="other")

@@ -168,3 +168,45 @@ def test_the_default_context_is_stored_without_other_changes(cli: Cli, kafka: Ka
         assert "secret-" not in cli("context", "show", "a", "--format", output).stdout
     unknown = cli("context", "use", "c", code=2)
     assert "contexts there: a, b" in unknown.stderr
+
+
+@pytest.fixture
+def two(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, topic: str) -> str:
+    """Two contexts: a cluster with a ZooKeeper in which a group is ahead of Kafka, and one without the group."""
+    config_of(cli).write_text(
+        table("prod-a", zookeeper=kafka.zookeeper, **{"bootstrap-server": kafka.bootstrap})
+        + table("prod-b", zookeeper=kafka.zookeeper.partition("/")[0], **{"bootstrap-server": kraft.bootstrap})
+    )
+    for uri, offset in ((f"zookeeper://{kafka.zookeeper}", 9), (f"kafka://{kafka.bootstrap}", 4)):
+        with open_store(uri) as store:
+            store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
+    return topic
+
+
+def test_a_diff_compares_the_stores_of_each_cluster(cli: Cli, two: str) -> None:
+    rows = cli.rows("offsets", "diff", "-g", two, "--context", "prod-*", code=1)
+    assert [(row["cluster"], row["group"], row["from_offset"], row["to_offset"]) for row in rows] == [
+        ("prod-a", two, 9, 4)
+    ]
+    alone = cli.rows("offsets", "diff", "-g", two, "--context", "prod-a", code=1)
+    assert [(row["group"], row["from_offset"], row["to_offset"]) for row in alone] == [(two, 9, 4)]
+
+
+def test_an_export_writes_one_file_for_each_cluster(cli: Cli, two: str, tmp_path: Path) -> None:
+    rows = cli.rows("offsets", "export", str(tmp_path / "save.csv"), "-g", two, "--context", "prod-*")
+    file = tmp_path / "save-prod-a.csv"
+    assert [(row["cluster"], row["file"], row["groups"], row["offsets"]) for row in rows] == [
+        ("prod-a", str(file), 1, 1)
+    ]
+    assert f"{two},{two},0,9" in file.read_text()
+    assert not (tmp_path / "save-prod-b.csv").exists()
+
+
+def test_rebalance_and_runbook_check_have_rows_for_each_cluster(cli: Cli, two: str) -> None:
+    (missing,) = cli.rows("zk", "rebalance", two, "--settle", "0", "--context", "prod-*", code=1)
+    assert (missing["cluster"], "does not exist" in missing["error"]) == ("prod-b", True)
+    owners = cli("zk", "rebalance", two, "--settle", "0", "--context", "prod-*", code=1)
+    assert "prod-a: no live members\n" in owners.stderr
+    check = ("runbook", "check", "-g", two, "--phase", "dual", "--window", "0")
+    rows = cli.rows(*check, "--context", "prod-*", code=1)
+    assert rows and {row["cluster"] for row in rows} <= {"prod-a", "prod-b"}

@@ -12,7 +12,8 @@ from processes import Commands, wait_for
 from release_environment import RECORDS, Environment, NewConsumer, has_leaders, produce
 
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic, java_tool
+from offsetmgr.sandbox.broker import BROKER_JARS
 
 if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
@@ -264,21 +265,74 @@ def test_a_cluster_of_two_releases_is_served_as_one(
         test_a_mirror_follows_and_a_dual_store_reads_the_larger(env, f"{unique}-d")
 
 
+def rows_of_the_release(cluster: ReleaseCluster, topic: str, tool: str, *arguments: str) -> list[list[str]]:
+    """The words of each line about the topic that a tool of the release prints."""
+    done = java_tool(BROKER_JARS[cluster.release], tool, arguments)
+    lines = [line.replace(":", " ").split() for line in done.stdout.splitlines()]
+    return [line for line in lines if topic in line]
+
+
+def log_ends(cluster: ReleaseCluster, topic: str) -> dict[int, int]:
+    where = ("--broker-list", cluster.bootstrap, "--topic", topic, "--time", "-1")
+    rows = rows_of_the_release(cluster, topic, "kafka.tools.GetOffsetShell", *where)
+    return {int(partition): int(end) for _, partition, end in rows}
+
+
+def lag_of_the_release(cluster: ReleaseCluster, group: str, topic: str, store: str) -> dict[int, int] | None:
+    """The lag of each partition according to the release's own tool; None if the release has no tool that prints the
+    lag of a group without members in the store."""
+    release, groups_tool = cluster.release, "kafka.admin.ConsumerGroupCommand"
+    where: tuple[str, ...]
+    if store == "zookeeper" and release in ("0.8.2.2", "0.9.0.1", "0.10.2.2"):
+        where = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic)
+        rows = rows_of_the_release(cluster, topic, "kafka.tools.ConsumerOffsetChecker", *where)
+    elif store == "kafka" and release in ("1.1.1", "2.8.2"):
+        where = ("--bootstrap-server", cluster.bootstrap, "--describe", "--group", group)
+        rows = rows_of_the_release(cluster, topic, groups_tool, *where)
+    else:
+        return None
+    found = {}
+    for row in rows:  # ..., topic, partition, offset, log end, lag, ...; the group may have the name of the topic
+        start = len(row) - row[::-1].index(topic)
+        if len(row) >= start + 4 and row[start].isdigit() and row[start + 3].isdigit():
+            found[int(row[start])] = int(row[start + 3])
+    return found
+
+
 def test_groups_are_found_in_both_stores(env: Environment, release_cluster: ReleaseCluster, unique: str) -> None:
     both = ("--zookeeper", release_cluster.zookeeper, "--bootstrap-server", release_cluster.bootstrap)
+    ends = log_ends(release_cluster, env.topic)
+    assert sum(ends.values()) == RECORDS
+    offsets: dict[str, dict[int, int]] = {"zookeeper": {}, "kafka": {}}
 
-    def located() -> dict[str, Any]:
+    def commit(store: str, found: dict[int, int]) -> None:
+        env.commit(env.zookeeper if store == "zookeeper" else env.kafka, unique, found)
+        offsets[store] |= found
+
+    def located(phase: str) -> dict[str, Any]:
+        """The row of the group. Its offsets are those of each store, and its lag is that of the release's tools."""
         (row,) = env.rows("groups", "where", unique, *both)
+        assert row["phase"] == phase
+        for one in row["partitions"]:
+            partition = one["partition"]
+            assert one["offsets"] == {name: found.get(partition) for name, found in offsets.items()}
+            assert one["log_end_offset"] == ends[partition]
+            if phase in offsets and partition in offsets[phase]:
+                assert one["lag"] == ends[partition] - offsets[phase][partition]
+        if phase in offsets:
+            theirs = lag_of_the_release(release_cluster, unique, env.topic, phase)
+            ours = {one["partition"]: one["lag"] for one in row["partitions"]}
+            assert theirs is None or theirs == ours
         return row
 
-    env.commit(env.zookeeper, unique, {0: 5, 1: 6})
-    row = located()
-    assert (row["phase"], row["confidence"], row["lag"]) == ("zookeeper", "inferred", RECORDS - 11)
-    env.commit(env.kafka, unique, {0: 5, 1: 6})
-    assert located()["phase"] == "unknown"
-    env.commit(env.kafka, unique, {0: 7, 1: 6})
-    row = located()
-    assert (row["phase"], row["confidence"], row["lag"]) == ("kafka", "inferred", RECORDS - 13)
+    commit("zookeeper", {0: 5, 1: 6})
+    row = located("zookeeper")
+    assert (row["confidence"], row["lag"]) == ("inferred", ends[0] + ends[1] - 11)
+    commit("kafka", {0: 5, 1: 6})
+    located("unknown")
+    commit("kafka", {0: 7, 1: 6})
+    row = located("kafka")
+    assert (row["confidence"], row["lag"]) == ("inferred", ends[0] + ends[1] - 13)
 
 
 def test_the_record_at_the_committed_offset_is_shown(env: Environment, unique: str) -> None:

@@ -1,4 +1,4 @@
-"""The texts of `finalize` and `groups where` state what was observed, and no more."""
+"""The texts of `finalize` and `groups where` make no claim without an observation."""
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""``offsetmgr migrate renew``: plans the groups of a plan that were not applied yet again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.cli import migrate_output
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.many_clusters import one_cluster
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.options import file_to_write
+from offsetmgr.cli.plan_execution import scope_options
+from offsetmgr.cli.render import note
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.fleet import select_groups
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.renewal import renew
+
+app = typer.Typer()
+
+
+@app.command("renew")
+@connected
+@one_cluster("the plan names the servers of one migration")
+def renew_command(
+    connect: ConnectFlags,
+    plan_path: PlanPath,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the new plan."),
+    ],
+    groups: PlanGroupArguments = None,
+    wave: WaveOption = None,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
+) -> None:
+    """Plan the groups that were not applied yet again, with their present offsets, in a new plan.
+
+    A migration of many groups takes weeks, and the offsets of a plan get old. The new plan keeps the waves, the owners,
+    and the states of the groups that were applied: the command copies the journal. The old plan is closed, and its
+    commands name the new plan. The command writes no offset.
+    """
+    plan, _ = open_plan(plan_path)
+    only = select_groups(plan, groups or (), wave or ())
+    sides = SourceAndTarget.of_plan(
+        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+    )
+    with sides.legacy_members() as members:
+        header = plan.header
+        planner = Planner(
+            sides.source, sides.target, header.options, SystemClock(), sides.cluster(), members,
+            translate=header.translate,
+        )  # fmt: skip
+        done = renew(plan, planner, output, only)
+    migrate_output.show_plan_header(done.header)
+    migrate_output.show_expiry(done.header, done.summary, done.header.created_at)
+    migrate_output.show_plan_summary(done.summary)
+    migrate_output.show_waves(PlanFile(output))
+    again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
+    note(f"planned {again} again; {kept} kept; {plan_path} is closed")
+    note(f"next: offsetmgr migrate apply {output}{scope_options(groups, wave)}")
+    if done.summary.failed_groups:
+        raise typer.Exit(1)

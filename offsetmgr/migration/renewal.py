@@ -1,0 +1,128 @@
+"""Renews a plan: plans the groups that were not applied yet again, with their present offsets.
+
+The migration of a fleet takes weeks, and the offsets of a plan get old. A renewed plan is a new file with a copy of the
+journal. Groups that apply has begun keep their steps, their states and their before-images. All groups keep their waves
+and owners. The old plan can no longer be executed: its journal names the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from offsetmgr.core.atomic_file import replace_file
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import FileFailure, JournalError, PlanError, UsageError
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.journal import Journal, copy_journal, journal_path
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader
+from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
+
+MAX_AGE_MS = 24 * 3_600_000
+"""The age of a plan from which `moved_groups` is checked before apply."""
+
+
+def is_waiting(group: GroupPlan, state: MigrationState) -> bool:
+    """Whether apply has not begun the group, so that it can be planned again."""
+    name = group.group
+    closed = state.is_group_rolled_back(name) or state.group_finalized_at(name) is not None
+    return not closed and name not in state.apply.intents
+
+
+def moved_groups(
+    plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None = None
+) -> Mapping[str, int]:
+    """Returns the waiting groups whose source has committed since the plan was made, each with the number of partitions
+    that have changed. Raises any error of the whole source."""
+    moved: dict[str, int] = {}
+    waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
+    for batch in batched(waiting, READ_BATCH_GROUPS):
+        found = {one.group: one for one in source.scan([group.group for group in batch])}
+        for group in batch:
+            now = found[group.group].offsets
+            changed = sum(
+                step.source is not None and step.source_tp in now and now[step.source_tp].offset != step.source.offset
+                for step in group.writes()
+            )
+            if changed:
+                moved[group.group] = changed
+    return moved
+
+
+class RenewedPlan(NamedTuple):
+    """The result of `renew`: the header and the counts of the new plan, and the numbers of groups that were planned
+    again and that keep their steps."""
+
+    header: PlanHeader
+    summary: PlanSummary
+    renewed: int
+    kept: int
+
+
+def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None = None) -> RenewedPlan:
+    """Writes the renewed plan to the new file ``path``, with its journal. ``planner`` has the options of ``plan``.
+    ``only`` limits the groups that are planned again.
+
+    Raises `JournalError` if another command works on the plan, if a group is applied in part, or if the plan was
+    rolled back, finalized or renewed; `UsageError` if no group is waiting; and the errors of `Planner` and
+    `write_plan`.
+    """
+    new_journal = journal_path(path)
+    if new_journal.exists():
+        raise FileFailure(f"journal {new_journal}", "exists already", "choose another name for the plan")
+    with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        state = MigrationState.read(journal.path, plan.sha256)
+        _check(plan, state)
+        again = [group.group for group in plan.groups_of(only) if is_waiting(group, state)]
+        if not again:
+            raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
+        header = planner.header()
+        part = path.with_name(f".{path.name}.part")
+        with suppress(FileNotFoundError):
+            part.unlink()  # an interrupted run left it
+        try:
+            summary, sha256 = write_plan(part, header, _groups(plan, planner, again), planner.target.topic_ids)
+            copy_journal(journal.path, new_journal, sha256)
+            with part.open("rb") as written:
+                replace_file(path, lambda out: shutil.copyfileobj(written, out), overwrite=False)
+        finally:
+            with suppress(FileNotFoundError):
+                part.unlink()
+        journal.append([{"kind": "renewed", "by": str(path.absolute())}])
+    return RenewedPlan(header, summary, len(again), summary.groups - len(again))
+
+
+def _check(plan: PlanFile, state: MigrationState) -> None:
+    what = f"plan {plan.path}"
+    if state.is_rolled_back or state.finalized_at is not None:
+        ended = "rolled back" if state.is_rolled_back else "finalized"
+        raise JournalError(what, f"it was {ended}", "make a new plan")
+    if plan.header.partition_map is not None:
+        raise PlanError(what, "it translates byte positions of Kafka 0.7 with a map", "make a new plan with the map")
+    partial = [
+        group.group
+        for group in plan.groups()
+        if group.group in state.apply.intents
+        and not state.is_applied(group)
+        and not state.is_group_rolled_back(group.group)
+    ]
+    if partial:
+        why = f"{count_of(len(partial), 'group')} applied in part: {', '.join(partial[:3])}"
+        hint = f"run: offsetmgr migrate apply {plan.path} --group {partial[0]}"
+        raise JournalError(what, why, hint)
+
+
+def _groups(plan: PlanFile, planner: Planner, again: list[str]) -> Iterator[GroupPlan]:
+    """Yields the groups in the order of the plan."""
+    new = planner.plan(again)
+    names = set(again)
+    for group in plan.groups():
+        yield replace(next(new), wave=group.wave, owner=group.owner) if group.group in names else group

@@ -1,0 +1,89 @@
+"""Every command that connects to servers reads several contexts, changes servers, or states why it accepts only one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_help import commands
+
+from offsetmgr.cli.app import REGISTRY, run
+
+MANY = {
+    "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets export", "offsets diff",
+    "cluster describe", "runbook check", "zk tree", "zk brokers", "zk topics", "zk members", "zk owners",
+    "zk rebalance", "zk check", "manager status", "manager dump", "period status", "period history",
+}  # fmt: skip
+
+ONE = {
+    "migrate plan": (["--from", "file:a.avro", "--to", "kafka://h:1", "--all-groups", "-o", "p"], "one source"),
+    "migrate status": (["p"], "the plan names the servers of one migration"),
+    "migrate verify": (["p"], "the plan names the servers of one migration"),
+    "migrate renew": (["p", "-o", "q"], "the plan names the servers of one migration"),
+    "runbook write": (["--to", "kafka", "-g", "shop"], "a runbook belongs to the groups of one cluster"),
+    "manager serve": ([], "a manager serves one cluster"),
+    "spark audit": ([], "Spark runs one job"),
+    "spark diff": (["--from", "file:a.avro", "--to", "file:b.avro"], "Spark runs one job"),
+}
+"""Read-only commands of one cluster, with arguments, and a part of the reason."""
+
+
+def test_every_command_with_a_context_is_in_one_of_the_lists() -> None:
+    changing, several, others = set(), set(), set()
+    for name, command in commands().items():
+        options = {parameter.name: parameter for parameter in command.params}
+        if "context" not in options:
+            continue
+        if "several clusters" in (options["context"].help or ""):
+            several.add(name)
+        elif {"execute", "yes"} & options.keys():
+            changing.add(name)
+        else:
+            others.add(name)
+    assert several == MANY
+    assert others == ONE.keys()
+    assert not several & changing
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("".join(f'[context.prod-{n}]\nbootstrap-server = "127.0.0.1:{n}"\n' for n in (1, 2)))
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(config))
+
+
+@pytest.mark.usefixtures("contexts")
+@pytest.mark.parametrize("name", list(ONE))
+def test_a_command_of_one_cluster_states_the_reason(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, reason = ONE[name]
+    arguments = arguments or required(name)
+    assert run([*name.split(), *arguments, "--context", "prod-*"]) == 2
+    error = capsys.readouterr().err
+    assert f"error: --context 'prod-*': {reason}" in error.replace("a plan has one source", "one source")
+    assert "hint: name one: offsetmgr context list\n" in error
+
+
+def required(name: str) -> list[str]:
+    """The required options of a command, with a value for each."""
+    import_module(REGISTRY[name.split(maxsplit=1)[0]][0].partition(":")[0])
+    parameters: list[Any] = [p for p in commands()[name].params if p.required]
+    return [word for p in parameters for word in ([p.opts[0], "x"] if p.opts[0].startswith("-") else ["x"])]
+
+
+@pytest.mark.usefixtures("contexts")
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["offsets", "diff", "--from", "kafka://h:1"], "--from"),
+        (["offsets", "export", "-", "--as", "csv", "--all-groups"], "FILE -"),
+        (["zk", "rebalance", "shop", "--save", "x.json"], "--save"),
+        (["runbook", "check", "-g", "shop", "--phase", "dual", "--plan", "p"], "--plan"),
+    ],
+)
+def test_an_option_of_one_cluster_is_refused_with_several_contexts(
+    arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--context", "prod-*"]) == 2
+    assert f"error: {option} with several contexts: " in capsys.readouterr().err

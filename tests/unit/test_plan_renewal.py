@@ -1,0 +1,118 @@
+"""A plan that is weeks old: apply refuses old offsets; a renewed plan keeps waves, owners, states and before-images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from one_migration import ORDERS, Migration, commit
+
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import FileFailure, JournalError, UsageError
+from offsetmgr.migration.apply import apply
+from offsetmgr.migration.fleet import GroupState, group_statuses
+from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.journaled_writer import JournaledWriter
+from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.plan_run import append_to_journal, open_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.renewal import RenewedPlan, moved_groups, renew
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Migration:
+    """Three groups in three waves. Wave 1 is applied and dual; two weeks later, all groups have moved on."""
+    migration = Migration(tmp_path)
+    for group in ("a1", "b2", "c3"):
+        commit(migration.source, group, 10, 20)
+        commit(migration.target, group, 1)
+    plan = migration.plan()
+    groups = [replace(group, wave=int(group.group[1]), owner=f"team-{group.group}") for group in plan.groups()]
+    migration.path.unlink()
+    write_plan(migration.path, plan.header, groups)
+    apply_group(migration, "a1")
+    phase = {"kind": "group-phase", "group": "a1", "phase": "dual", "why": "2 members committed"}
+    append_to_journal(PlanFile(migration.path), [phase])
+    for group in ("a1", "b2", "c3"):
+        commit(migration.source, group, 1000, 2000)
+    return migration
+
+
+def apply_group(migration: Migration, group: str) -> None:
+    plan = PlanFile(migration.path)
+    with Journal(journal_path(migration.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        writer = JournaledWriter("apply", migration.target, journal, SystemClock(), only=frozenset([group]))
+        assert apply(plan, migration.state(), writer).ok
+
+
+def renewed(migration: Migration, only: frozenset[str] | None = None) -> RenewedPlan:
+    planner = Planner(migration.source, migration.target, migration.options, SystemClock())
+    return renew(PlanFile(migration.path), planner, migration.directory / "second.json", only)
+
+
+def second(migration: Migration) -> Migration:
+    class Second(Migration):
+        @property
+        def path(self) -> Path:
+            return self.directory / "second.json"
+
+    return Second(migration.directory, migration.source, migration.target, migration.options)
+
+
+def test_the_groups_that_moved_since_the_plan_are_named_but_not_those_that_were_applied(fleet: Migration) -> None:
+    assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source) == {"b2": 2, "c3": 2}
+    assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source, frozenset(["c3"])) == {"c3": 2}
+
+
+def test_a_later_wave_is_applied_with_the_offsets_of_its_day(fleet: Migration) -> None:
+    done = renewed(fleet)
+    assert (done.renewed, done.kept) == (2, 1)
+    later = second(fleet)
+    rows = group_statuses(PlanFile(later.path), later.state())
+    assert [(one.group, one.wave, one.owner, one.state) for one in rows] == [
+        ("a1", 1, "team-a1", GroupState.DUAL),
+        ("b2", 2, "team-b2", GroupState.PLANNED),
+        ("c3", 3, "team-c3", GroupState.PLANNED),
+    ]
+    assert rows[0].evidence == "2 members committed"
+
+    apply_group(later, "c3")
+    assert later.target_offsets()["c3"] == {ORDERS[0]: 1000, ORDERS[1]: 2000}
+    assert later.target_offsets()["b2"] == {ORDERS[0]: 1}
+    assert later.rollback().ok  # also the wave that was applied with the old plan
+    assert later.target_offsets() == {group: {ORDERS[0]: 1} for group in ("a1", "b2", "c3")}
+
+
+def test_only_the_named_groups_are_planned_again(fleet: Migration) -> None:
+    renewed(fleet, frozenset(["a1", "c3"]))
+    plan = PlanFile(second(fleet).path)
+    steps = {group.group: [step.source and step.source.offset for step in group.steps] for group in plan.groups()}
+    assert steps == {"a1": [10, 20], "b2": [10, 20], "c3": [1000, 2000]}
+
+
+def test_the_old_plan_is_closed(fleet: Migration) -> None:
+    renewed(fleet)
+    with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
+        open_plan(fleet.path)
+    open_plan(second(fleet).path)
+
+
+def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) -> None:
+    commit(fleet.target, "b2", None, 5)
+    plan = PlanFile(fleet.path)
+    with Journal(journal_path(fleet.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        writer = JournaledWriter("apply", fleet.target, journal, SystemClock(), only=frozenset(["b2"]))
+        assert not apply(plan, fleet.state(), writer).ok
+    with pytest.raises(JournalError, match="1 group applied in part: b2") as caught:
+        renewed(fleet)
+    assert caught.value.hint == f"run: offsetmgr migrate apply {fleet.path} --group b2"
+    assert not second(fleet).path.exists()
+
+
+def test_nothing_is_renewed_if_every_group_was_begun_or_a_journal_exists(fleet: Migration) -> None:
+    with pytest.raises(UsageError, match="apply has begun every group"):
+        renewed(fleet, frozenset(["a1"]))
+    journal_path(second(fleet).path).write_bytes(b"")
+    with pytest.raises(FileFailure, match="exists already"):
+        renewed(fleet)
