@@ -83,7 +83,8 @@ class _Steps(RunbookCommands):
                 "The command checks for each server that it answers, its release, the permissions of your login, and"
                 " the difference between its clock and yours. The exit code is 0 if all checks pass.",
             ),
-            commands=(f"offsetmgr doctor{self.servers}",),
+            commands=(f"offsetmgr doctor --group {self.group}{self.servers}",),
+            prints="RESULT ... CHECK ... ENDPOINT ... DETAIL...\nok ...\n...\n... ok...",
             takes="less than 1 min",
             closed=(("a check that failed, with its reason", "Fix the cause first. Nothing has changed yet."),),
         )
