@@ -11,12 +11,12 @@ from offsetmgr.migration.runbook_commands import (
     EXAMPLE_RESTART,
     EXAMPLE_TEST,
     GATE_WINDOW_S,
-    START_CLOSED,
     RunbookArguments,
     RunbookCommands,
     RunbookStep,
     RunbookSubject,
     duration,
+    start_closed,
 )
 
 
@@ -121,7 +121,7 @@ class _Steps(RunbookCommands):
             commands=(self.bounce_command(first),),
             prints=f"...\nbounce {first} of group {self.subject.group}: planned\nnothing was executed; ...",
             takes=f"at most {duration(GATE_WINDOW_S)}",
-            closed=START_CLOSED,
+            closed=start_closed(first),
         )
 
     # --- the offsets ---------------------------------------------------------------------------------

@@ -22,9 +22,7 @@ import pytest
 from browser import Browser
 from confluent_kafka import Producer
 from test_audit_browser import open_at_every_width, overflowing_texts, scroll_width
-from typer.main import get_command
 
-from offsetmgr.cli.app import root
 from offsetmgr.sandbox import Sandbox
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
@@ -96,20 +94,15 @@ def pattern_of(sample: str) -> str:
     return "".join(lines)
 
 
-def exists(command: str) -> bool:
-    """Whether this checkout has the command of a command line."""
-    words = command.split()
-    return words[0] != "offsetmgr" or words[1] in getattr(get_command(root), "commands", {})
-
-
 def follow(step: dict[str, Any], run: Callable[[str], tuple[int, str]]) -> None:
     printed = ""
-    for command in filter(exists, step["commands"]):
+    for command in step["commands"]:
         code, output = run(command)
+        if step["title"] == "Check the servers" and "No such command" in output:
+            return  # this checkout has no command `doctor`
         assert code == 0, f"{command}\n{output}"
         printed += output
-    if all(map(exists, step["commands"])):
-        assert re.search(pattern_of(step["prints"]), printed), f"{step['prints']}\n--- printed:\n{printed}"
+    assert re.search(pattern_of(step["prints"]), printed), f"{step['prints']}\n--- printed:\n{printed}"
 
 
 def test_a_runbook_is_followed_as_printed_and_looks_right(

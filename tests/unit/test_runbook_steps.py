@@ -16,6 +16,7 @@ from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.phase_inference import InferredPhase
+from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import Risk, Runbook
 from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, RunbookSubject, duration
 from offsetmgr.migration.runbook_render import runbook_parts, runbook_title
@@ -46,7 +47,12 @@ ARGUMENTS = RunbookArguments(
     test="--test-command 'ssh {host} true'",
 )
 FROM_PLAN = replace(ARGUMENTS, options="--plan fleet.json --command-config admin.properties", plan="fleet.json")
-KUBERNETES = replace(ARGUMENTS, restart="--kubernetes deployment/shop --namespace prod", test="--test-command true")
+KUBERNETES = replace(
+    ARGUMENTS,
+    restart="--kubernetes deployment/shop --namespace prod",
+    test="--test-command true",
+    rollout=Rollout("deployment/shop", "prod"),
+)
 UNKNOWN = replace(ARGUMENTS, restart="", test="")
 
 
@@ -129,6 +135,17 @@ def test_the_time_of_a_bounce_follows_from_its_members_and_windows() -> None:
     assert [duration(seconds) for seconds in (45, 119, 360, 7300)] == ["45 s", "119 s", "6 min", "2 h 2 min"]
     assert any(
         "stays above 3,600 messages" in one and "It was 360" in one for one in abort_criteria(subject(DUAL, KAFKA))
+    )
+
+
+def test_a_rollout_is_one_step_and_its_way_back_is_named() -> None:
+    (bounce,) = [step for step in steps(ZOOKEEPER, DUAL, KUBERNETES) if step.title == TO_DUAL]
+    assert "step 1 of 1: deployment/shop\n" in bounce.prints
+    assert bounce.takes.endswith("600 s for the rollout + 120 s to register + 2 × 180 s for the gates = 18 min")
+    remedies = dict(bounce.closed)
+    assert (
+        "kubectl --namespace prod rollout undo deployment/shop"
+        in remedies["the command for deployment/shop: exit code N"]
     )
 
 
