@@ -43,6 +43,7 @@ class RunbookStep:
     closed: tuple[tuple[str, str], ...] = ()
     way_back: str = ""
     back: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class RunbookCommands:
             self._bounce_closed(change),
             way_back,
             back,
+            SETTINGS[change.to].notes,
         )
 
     def _bounce_text(self, change: CommitModeChange, *, is_first: bool) -> list[str]:
@@ -171,7 +173,7 @@ class RunbookCommands:
             "If another tool restarts the members, run only the second command: it is the gate, and its exit code is 0"
             f" if every member is in the phase.{renew}"
         )
-        return [*text, *SETTINGS[change.to].notes]
+        return text
 
     def _bounce_closed(self, change: CommitModeChange) -> tuple[tuple[str, str], ...]:
         if (rollout := self.arguments.rollout) is None:

@@ -127,6 +127,8 @@ def _step_parts(number: int, step: RunbookStep) -> list[DocumentPart]:
         parts += [Paragraph("On success it prints:"), Code(step.prints, "text")]
     if step.takes:
         parts.append(Paragraph(f"Time: {step.takes}."))
+    if step.notes:
+        parts.append(Items(step.notes))
     if step.closed:
         parts.append(Table(_STOP, step.closed))
     if step.way_back:

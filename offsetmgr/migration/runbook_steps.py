@@ -157,8 +157,12 @@ class _Steps(RunbookCommands):
             prints="...\n... written in 1 group\n...",
             takes="less than 1 min",
             closed=(
-                ("the group has members in Kafka", "Stop the consumers that use Kafka already; they share no offsets."),
-                ("changed since the plan", "Write a plan under another name and apply it."),
+                ("the group has members", "Consumers use the group in Kafka already. Stop them, and run it again."),
+                (
+                    "a line with ! and the reason",
+                    "All other offsets are written. Fix the cause and run it again; if another client has changed the"
+                    " offset, write a plan under another name and apply that.",
+                ),
             ),
             way_back="Before the first restart only, because the command restores the offsets of this moment:",
             back=(f"offsetmgr migrate rollback {self.plan}{self.of_group} --yes{arguments.followups}",),
@@ -194,8 +198,11 @@ class _Steps(RunbookCommands):
             prints="...\nfinalized: ... verified...",
             takes="at most 60 s for the evidence (--window)",
             closed=(
-                ("no traffic", "Send a message to each named partition, or add --accept-idle."),
-                ("a member commits to the source alone", "Bounce the member that the message names, then repeat."),
+                (
+                    "no commit of phase P was seen on N partitions without traffic: ...",
+                    "Send a message to each named partition, or add --accept-idle.",
+                ),
+                ("not seen in phase P: member M: ...", "Restart the named member with the settings, and run it again."),
             ),
             way_back="As from the last bounce:",
             back=back,
