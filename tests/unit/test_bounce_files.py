@@ -77,7 +77,7 @@ def test_a_group_that_left_the_phase_is_not_skipped(tmp_path: Path, start: Commi
     (found,) = bounce_groups(group.scripted().view(), [spec], tmp_path / "state.json", execute=execute)
     assert not found.ok
     assert found.error is not None
-    assert "finished, and the group has left phase dual since" in found.error.why
+    assert "its members have restarted since; they are not known to be in phase dual: " in found.error.why
     assert found.error.hint == "name another one with --state for a new bounce"
 
 
