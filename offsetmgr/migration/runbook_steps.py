@@ -33,7 +33,7 @@ def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
         f"A gate stays closed in two runs of its command, {duration(2 * GATE_WINDOW_S)} in total, although you did what"
         " the step says.",
         "A restarted member does not register again, and its old settings do not bring it back either.",
-        f"The total lag of the group stays above {max(1000, 10 * total):,} messages for more than 5 min. It was"
+        f"The total lag of the group stays above {max(1000, 2 * total):,} messages for more than 5 min. It was"
         f" {total:,} when this runbook was written.",
         "A committed offset decreases, or an application reports messages that it processed before.",
         "The time of the change is over. Latest end: ____________",

@@ -134,7 +134,7 @@ def test_the_time_of_a_bounce_follows_from_its_members_and_windows() -> None:
     )
     assert [duration(seconds) for seconds in (45, 119, 360, 7300)] == ["45 s", "119 s", "6 min", "2 h 2 min"]
     assert any(
-        "stays above 3,600 messages" in one and "It was 360" in one for one in abort_criteria(subject(DUAL, KAFKA))
+        "stays above 1,000 messages" in one and "It was 360" in one for one in abort_criteria(subject(DUAL, KAFKA))
     )
 
 
@@ -161,3 +161,16 @@ def test_a_written_runbook_shortens_no_names() -> None:
     assert risk.shortened.startswith("no traffic (orders-0, ") and risk.shortened.endswith(
         "orders-5, ...): send messages"
     )
+
+
+def test_several_groups_have_a_table_and_sections_below_the_title_of_each() -> None:
+    found = InferredPhase(ZOOKEEPER, Confidence.SEEN, "commits to ZooKeeper alone")
+    books = [
+        Runbook(name, DUAL, found, BASELINE, route(ZOOKEEPER, DUAL), steps(ZOOKEEPER, DUAL), ("abort",), ())
+        for name in ("shop", "cart")
+    ]
+    text = to_markdown(runbook_title(books), runbook_parts(books))
+    assert text.startswith("# Runbook: 2 groups\n\n| group ")
+    for name in ("shop", "cart"):
+        assert f"## Group {name}: zookeeper -> dual\n" in text
+    assert text.count("\n### Before you begin\n") == text.count("\n#### 1. Check the servers\n") == 2
