@@ -228,10 +228,10 @@ class RunbookCommands:
         changes = self.subject.changes
         before = "" if back or change is changes[0] else f" --start-baseline {self.state_file(changes[0])}"
         baseline = f" --baseline {shlex.quote(self.arguments.baseline)}" if not back and change is changes[0] else ""
-        state = f"back-{self.state_file(change)}" if back else self.state_file(change)
+        state = "" if back else f" --state {self.state_file(change)}"
         return (
             f"offsetmgr runbook bounce --group {self.group} --to-phase {change.to.value} --from-phase"
-            f" {change.start.value}{baseline}{before} --state {state} {self._restart}{self.options}"
+            f" {change.start.value}{baseline}{before}{state} {self._restart}{self.options}"
         )
 
     @property

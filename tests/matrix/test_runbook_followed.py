@@ -113,12 +113,12 @@ def test_a_runbook_is_followed_as_printed_and_looks_right(
     assert code == 0, output
     servers = dict(re.findall(r"export OFFSETMGR_(\w+)=(\S+)", output))
     options = f"--zookeeper {servers['ZOOKEEPER']} --bootstrap-server {servers['BOOTSTRAP_SERVER']}"
+    write = (
+        "offsetmgr runbook write --group shop --to kafka --command 'offsetmgr sandbox restart {member} {settings}'"
+        f" --test-command 'echo {{member}} {{host}}' {options}"
+    )
     with traffic(servers["BOOTSTRAP_SERVER"]) as sent:
-        code, output = shell(
-            "offsetmgr runbook write --group shop --to kafka -o shop.html -o shop.md"
-            " --command 'offsetmgr sandbox restart {member} {settings}' --test-command 'echo {member} {host}'"
-            f" {options}"
-        )
+        code, output = shell(f"{write} -o shop.html -o shop.md")
         assert code == 0, output
         assert re.findall("wrote (.*)", output) == ["shop.json", "shop.html", "shop.md"]
         (book,) = json.loads((tmp_path / "shop.json").read_text())["runbooks"]
@@ -129,7 +129,20 @@ def test_a_runbook_is_followed_as_printed_and_looks_right(
         for command in last["back"]:
             code, output = shell(command)
             assert code == 0, output
-    assert output.endswith("bounce dual -> zookeeper of group shop: done\n")
+        assert output.endswith("bounce dual -> zookeeper of group shop: done\n")
+
+        # The way back from the middle of the first bounce: the restart of the second member fails.
+        code, output = shell(f"{write} -o again.html")
+        assert code == 0, output
+        (again,) = json.loads((tmp_path / "again.json").read_text())["runbooks"]
+        (first,) = [step for step in again["steps"] if step["section"] == "Bounce 1 of 2: zookeeper -> dual"]
+        member = min(one["id"] for one in again["baseline"]["members"])
+        code, output = shell(first["commands"][0].replace("--command '", f"--command 'test {{member}} = {member} && "))
+        assert (code, "exit code 1" in output) == (1, True), output
+        (back,) = first["back"]
+        code, output = shell(back)
+        assert code == 0, output
+        assert output.endswith("bounce dual -> zookeeper of group shop: done\n")
     consumed = Counter(
         line.split("\t")[3]
         for path in tmp_path.glob("sandbox/data/shop-*/messages.tsv")
