@@ -482,7 +482,7 @@ MECHANISMS: Final = (
             "migration/journal.py": "lines with a checksum, written by this program",
             "migration/plan_codec.py": "lines of a hashed file, decoded in bulk",
             "migration/plan_file.py": "the header of a hashed file",
-            "migration/runbook.py": "finds the observation in one of two formats",
+            "migration/baseline_file.py": "finds the observation in one of two formats",
             "sandbox/state.py": "state of the development tool",
             "server/apis/admin_api.py": "a request without fixed fields",
             "snapshots/avro.py": "a list in the metadata of an Avro file",

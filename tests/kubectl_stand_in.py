@@ -126,10 +126,10 @@ class Workload:
         self.pods = [self._pod({}) for _ in range(self._replicas)]
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exit: object) -> None:
         self.stuck = False
         self._join(60)
         self._server.shutdown()
         self._server.server_close()
-        for running, _ in self.pods:
+        for running, _template in self.pods:
             running.stop()

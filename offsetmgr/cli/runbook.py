@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ from offsetmgr.cli.runbook_options import (
     Baseline,
     Command,
     Configure,
+    Hosts,
     KubeContext,
     Kubernetes,
     Namespace,
@@ -34,6 +36,7 @@ from offsetmgr.cli.runbook_options import (
     TestCommand,
     baseline_of,
     groups_of,
+    hosts_of,
     runbook_arguments,
     view_of,
 )
@@ -89,6 +92,7 @@ def write(
     namespace: Namespace = None,
     kube_context: KubeContext = None,
     configure: Configure = None,
+    host: Hosts = None,
 ) -> None:
     """Write the steps for these groups as they are now: checks, plan, bounces, end, with commands and ways back.
 
@@ -101,6 +105,7 @@ def write(
     view = view_of(connect, planned)
     names = groups_of(view, planned, group, wave)
     restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure)
+    restart = restart._replace(hosts="".join(f" --host {quote(f'{m}={h}')}" for m, h in hosts_of(host).items()))
     books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:
@@ -112,7 +117,7 @@ def write(
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
                 window=ObservationWindow(window, poll),
-                arguments=runbook_arguments(connect, planned, view, name, restart.options(each)),
+                arguments=runbook_arguments(connect, planned, view, name, restart, each),
                 waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:

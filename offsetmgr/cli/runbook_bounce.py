@@ -25,6 +25,7 @@ from offsetmgr.cli.runbook_options import (
     Baseline,
     Command,
     Configure,
+    Hosts,
     KubeContext,
     Kubernetes,
     Namespace,
@@ -37,6 +38,7 @@ from offsetmgr.cli.runbook_options import (
     TestCommand,
     baseline_of,
     groups_of,
+    hosts_of,
     view_of,
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
@@ -96,10 +98,7 @@ def bounce(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
-    ] = None,
+    host: Hosts = None,
     window: Annotated[
         float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for each gate.")
     ] = 180,
@@ -151,7 +150,7 @@ def bounce(
             start=CommitMode(start.value) if start else None,
             baseline=baseline_of(view, baseline, name),
             start_baseline=baseline_of(view, start_baseline, name),
-            hosts=_hosts(host),
+            hosts=hosts_of(host),
             rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
             window=ObservationWindow(window, poll),
             restart_seconds=restart_timeout,
@@ -209,16 +208,6 @@ def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Pa
             return path
         note(f"the bounce in {path} is finished, so this is a new one")
     raise AssertionError
-
-
-def _hosts(pairs: list[str] | None) -> dict[str, str]:
-    hosts: dict[str, str] = {}
-    for pair in pairs or []:
-        member, equals, name = pair.partition("=")
-        if not (equals and member and name):
-            raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
-        hosts[member] = name
-    return hosts
 
 
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:

@@ -111,6 +111,12 @@ Configure = Annotated[
 ]
 
 
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
+]
+
+
 class PhaseName(StrEnum):
     """The values of options that name a phase of a rolling bounce."""
 
@@ -120,16 +126,21 @@ class PhaseName(StrEnum):
 
 
 def runbook_arguments(
-    connect: ConnectFlags, planned: PlanOfGroups | None, view: GroupView, baseline: str, restart: tuple[str, str]
+    connect: ConnectFlags,
+    planned: PlanOfGroups | None,
+    view: GroupView,
+    baseline: str,
+    restart: RestartFlags,
+    group: str,
 ) -> RunbookArguments:
-    """Returns the arguments of the commands that a runbook contains. ``restart`` is the result of
-    `RestartFlags.options`."""
+    """Returns the arguments of the commands that the runbook of a group contains."""
     from offsetmgr.migration.runbook_commands import RunbookArguments
     from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
     address = zookeeper_of(view.zookeeper.uri, connect.resolved.connection) or ""
     bootstrap = bootstrap_of(view.kafka.uri, connect.resolved.connection) or ""
     followups = connect.followup_options
+    restart_options, test_options = restart.options(group)
     servers = f"--zookeeper {shlex.quote(address)} --bootstrap-server {shlex.quote(bootstrap)}{followups}"
     by_plan = planned is not None and not (connect.flags.zookeeper or connect.flags.store)
     plan = str(planned.plan.path) if planned is not None else None
@@ -139,8 +150,9 @@ def runbook_arguments(
         followups=followups,
         zookeeper=view.zookeeper.uri,
         kafka=view.kafka.uri,
-        restart=restart[0],
-        test=restart[1],
+        restart=restart_options,
+        test=test_options,
+        rollout=restart.rollout.of_group(group) if restart.rollout else None,
         baseline=baseline,
         plan=plan,
     )
@@ -165,6 +177,8 @@ class RestartFlags(NamedTuple):
     test_command: str | None
     rollout: Rollout | None
     timeout_s: float = 600
+    hosts: str = ""
+    """The options ``--host`` as text; each begins with a space."""
 
     @classmethod
     def of(  # the options of a command line
@@ -197,7 +211,8 @@ class RestartFlags(NamedTuple):
     def options(self, group: str) -> tuple[str, str]:
         """Returns the options as text for the commands that are printed for the user: of the restart, of its test."""
         if (rollout := self.rollout) is None:
-            return _option("--command", self.command), _option("--test-command", self.test_command)
+            restart, test = _option("--command", self.command), _option("--test-command", self.test_command)
+            return restart + self.hosts * bool(restart), test + self.hosts * bool(test)
         rollout = rollout.of_group(group)
         named = (
             ("--kubernetes", rollout.workload),
@@ -305,3 +320,14 @@ def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[st
     if left := len(groups) - len(alive):
         note(f"left out {left} of {len(groups)} groups: finalized, or without a live member in ZooKeeper")
     return alive
+
+
+def hosts_of(pairs: list[str] | None) -> dict[str, str]:
+    """Returns the hosts of ``--host`` by member."""
+    hosts: dict[str, str] = {}
+    for pair in pairs or []:
+        member, equals, name = pair.partition("=")
+        if not (equals and member and name):
+            raise UsageError(f"--host {pair}", "is not MEMBER=HOST")
+        hosts[member] = name
+    return hosts

@@ -30,7 +30,7 @@ class DocumentColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SectionTitle:
-    """The heading of a section, or with ``level`` 3 of a part of a section."""
+    """The heading of a section (``level`` 2), or of a part of a section (3 and 4)."""
 
     text: str
     level: int = 2

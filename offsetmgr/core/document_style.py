@@ -16,7 +16,7 @@ body{margin:0 auto;max-width:72rem;padding:1.5rem 1rem 4rem;background:var(--pap
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.5rem 0 .5rem;overflow-wrap:anywhere}
-h3{font-size:1.02rem;margin:1.75rem 0 .35rem;overflow-wrap:anywhere}
+h3,h4{font-size:1.02rem;margin:1.75rem 0 .35rem;overflow-wrap:anywhere}h4{font-size:.95rem}
 pre{margin:.5rem 0 .75rem;padding:.6rem .75rem;border:1px solid var(--rule);border-radius:4px;white-space:pre-wrap;
 overflow-wrap:anywhere;font:.85rem/1.45 ui-monospace,monospace}
 pre.sh{border-left:4px solid var(--c0)}pre.text{color:var(--dim);border-style:dashed}
@@ -59,7 +59,7 @@ border-bottom:1px solid var(--rule);padding:.3rem 0}
 .many td{border:0;padding:.05rem 0;text-align:left;white-space:normal;overflow-wrap:anywhere}
 .many td+td{padding-left:0}.many td+td::before{content:attr(data-name) ": ";color:var(--dim)}
 }
-@media print{body{max-width:none}pre,.blanks,tr{break-inside:avoid}h2,h3{break-after:avoid}}
+@media print{body{max-width:none}pre,.blanks,tr{break-inside:avoid}h2,h3,h4{break-after:avoid}}
 """ + "".join(
     f".line.c{n}{{stroke:var(--c{n})}}rect.c{n},circle.c{n}{{fill:var(--c{n})}}li.c{n}::before{{color:var(--c{n})}}\n"
     for n in range(COLOURS)

@@ -124,7 +124,7 @@ def _is_done(view: GroupView, spec: BounceSpec, state_path: Path, progress: Call
     """Returns whether the state file shows that the bounce is finished, and the group is still in its phase: the
     members are those of the end of the bounce, or they commit as the phase does.
 
-    Raises `UsageError` if the group has left the phase since, or if the file belongs to another cluster.
+    Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
     """
     saved = load(state_path, spec.group)
     if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
@@ -139,8 +139,8 @@ def _is_done(view: GroupView, spec: BounceSpec, state_path: Path, progress: Call
         return True
     raise UsageError(
         f"state file {state_path}",
-        f"the bounce {saved.change} of group {spec.group} in it is finished, and the group has left phase"
-        f" {spec.to.value} since: {missing_evidence(report)}",
+        f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
+        f" are not known to be in phase {spec.to.value}: {missing_evidence(report)}",
         "name another one with --state for a new bounce",
     )
 

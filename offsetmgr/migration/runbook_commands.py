@@ -17,12 +17,14 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.rollout import Rollout
 
 EXAMPLE_RESTART: Final = "ssh {host} sudo restart-consumer {member} {settings}"
 EXAMPLE_TEST: Final = "ssh {host} true"
 GATE_WINDOW_S: Final = 180
 RESTART_TIMEOUT_S: Final = 120
-"""The defaults of ``runbook bounce`` for ``--window`` and ``--restart-timeout``."""
+ROLLOUT_TIMEOUT_S: Final = 600
+"""The defaults of ``runbook bounce`` for ``--window``, ``--restart-timeout`` and ``--command-timeout``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class RunbookStep:
     closed: tuple[tuple[str, str], ...] = ()
     way_back: str = ""
     back: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class RunbookArguments:
 
     ``options`` are the connection options of the commands about consumers, ``servers`` those of any command, and
     ``followups`` those of commands that name their stores otherwise. ``restart`` and ``test`` are options of ``runbook
-    bounce``; if they are empty, the operator defines the commands in the first step. ``plan`` is an existing plan.
+    bounce``; if they are empty, the operator defines the commands in the first step. ``rollout`` is the
+    restart of the members if they are in Kubernetes. ``plan`` is an existing plan.
     """
 
     options: str = ""
@@ -59,6 +63,7 @@ class RunbookArguments:
     kafka: str = "kafka://HOST:9092"
     restart: str = ""
     test: str = ""
+    rollout: Rollout | None = None
     baseline: str = "runbook.json"
     plan: str | None = None
 
@@ -110,11 +115,33 @@ class RunbookCommands:
 
     def bounce(self, number: int, change: CommitModeChange) -> RunbookStep:
         members = sorted(self.subject.baseline.members)
-        execute = f"{self.bounce_command(change)} --execute --yes"
+        is_first = number == 1
+        baseline = shlex.quote(self.arguments.baseline) if is_first else self.state_file(change)
         check = (
             f"offsetmgr runbook check --group {self.group} --phase {change.to.value}"
-            f" --baseline {self.state_file(change)} --window {GATE_WINDOW_S}{self.options}"
+            f" --baseline {baseline} --window {GATE_WINDOW_S}{self.options}"
         )
+        rollout = self.arguments.rollout
+        restarted = [rollout.workload] if rollout else members if is_first else []
+        back, way_back = self.ways_back(change)
+        return RunbookStep(
+            f"Bounce {number} of {len(self.subject.changes)}: {change}",
+            f"Restart the members into phase {change.to.value}",
+            tuple(self._bounce_text(change, is_first=is_first)),
+            tuple(SETTINGS[change.to].as_lines()),
+            tuple(map(self._member, members))
+            if is_first
+            else tuple(f"member {n} of {len(members)}" for n in range(1, len(members) + 1)),
+            (f"{self.bounce_command(change)} --execute --yes", check),
+            self._bounce_prints(change, restarted or ["..."] * len(members)),
+            self._bounce_takes(len(members)),
+            self._bounce_closed(change),
+            way_back,
+            back,
+            SETTINGS[change.to].notes,
+        )
+
+    def _bounce_text(self, change: CommitModeChange, *, is_first: bool) -> list[str]:
         text = [f"Why this is safe: {SAFE_CHANGES[change]}"]
         if copies := self.subject.copies.get(change):
             named = ", ".join(map(str, copies))
@@ -123,28 +150,40 @@ class RunbookCommands:
                 " offset to ZooKeeper when every member is dual, forward only and conditional on the version that it"
                 " read."
             )
+        if rollout := self.arguments.rollout:
+            text.append(
+                f"The command sets the settings below, waits for the rollout of {rollout.workload}, and checks"
+                " the gate of all new members. The pods must stop cleanly (SIGTERM, never SIGKILL)."
+            )
+        else:
+            text.append(
+                "The command restarts one member at a time with the settings below, cleanly (SIGTERM, never SIGKILL),"
+                " and checks a gate after each."
+            )
+        renew = (
+            ""
+            if is_first
+            else (
+                f" Before the restarts, write a new baseline with offsetmgr runbook write --group {self.group} --to"
+                f" {change.to.value} --from {change.start.value} -o {self.label}-{change.to.value}.json{self.options},"
+                " and give that file as --baseline."
+            )
+        )
         text.append(
-            "The command restarts one member at a time with the settings below, cleanly (SIGTERM, never SIGKILL), and"
-            " checks a gate after each. If another tool restarts the members, run only the second command: it is the"
-            " gate, and its exit code is 0 if every member is in the phase."
+            "If another tool restarts the members, run only the second command: it is the gate, and its exit code is 0"
+            f" if every member is in the phase.{renew}"
         )
-        text += SETTINGS[change.to].notes
-        back, way_back = self.ways_back(change)
-        return RunbookStep(
-            f"Bounce {number} of {len(self.subject.changes)}: {change}",
-            f"Restart the members into phase {change.to.value}",
-            tuple(text),
-            tuple(SETTINGS[change.to].as_lines()),
-            tuple(map(self._member, members))
-            if number == 1
-            else tuple(f"member {n} of {len(members)}" for n in range(1, len(members) + 1)),
-            (execute, check),
-            self._bounce_prints(change, members if number == 1 else ["..."] * len(members)),
-            self._bounce_takes(len(members)),
-            _BOUNCE_CLOSED if change.to is CommitMode.DUAL else (*START_CLOSED, *_BOUNCE_CLOSED),
-            way_back,
-            back,
+        return text
+
+    def _bounce_closed(self, change: CommitModeChange) -> tuple[tuple[str, str], ...]:
+        if (rollout := self.arguments.rollout) is None:
+            return (*start_closed(change), *_BOUNCE_CLOSED)
+        stuck = (
+            f"the command for {rollout.workload}: exit code N",
+            "The rollout failed or is stuck. Read the log and the events of the pods, fix the cause, run the same"
+            f" command line again. To take the rollout back: {rollout.undo(self.subject.group, change.start)}",
         )
+        return (*start_closed(change), stuck, *_BOUNCE_CLOSED[1:])
 
     def _member(self, member: str) -> str:
         found = self.subject.baseline.members[member]
@@ -169,6 +208,12 @@ class RunbookCommands:
         usual = (
             "three commits" if seen is None else f"three commits; the first were seen after {duration(max(1, seen))}"
         )
+        if self.arguments.rollout:
+            most = ROLLOUT_TIMEOUT_S + RESTART_TIMEOUT_S + 2 * GATE_WINDOW_S
+            return (
+                f"usually the rollout of {count_of(members, 'pod')} + {usual}. At most {ROLLOUT_TIMEOUT_S} s for the"
+                f" rollout + {RESTART_TIMEOUT_S} s to register + 2 × {GATE_WINDOW_S} s for the gates = {duration(most)}"
+            )
         most = members * (RESTART_TIMEOUT_S + GATE_WINDOW_S) + GATE_WINDOW_S
         return (
             f"usually {count_of(members, 'member')} × (restart + {usual}). At most {members} × ({RESTART_TIMEOUT_S} s"
@@ -183,10 +228,10 @@ class RunbookCommands:
         changes = self.subject.changes
         before = "" if back or change is changes[0] else f" --start-baseline {self.state_file(changes[0])}"
         baseline = f" --baseline {shlex.quote(self.arguments.baseline)}" if not back and change is changes[0] else ""
-        state = f"back-{self.state_file(change)}" if back else self.state_file(change)
+        state = "" if back else f" --state {self.state_file(change)}"
         return (
             f"offsetmgr runbook bounce --group {self.group} --to-phase {change.to.value} --from-phase"
-            f" {change.start.value}{baseline}{before} --state {state} {self._restart}{self.options}"
+            f" {change.start.value}{baseline}{before}{state} {self._restart}{self.options}"
         )
 
     @property
@@ -205,16 +250,16 @@ class RunbookCommands:
         return commands, f"At any point of the bounce and after it. {_WAYS_BACK[change]}"
 
 
-START_CLOSED: Final = (
-    (
-        "K is ahead of Z, which the group uses",
-        "The offset is stale or rewound. Lower or delete it with offsetmgr offsets, and run the command again.",
-    ),
-    (
-        "the gate of phase dual is closed",
-        "A member is not dual yet: finish the bounce before, or send a message to each partition without traffic.",
-    ),
-)
+def start_closed(change: CommitModeChange) -> tuple[tuple[str, str], ...]:
+    """Returns the reasons for which a bounce does not begin, with their remedies."""
+    if change.to is not CommitMode.DUAL:
+        remedy = (
+            "A member is not dual yet: finish the bounce before, or send a message to each partition without traffic."
+        )
+        return (("the gate of phase dual is closed", remedy),)
+    remedy = "The offset is stale or rewound. Lower or delete it with offsetmgr offsets, and run the command again."
+    return (("K is ahead of Z, which the group uses", remedy),)
+
 
 _BOUNCE_CLOSED: Final = (
     ("the command for M: exit code N", "Read the log, fix the cause, run the same command line again."),

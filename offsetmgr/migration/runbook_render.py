@@ -67,7 +67,7 @@ def runbook_parts(books: Sequence[Runbook]) -> list[DocumentPart]:
     for book in books:
         if len(books) > 1:
             parts.append(SectionTitle(f"Group {book.group}: {_phase(book)} -> {book.to.value}"))
-        parts += _book_parts(book)
+        parts += _book_parts(book, 3 if len(books) > 1 else 2)
     return parts
 
 
@@ -75,7 +75,8 @@ def _phase(book: Runbook) -> str:
     return book.found.phase.value if book.found.phase else "unknown"
 
 
-def _book_parts(book: Runbook) -> list[DocumentPart]:
+def _book_parts(book: Runbook, level: int) -> list[DocumentPart]:
+    """Returns the parts of one runbook, whose sections have titles of this level."""
     parts: list[DocumentPart] = [
         Paragraph(
             f"Written {at(book.baseline.at_ms)} from the group's state at that moment. ZooKeeper:"
@@ -84,7 +85,7 @@ def _book_parts(book: Runbook) -> list[DocumentPart]:
         Paragraph(f"Phase now: {_phase(book)} ({book.found.confidence.value}: {book.found.why})."),
     ]
     if book.warnings:
-        parts += [SectionTitle("Warnings"), Items([str(warning) for warning in book.warnings])]
+        parts += [SectionTitle("Warnings", level), Items([str(warning) for warning in book.warnings])]
     if book.steps:
         parts += [
             Paragraph(
@@ -92,7 +93,7 @@ def _book_parts(book: Runbook) -> list[DocumentPart]:
                 " output, ... stands for text that varies."
             ),
             Blanks(("Responsible", "Date and time", "Approved by")),
-            SectionTitle("Go back if"),
+            SectionTitle("Go back if", level),
             Items(book.abort),
         ]
     else:
@@ -101,23 +102,23 @@ def _book_parts(book: Runbook) -> list[DocumentPart]:
     for number, step in enumerate(book.steps, 1):
         if step.section != section:
             section = step.section
-            parts.append(SectionTitle(section))
-        parts += _step_parts(number, step)
+            parts.append(SectionTitle(section, level))
+        parts += _step_parts(number, step, level + 1)
     members = [
         (m.id, m.host or "unknown (configured id)", at(m.registered_at_ms), len(book.baseline.owned_by(m.id)))
         for _, m in sorted(book.baseline.members.items())
     ]
     return [
         *parts,
-        SectionTitle("Baseline: members"),
+        SectionTitle("Baseline: members", level),
         Table(_MEMBERS, members),
-        SectionTitle("Baseline: offsets"),
+        SectionTitle("Baseline: offsets", level),
         Table(_OFFSETS, _offset_rows(book.baseline)),
     ]
 
 
-def _step_parts(number: int, step: RunbookStep) -> list[DocumentPart]:
-    parts: list[DocumentPart] = [SectionTitle(f"{number}. {step.title}", 3), *map(Paragraph, step.text)]
+def _step_parts(number: int, step: RunbookStep, level: int) -> list[DocumentPart]:
+    parts: list[DocumentPart] = [SectionTitle(f"{number}. {step.title}", level), *map(Paragraph, step.text)]
     if step.settings:
         parts.append(Code("\n".join(step.settings), "properties"))
     if step.ticks:
@@ -127,6 +128,8 @@ def _step_parts(number: int, step: RunbookStep) -> list[DocumentPart]:
         parts += [Paragraph("On success it prints:"), Code(step.prints, "text")]
     if step.takes:
         parts.append(Paragraph(f"Time: {step.takes}."))
+    if step.notes:
+        parts.append(Items(step.notes))
     if step.closed:
         parts.append(Table(_STOP, step.closed))
     if step.way_back:

@@ -11,12 +11,12 @@ from offsetmgr.migration.runbook_commands import (
     EXAMPLE_RESTART,
     EXAMPLE_TEST,
     GATE_WINDOW_S,
-    START_CLOSED,
     RunbookArguments,
     RunbookCommands,
     RunbookStep,
     RunbookSubject,
     duration,
+    start_closed,
 )
 
 
@@ -33,7 +33,7 @@ def abort_criteria(subject: RunbookSubject) -> tuple[str, ...]:
         f"A gate stays closed in two runs of its command, {duration(2 * GATE_WINDOW_S)} in total, although you did what"
         " the step says.",
         "A restarted member does not register again, and its old settings do not bring it back either.",
-        f"The total lag of the group stays above {max(1000, 10 * total):,} messages for more than 5 min. It was"
+        f"The total lag of the group stays above {max(1000, 2 * total):,} messages for more than 5 min. It was"
         f" {total:,} when this runbook was written.",
         "A committed offset decreases, or an application reports messages that it processed before.",
         "The time of the change is over. Latest end: ____________",
@@ -83,7 +83,8 @@ class _Steps(RunbookCommands):
                 "The command checks for each server that it answers, its release, the permissions of your login, and"
                 " the difference between its clock and yours. The exit code is 0 if all checks pass.",
             ),
-            commands=(f"offsetmgr doctor{self.servers}",),
+            commands=(f"offsetmgr doctor --group {self.group}{self.servers}",),
+            prints="RESULT ... CHECK ... ENDPOINT ... DETAIL...\nok ...\n...\n... ok...",
             takes="less than 1 min",
             closed=(("a check that failed, with its reason", "Fix the cause first. Nothing has changed yet."),),
         )
@@ -120,7 +121,7 @@ class _Steps(RunbookCommands):
             commands=(self.bounce_command(first),),
             prints=f"...\nbounce {first} of group {self.subject.group}: planned\nnothing was executed; ...",
             takes=f"at most {duration(GATE_WINDOW_S)}",
-            closed=START_CLOSED,
+            closed=start_closed(first),
         )
 
     # --- the offsets ---------------------------------------------------------------------------------
@@ -156,8 +157,12 @@ class _Steps(RunbookCommands):
             prints="...\n... written in 1 group\n...",
             takes="less than 1 min",
             closed=(
-                ("the group has members in Kafka", "Stop the consumers that use Kafka already; they share no offsets."),
-                ("changed since the plan", "Write a plan under another name and apply it."),
+                ("the group has members", "Consumers use the group in Kafka already. Stop them, and run it again."),
+                (
+                    "a line with ! and the reason",
+                    "All other offsets are written. Fix the cause and run it again; if another client has changed the"
+                    " offset, write a plan under another name and apply that.",
+                ),
             ),
             way_back="Before the first restart only, because the command restores the offsets of this moment:",
             back=(f"offsetmgr migrate rollback {self.plan}{self.of_group} --yes{arguments.followups}",),
@@ -193,8 +198,11 @@ class _Steps(RunbookCommands):
             prints="...\nfinalized: ... verified...",
             takes="at most 60 s for the evidence (--window)",
             closed=(
-                ("no traffic", "Send a message to each named partition, or add --accept-idle."),
-                ("a member commits to the source alone", "Bounce the member that the message names, then repeat."),
+                (
+                    "no commit of phase P was seen on N partitions without traffic: ...",
+                    "Send a message to each named partition, or add --accept-idle.",
+                ),
+                ("not seen in phase P: member M: ...", "Restart the named member with the settings, and run it again."),
             ),
             way_back="As from the last bounce:",
             back=back,

@@ -301,7 +301,7 @@ def move_wave(world: World, fleet: StuckFleet, wave: int, stuck: str, refused: s
     assert f"wrote wave-{wave}.json" in books
     live = [name for name in world.live if name in groups]
     markdown = (world.directory / f"wave-{wave}.md").read_text()
-    assert all(f"# Runbook: group `{name}`, zookeeper -> kafka" in markdown for name in live)
+    assert all(f"## Group {name}: zookeeper -> kafka" in markdown for name in live)
     baseline = ("--wave", str(wave), "--baseline", f"wave-{wave}.json")
     bounce(world, fleet, "dual", *baseline, code=int(has_stuck))
     moved = [name for name in live if name != stuck]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from offsetmgr.core.document import Blanks, Code, Items, SectionTitle, to_html, to_markdown
+from offsetmgr.core.document import Blanks, Code, DocumentPart, Items, SectionTitle, to_html, to_markdown
 
-PARTS = [SectionTitle("1. a", 3), Items(["<x>", "*y*"]), Items(["z"], boxes=True), Blanks(("Who", "When"))]
+PARTS: list[DocumentPart] = [
+    SectionTitle("1. a", 3),
+    Items(["<x>", "*y*"]),
+    Items(["z"], boxes=True),
+    Blanks(("Who", "When")),
+]
 
 
 def test_lists_and_fields_are_in_both_formats() -> None:
