@@ -43,7 +43,7 @@ OTHER_ARGUMENTS = {
     "migrate plan": "--all-groups --from zookeeper://z1:2181 --to kafka://k1:9092 -o new.plan",
     "migrate apply": "billing.plan --yes",
     "migrate switch": f"billing --to dual --execute --store {SWITCHED}",
-    "migrate status": "billing.plan --watch 30",
+    "migrate status": "billing.plan --window 30",
     "runbook bounce": "billing --to-phase dual --command 'echo {host} {settings}' --zookeeper z1:2181 "
     "--bootstrap-server k1:9092",
     "doctor": "--bootstrap-server k1:9092 --zookeeper z1:2181",
