@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -49,8 +49,7 @@ class Doctor:
         checks += [self._cluster(bootstrap, "kafka") for bootstrap in clusters]
         checks += [self._cluster(bootstrap, _MANAGER) for bootstrap in managers]
         checks.append(check_this_machine)
-        with ThreadPoolExecutor(len(checks)) as pool:
-            return [row for rows in pool.map(lambda check: check(), checks) for row in rows]
+        return _run_all(checks)
 
     def _endpoints(self) -> tuple[list[str], list[str], list[str]]:
         """Returns the connect strings of ZooKeeper, and the bootstrap addresses of brokers and of offset managers."""
@@ -96,6 +95,28 @@ class Doctor:
                 return [failed_check("broker", bootstrap, error)]
 
         return check
+
+
+def _run_all(checks: Sequence[Callable[[], list[CheckResult]]]) -> list[CheckResult]:
+    """Runs each check in a thread of its own. The threads are daemons, so that Ctrl-C does not wait for a server that
+    does not respond."""
+    found: dict[int, list[CheckResult]] = {}
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            found[number] = checks[number]()
+        except BaseException as error:  # the main thread raises it
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(checks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [row for number in range(len(checks)) for row in found[number]]
 
 
 def check_this_machine() -> list[CheckResult]:

@@ -70,7 +70,9 @@ def list_command(
         )
         for one in shown
     ]
-    write_rows(_LIST, rows, output)
+    if not write_rows(_LIST, rows, output):
+        of_group = "" if group is None else f" of group {group!r}"
+        note(f"nothing is recorded: no edit or migration{of_group} was made from this account on this machine")
 
 
 @app.command("show")

@@ -14,6 +14,7 @@ from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
+from offsetmgr.cli.watch import Changes, Count, Watch, WatchCommand, watch_command, write_watched
 from offsetmgr.core.errors import UsageError
 
 app = typer.Typer(
@@ -296,7 +297,7 @@ def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tup
     return listen_address, advertised
 
 
-@app.command("status")
+@app.command("status", cls=WatchCommand)
 @connected
 @many_clusters
 def status(
@@ -304,26 +305,39 @@ def status(
     managers: Annotated[
         bool, typer.Option("--managers", help="Show a row for each manager instead of one for each shard.")
     ] = False,
+    watch: Watch = None,
+    count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show shards, their owners, loads, and the lag of standbys; exit code 1 if there is a problem.
 
-    --bootstrap-server (or --store manager://...) names any manager.
+    --bootstrap-server (or --store manager://...) names any manager. With --watch, CHANGE is the change of the number of
+    offsets, and PER-SECOND the rate of records in the shard's log (with --managers, of offsets).
     """
     from offsetmgr.cli.manager_output import MANAGERS, SHARDS, alarms, manager_rows, shard_rows, stores_in_topic
     from offsetmgr.kafka.client.managers import Managers
 
-    with Managers(_managers(connect), connect.resolved.connection) as running:
-        reports = running.reports()
-    write_rows(MANAGERS if managers else SHARDS, (manager_rows if managers else shard_rows)(reports), output)
-    for report in reports:
-        if not managers and report.status is not None and not stores_in_topic(report.status):
-            note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")
-    wrong = list(alarms(reports))
-    for text in wrong:
-        note(f"alarm: {text}")
-    if wrong:
-        raise typer.Exit(FAILED)
+    columns, key, position = (MANAGERS, "node_id", "offsets") if managers else (SHARDS, "partition", "position")
+    changes = None if watch is None else Changes(columns, key=[key], value="offsets", position=position)
+
+    def once() -> int:
+        with Managers(_managers(connect), connect.resolved.connection) as running:
+            reports = running.reports()
+        rows = (manager_rows if managers else shard_rows)(reports)
+        if changes is None:
+            write_rows(columns, rows, output)
+        else:
+            write_watched(changes.columns, changes.add(rows), output, watched=True)
+        for report in reports:
+            if not managers and report.status is not None and not stores_in_topic(report.status):
+                note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")
+        wrong = list(alarms(reports))
+        for text in wrong:
+            note(f"alarm: {text}")
+        return FAILED if wrong else 0
+
+    if code := watch_command(once, watch, count):
+        raise typer.Exit(code)
 
 
 ENTRIES = (

@@ -15,7 +15,8 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command, write_watched
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
@@ -23,6 +24,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import GroupStatus, counts, group_statuses, select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.migration.progress import MigrationState
 
 app = typer.Typer()
 
@@ -51,7 +53,7 @@ COLUMNS: Final = (
 )
 
 
-@app.command("status")
+@app.command("status", cls=WatchCommand)
 @connected
 @one_cluster("the plan names the servers of one migration")
 def status_command(
@@ -59,16 +61,18 @@ def status_command(
     plan_path: PlanPath,
     groups: PlanGroupArguments = None,
     wave: WaveOption = None,
-    watch: Annotated[
+    window: Annotated[
         float | None,
         typer.Option(
-            "--watch",
+            "--window",
             metavar="SECONDS",
             min=0,
             help="Ask the servers too, and watch the members' commits for up to this time.",
             show_default=False,
         ),
     ] = None,
+    watch: Watch = None,
+    count: Count = None,
     format: Annotated[
         StatusFormat, typer.Option("--format", help="Output format; markdown and html write one page instead of rows.")
     ] = StatusFormat.TABLE,
@@ -88,30 +92,41 @@ def status_command(
 ) -> None:
     """Show the state of every group in words, with its obstacle and the next command.
 
-    The state comes from the plan and the journal. With --watch, it also comes from the servers: the phase of live
+    The state comes from the plan and the journal. With --window, it also comes from the servers: the phase of live
     members, and the partitions that do not verify.
     """
     if output is not None and format not in (StatusFormat.MARKDOWN, StatusFormat.HTML):
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
-    plan, state = open_plan(plan_path)
-    only = select_groups(plan, groups or (), wave or ())
-    live = None
-    if watch is not None:
-        from offsetmgr.migration.group_observer import ObservationWindow
 
-        sides = SourceAndTarget.of_plan(
-            connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
-        )
-        note(f"asking the servers, and watching live members for up to {watch:g} s")
-        live = sides.fleet_view(plan, state, ObservationWindow(watch)).observe(only)
-    found = group_statuses(plan, state, only, live)
-    if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):
-        _write_page(plan, found, format, output, watched=live is not None)
-        return
-    if format is StatusFormat.TABLE:
+    def once() -> int:
+        plan, state = open_plan(plan_path)
+        only = select_groups(plan, groups or (), wave or ())
+        live = None
+        if window is not None:
+            from offsetmgr.migration.group_observer import ObservationWindow
+
+            sides = SourceAndTarget.of_plan(
+                connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+            )
+            note(f"asking the servers, and watching live members for up to {window:g} s")
+            live = sides.fleet_view(plan, state, ObservationWindow(window)).observe(only)
+        found = group_statuses(plan, state, only, live)
+        if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):
+            _write_page(plan, found, format, output, watched=live is not None)
+        else:
+            _write_rows(plan, state, found, OutputFormat(format.value), watched=watch is not None)
+        return 0
+
+    watch_command(once, watch, count)
+
+
+def _write_rows(
+    plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat, *, watched: bool
+) -> None:
+    if output is OutputFormat.TABLE:
         migrate_output.show_plan_header(plan.header)
-    write_rows(COLUMNS, [_row(one) for one in found], OutputFormat(format.value))
-    if format is StatusFormat.TABLE:
+    write_watched(COLUMNS, [_row(one) for one in found], output, watched=watched)
+    if output is OutputFormat.TABLE:
         for line in summary_lines(found):
             note(line)
         if state.refreshed_at is not None:

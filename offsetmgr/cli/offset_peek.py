@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PEEKED: Final = (
-    Column("group", rank=1),
-    Column("topic", rank=2),
+    Column("group"),
+    Column("topic"),
     Column("partition", right=True, title="PART"),
     Column("offset", right=True),
     Column("record_offset", right=True, detail=True),
     Column("timestamp", time=True, detail=True),
     Column("age_ms", title="AGE"),
-    Column("size", right=True),
+    Column("size", right=True, rank=2),
     Column("key"),
-    Column("value", rank=3),
-    Column("headers", optional=True, rank=4),
+    Column("value", rank=1),
+    Column("headers", optional=True, rank=3),
     Column("note", optional=True),
 )
 _CELL: Final = 60

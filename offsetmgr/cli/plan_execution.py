@@ -53,23 +53,32 @@ def plan_writer(
     plan: PlanFile, run: PlanRun, store: OffsetStore, wait_empty: float = 0.0
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr. If an error ends the
-    run, prints how much was written before."""
-    with (
-        stop_on_signal("groups under way are finished") as stop,
-        migrate_output.MigrateProgress(
-            f"{run.name}: groups", plan.summary.groups if run.only is None else len(run.only)
-        ) as shown,
-        journaled_writer(
-            plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
-        ) as (writer, state),
-    ):
-        try:
+    run, prints how much was written before. Before the first write, Ctrl-C interrupts the run at once."""
+    writers: list[JournaledWriter] = []
+
+    def has_begun() -> bool:
+        return any(writer.report.started for writer in writers)
+
+    groups = plan.summary.groups if run.only is None else len(run.only)
+    try:
+        with (
+            stop_on_signal("groups under way are finished", has_begun) as stop,
+            migrate_output.MigrateProgress(f"{run.name}: groups", groups) as shown,
+            journaled_writer(
+                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
+            ) as (writer, state),
+        ):
+            writers.append(writer)
             yield writer, state
-        except OffsetMgrError:
-            done = writer.report
-            if done.started:
+    except OffsetMgrError:
+        for writer in writers:
+            if writer.report.started:
                 note(
-                    f"the offsets of up to {count_of(done.started, 'group')} had been changed when the error occurred"
-                    f" ({done.written:,} are confirmed); the next run checks them"
+                    f"the offsets of up to {count_of(writer.report.started, 'group')} had been changed when the error"
+                    f" occurred ({writer.report.written:,} are confirmed); the next run checks them"
                 )
+        raise
+    except KeyboardInterrupt:
+        if has_begun():
             raise
+        raise Interrupted("this run wrote nothing; run the same command again") from None

@@ -30,9 +30,10 @@ Handlers: TypeAlias = Mapping[signal.Signals, Any]
 
 
 @contextmanager
-def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
+def stop_on_signal(what: str, has_begun: Callable[[], bool] = lambda: True) -> Iterator[Callable[[], bool]]:
     """Yields a function that returns whether a signal has requested a stop. ``what`` is the part of the message that
-    describes when the command will stop.
+    describes when the command will stop. As long as ``has_begun`` returns False, the command has changed nothing, and
+    the first Ctrl-C interrupts it.
 
     If the block ends without an exception and no stop was requested, calls `ignore_first_signal` for the rest of the
     command.
@@ -43,9 +44,9 @@ def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
         nonlocal requested
         if number == signal.SIGHUP:
             ignore_hangups()
-        if requested:
-            if number == signal.SIGHUP:
-                return
+        if requested and number == signal.SIGHUP:
+            return
+        if requested or not has_begun():
             raise KeyboardInterrupt
         requested = True
         _print_line(f"stopping: {what} (again to interrupt at once)")

@@ -34,6 +34,7 @@ class ClockDifference(NamedTuple):
 
     @property
     def is_measured(self) -> bool:
+        """Returns whether the difference was measured, and is not only a lower bound."""
         return self.high is not None
 
     @property

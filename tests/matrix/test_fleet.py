@@ -154,8 +154,8 @@ class World:
         return found
 
     def check(self, blocked: AbstractSet[str] = frozenset()) -> None:
-        """Checks `migrate status --watch` and both pages against the expected states and against both stores."""
-        rows = self.rows("--watch", WATCH_S)
+        """Checks `migrate status --window` and both pages against the expected states and against both stores."""
+        rows = self.rows("--window", WATCH_S)
         assert {row["group"]: row["state"] for row in rows} == self.expected
         assert {row["group"] for row in rows if row["blocked_by"]} == blocked
         self._compare_with_stores({row["group"]: row for row in rows})

@@ -160,9 +160,8 @@ def test_a_command_that_was_stopped_before_its_end_exits_with_130(
         interrupted_before(patch, plan_run, "JournaledWriter")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     output = capsys.readouterr().err.splitlines()
-    assert output[-1] == (
-        "interrupted: started writes are finished and recorded; run the same command again to continue"
-    )
+    assert output[-1] == "interrupted: this run wrote nothing; run the same command again"
+    assert not any(line.startswith("stopping") for line in output)
 
     assert run(["migrate", command, str(plan), "--yes"]) == 0
 

@@ -58,7 +58,7 @@ async def check_permissions(
     for topic in answer["topics"]:
         exists = not topic["error_code"]
         if exists:
-            check = f"permissions on topic {OFFSETS_TOPIC}"
+            check = f"permissions on {OFFSETS_TOPIC}"
             rows.append(_row(check, bootstrap, topic["topic_authorized_operations"], _TOPIC_NEEDS, CheckStatus.WARNING))
     if not groups:
         listed = await connection.call(requests.list_groups(), remaining(deadline))
@@ -116,6 +116,7 @@ def _row(check: str, bootstrap: str, bits: int, needs: Mapping[str, str], if_mis
     detail = "; ".join(f"{name} is missing (needed to {purpose})" for name, purpose in missing.items())
     where = check.removeprefix("permissions on ")
     operations = " ".join(f"--operation {name}" for name in missing)
-    option = "--cluster" if where == "the cluster" else "--" + where
+    options = {"the cluster": "--cluster", OFFSETS_TOPIC: f"--topic {OFFSETS_TOPIC}"}
+    option = options.get(where, f"--{where}")
     fix = f"kafka-acls --add --allow-principal User:NAME {operations} {option}"
     return CheckResult(check, bootstrap, if_missing, detail, fix)

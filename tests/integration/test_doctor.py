@@ -1,0 +1,120 @@
+"""``offsetmgr doctor`` on real servers, and on servers that do not respond."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Position
+from conftest import MakeTopic
+from kazoo_client import connected
+
+from offsetmgr.cli.app import run
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
+
+DEAD = "127.0.0.1:1"
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert run(["doctor", *options, "--format", "json"]) == code
+    rows = json.loads(capsys.readouterr().out)
+    assert isinstance(rows, list)
+    return rows
+
+
+def results(rows: list[dict[str, Any]], check: str) -> list[str]:
+    return [row["result"] for row in rows if row["check"] == check]
+
+
+def test_every_endpoint_is_checked(
+    zookeeper: ZooKeeperServer,
+    kafka: KafkaBroker,
+    make_topic: MakeTopic,
+    unique: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic = make_topic(unique)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
+    consumer.commit(offsets=[Position(topic, 0, 0)], asynchronous=False)
+    consumer.close()
+    servers = ("--bootstrap-server", kafka.bootstrap, "--zookeeper", f"{zookeeper.connect}/kafka")
+    with connected(zookeeper.connect) as client:
+        before = client.get("/kafka")[1].pzxid
+
+        rows = doctor(capsys, *servers, "-g", unique)
+
+        assert client.get("/kafka")[1].pzxid == before
+    for check in ("zookeeper", "chroot", "broker", "login", "release", "controller", "retention of offsets"):
+        assert results(rows, check) == ["ok"], check
+    assert "failed" not in {row["result"] for row in rows}
+    (groups,) = (row for row in rows if row["check"] == "permissions on groups")
+    assert groups["detail"] == f"{unique}: Describe, Read, Delete"
+    (zookeeper_clock,) = (row for row in rows if row["check"] == "clock" and row["endpoint"] == zookeeper.connect)
+    assert zookeeper_clock["result"] == "ok"
+    assert "+/- " in zookeeper_clock["detail"]
+
+
+def test_a_wrong_clock_of_this_machine_is_found(
+    kraft: KraftBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: time.time_ns() // 1_000_000 + 10 * 86_400_000)
+    rows = doctor(capsys, "--bootstrap-server", kraft.bootstrap, code=1)
+    (clock,) = (row for row in rows if row["check"] == "clock" and row["endpoint"].startswith("controller"))
+    assert clock["result"] == "failed"
+    assert clock["detail"].startswith("10 d behind this machine, +/- ")
+    assert "NTP" in clock["fix"]
+
+
+def test_servers_that_do_not_respond_are_rows_with_a_remedy(
+    kafka: KafkaBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--bootstrap-server", f"{DEAD},{kafka.bootstrap}", "--zookeeper", f"{DEAD}/kafka", "--timeout", "3000")
+    rows = doctor(capsys, *options, code=1)
+    failed = {(row["check"], row["endpoint"]) for row in rows if row["result"] == "failed"}
+    assert failed == {("zookeeper", DEAD), ("chroot", f"{DEAD}/kafka"), ("broker", DEAD)}
+    assert all(row["fix"] for row in rows if row["result"] == "failed")
+    assert results(rows, "release") == ["ok"]
+
+
+def test_a_missing_chroot_is_found(zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = doctor(capsys, "--zookeeper", f"{zookeeper.connect}/no-such-chroot", code=1)
+    (chroot,) = (row for row in rows if row["check"] == "chroot")
+    assert chroot["result"] == "failed"
+    assert "does not exist" in chroot["detail"]
+
+
+def test_a_zookeeper_acl_that_forbids_writes_is_found(
+    zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kazoo.security import make_acl, make_digest_acl
+
+    with connected(zookeeper.connect) as client:
+        acl = [make_digest_acl("app", "secret", all=True), make_acl("world", "anyone", read=True)]
+        client.ensure_path(f"/{unique}/brokers/ids")
+        client.create(f"/{unique}/consumers", acl=acl)
+    rows = doctor(capsys, "--zookeeper", f"{zookeeper.connect}/{unique}", code=1)
+    (found,) = (row for row in rows if row["check"] == "permissions in ZooKeeper")
+    assert found["result"] == "failed"
+    assert found["detail"] == "not allowed to write, create, delete: /consumers"
+
+
+def test_an_unreachable_cluster_of_many_is_a_row(
+    kraft: KraftBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[context.prod-1]\nbootstrap-server = "{kraft.bootstrap}"\n'
+        f'[context.prod-2]\nbootstrap-server = "{DEAD}"\ntimeout = 2000\n'
+    )
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(config))
+    rows = doctor(capsys, "--context", "prod-*", code=1)
+    assert {row["cluster"] for row in rows} == {"prod-1", "prod-2"}
+    assert {row["cluster"] for row in rows if row["result"] == "failed"} == {"prod-2"}

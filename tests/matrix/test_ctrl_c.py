@@ -1,0 +1,158 @@
+"""Ctrl-C in every command that connects to a server, while the server does not respond."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root
+from offsetmgr.cli.examples import EXAMPLES
+from offsetmgr.core.log_origin import OriginComparison, Relation
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Guard
+from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanOptions, PlanStep, StoreEndpoint
+from offsetmgr.migration.plan_file import write_plan
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(120)]
+
+LIMIT_S = 2.0
+"""The time in which a command ends after Ctrl-C."""
+BUSY_MACHINE_S = 3.0
+"""Additional time, because the tests run on a busy machine."""
+CONNECT_LIMIT_S = 40.0
+"""The time in which a command connects to the server."""
+
+SWITCHED = "switched:?zookeeper=zookeeper%3A%2F%2Fz1:2181\\&kafka=kafka%3A%2F%2Fk1:9092"
+OTHER_ARGUMENTS = {
+    "groups list": "--bootstrap-server k1:9092",
+    "groups where": "billing --bootstrap-server k1:9092",
+    "offsets import": "saved.csv --bootstrap-server k1:9092 --execute --yes",
+    "offsets diff": "--from file:saved.csv --to kafka://k1:9092",
+    "offsets export": "exported.avro billing --bootstrap-server k1:9092",
+    "migrate plan": "--all-groups --from zookeeper://z1:2181 --to kafka://k1:9092 -o new.plan",
+    "migrate apply": "billing.plan --yes",
+    "migrate switch": f"billing --to dual --execute --store {SWITCHED}",
+    "migrate status": "billing.plan --window 30",
+    "runbook bounce": "billing --to-phase dual --command 'echo {host} {settings}' --zookeeper z1:2181 "
+    "--bootstrap-server k1:9092",
+    "doctor": "--bootstrap-server k1:9092 --zookeeper z1:2181",
+    "zk reassign": "--reassignment-json-file moves.json --zookeeper z1:2181 --execute",
+}
+"""Arguments for commands whose first example names a context or a file that the test does not have."""
+
+SERVERS = {"manager serve"}
+"""Ctrl-C is the orderly end of these commands."""
+NEEDS_MORE = {"migrate finalize", "log offsets"}
+"""These commands connect only if a plan was applied, or if a broker's log directories exist."""
+NOT_CONNECTING = {"edits list", "edits show", "edits undo", "context list", "context show", "context use"}
+NEEDS_JVM = {"spark audit", "spark diff", "spark copy"}
+
+
+def commands() -> list[str]:
+    """The commands with connection options, and those of `migrate`, whose plan names the servers."""
+    top: Any = typer.main.get_command(root)
+    found = []
+    for group in REGISTRY:
+        command = top.get_command(None, group)
+        single = {group: command} if group in SINGLE_COMMANDS else {}
+        for name, one in (single or {f"{group} {sub}": c for sub, c in command.commands.items()}).items():
+            names = {parameter.name for parameter in one.params}
+            if {"bootstrap_server", "zookeeper"} & names and not name.startswith("help "):
+                found.append(name)
+    return [name for name in found if name not in NOT_CONNECTING | NEEDS_JVM | SERVERS | NEEDS_MORE]
+
+
+class StalledServer:
+    """Accepts connections on a port and sends nothing."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._accepted: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def accept(self, seconds: float) -> bool:
+        """Whether a client connects within this time."""
+        self._listener.settimeout(seconds)
+        try:
+            self._accepted.append(self._listener.accept()[0])
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        for connection in (*self._accepted, self._listener):
+            connection.close()
+
+
+@pytest.fixture
+def server() -> Iterator[StalledServer]:
+    stalled = StalledServer()
+    yield stalled
+    stalled.close()
+
+
+def write_files(directory: Path, address: str) -> None:
+    """Writes the files that the examples name."""
+    (directory / "saved.csv").write_text("group,topic,partition,offset\nbilling,orders,0,5\n")
+    (directory / "moves.json").write_text(
+        '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}]}'
+    )
+    header = PlanHeader(
+        "0d0f4f0e-0000-4000-8000-000000000000",
+        1_790_000_000_000,
+        StoreEndpoint(f"zookeeper://{address}", "zookeeper", "zk", "cluster id"),
+        StoreEndpoint(f"kafka://{address}", "kafka", "kafka", "cluster id"),
+        PlanOptions(groups=("billing",)),
+        "kafka",
+        None,
+        "offsetmgr",
+        OriginComparison(Relation.SAME, "equal cluster ids"),
+    )
+    step = PlanStep(TopicPartition("orders", 0), Action.COPY, OffsetAndMetadata(5), None, OffsetAndMetadata(5))
+    plan = GroupPlan("billing", "billing", (step,), next(iter(Guard)))
+    write_plan(directory / "billing.plan", header, [plan])
+
+
+@pytest.mark.parametrize("command", commands())
+def test_ctrl_c_ends_the_command_with_one_line(command: str, server: StalledServer, tmp_path: Path) -> None:
+    write_files(tmp_path, server.address)
+    text = OTHER_ARGUMENTS.get(command, EXAMPLES[command][0])
+    arguments = shlex.split(text.replace("k1:9092", server.address).replace("z1:2181", server.address))
+    if server.address not in text.replace("k1:9092", server.address).replace("z1:2181", server.address):
+        arguments += [] if command.startswith("migrate") else ["--bootstrap-server", server.address]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
+    environ |= {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from offsetmgr.cli.entry import main; main()", *command.split(), *arguments],
+        cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + CONNECT_LIMIT_S
+        while not server.accept(0.2):
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                pytest.fail(f"did not connect: {process.communicate()}")
+        time.sleep(0.5)  # until the command waits for the response
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=60)
+        seconds = time.monotonic() - sent
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == ""
+    *notes, last = err.splitlines()
+    assert last.startswith("interrupted: ")
+    assert not [line for line in notes if line.startswith(("error", "hint", "interrupted", "stopping", "Traceback"))]
+    assert seconds < LIMIT_S + BUSY_MACHINE_S, f"{seconds:.1f} s"
