@@ -56,6 +56,12 @@ class RunningGroup:
         """Starts a command that sends itself a signal at a step; see `faulty_edit`."""
         return self.start(*arguments, program=(sys.executable, str(FAULTY), step, number.name))
 
+    def start_frozen(self, step: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a command, which stops itself at a step until it receives SIGCONT, and waits until it has stopped."""
+        process = self.start_faulty(step, signal.SIGSTOP, *arguments)
+        until(lambda: is_stopped(process.pid))
+        return process
+
     def run(self, *arguments: str, code: int | None = 0) -> tuple[str, str]:
         """Runs a command. Returns its stdout and stderr."""
         return self.finish(self.start(*arguments), code)
@@ -132,3 +138,8 @@ def running_group(
         finally:
             for one in consumers:
                 one.stop()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"

@@ -22,7 +22,8 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.core.running_store import RunningEditListener
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, is_consumer_group, take_over_consumer_group
+from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
+from offsetmgr.kafka.groups.group_inspection import is_consumer_group
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read

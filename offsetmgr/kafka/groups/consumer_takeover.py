@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries
@@ -32,7 +31,6 @@ from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.group_takeover import edited_error
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -159,15 +157,6 @@ class ConsumerTakeover:
             await asyncio.sleep(_POLL_S)
             with contextlib.suppress(OffsetMgrError):
                 await _heartbeat(self._connection, self._membership, asyncio.get_running_loop().time() + 5)
-
-
-async def is_consumer_group(client: Client, described: GroupDescription, deadline: float) -> bool:
-    """Returns whether the group uses the consumer protocol (KIP-848)."""
-    connection = await client.node(Address.parse(described.coordinator)).connection(deadline)
-    if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
-        return False
-    answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
-    return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
 
 
 @asynccontextmanager
