@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 from running_consumers import Deliveries, Load, RdkafkaMember, until
 
@@ -77,20 +77,27 @@ class RunningGroup:
         return list(json.loads(self.run("edits", "list", "--format", "json")[0]))
 
     def coordinator(self) -> int:
-        return int(self._described().coordinator.id)
+        """The id of the group's coordinator; -1 if it is unknown at the moment."""
+        found = self._described()
+        return -1 if found is None else int(found.coordinator.id)
 
     def await_members(self, number: int, seconds: float = 60) -> None:
         """Waits until the group is stable with this number of consumers, and without an edit."""
 
         def free() -> bool:
             found = self._described()
+            if found is None:
+                return False
             names = [member.client_id for member in found.members]
             return found.state == ConsumerGroupState.STABLE and len(names) == number and "offsetmgr-edit" not in names
 
         until(free, seconds)
 
     def _described(self) -> Any:
-        return self._admin.describe_consumer_groups([self.group], request_timeout=30)[self.group].result(60)
+        try:
+            return self._admin.describe_consumer_groups([self.group], request_timeout=30)[self.group].result(60)
+        except KafkaException:  # the coordinator moves
+            return None
 
     def await_progress(self, seconds: float = 60) -> None:
         """Waits until the group receives new records of every partition."""

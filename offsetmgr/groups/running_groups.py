@@ -94,6 +94,8 @@ def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iter
             elif problem is None:
                 checks.found[plan.group] = group
             changes = tuple(_within_log(change, logs.get(change.partition)) for change in plan.changes)
+            if isinstance(group, RunningGroup) and group.consumer_protocol:
+                changes = tuple(_without_deletion(change) for change in changes)
             yield replace(plan, changes=changes, problem=problem)
 
 
@@ -123,6 +125,16 @@ def _within_log(change: PlannedChange, log: LogRange | OffsetMgrError | None) ->
     why = f"{change.after.offset} is outside the log ({log.start} to {log.end}), so auto.offset.reset would decide"
     hint = "offsets reset clamps offsets to the log"
     return change._replace(problem=OffsetOutOfRange(str(change.partition), why, hint), writes=False)
+
+
+def _without_deletion(change: PlannedChange) -> PlannedChange:
+    if not change.writes or change.after is not None:
+        return change
+    why = "the coordinator deletes no offsets of topics to which a group of the consumer protocol subscribes"
+    error = UnsupportedOperation(
+        f"deletion of {change.partition}", why, "stop its consumers, then edit without --running"
+    )
+    return change._replace(problem=error, writes=False)
 
 
 class _RunningImages:
