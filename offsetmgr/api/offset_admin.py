@@ -68,7 +68,7 @@ class OffsetAdmin(Closeable):
 
     One thread at a time may use an object; several objects can be used at the same time. All methods block; call them
     in a thread (``asyncio.to_thread``) from asynchronous programs. Each request to a server ends after
-    ``ConnectionConfig.timeout_ms`` milliseconds. Methods that plan an edit wait up to 22 s if a killed run of offsetmgr
+    ``ConnectionConfig.timeout_ms`` milliseconds. Methods that plan an edit wait up to 47 s if a killed run of offsetmgr
     holds the lock of a group. After `close`, every method raises `UsageError`.
     """
 

@@ -191,3 +191,22 @@ def test_brokers_before_2_4(
         assert committed(cluster.bootstrap, topic, topic) == 100
     finally:
         member.stop()
+
+
+def test_brokers_of_2_8_are_edited(
+    start_release: Callable[[str], ReleaseCluster], unique: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    cluster = start_release("2.8.2")
+    topic = cluster.make_topic(unique)
+    produce(cluster.bootstrap, topic)
+    deliveries = Deliveries()
+    member = RdkafkaMember(cluster.bootstrap, topic, topic, deliveries, name="member")
+    try:
+        until(lambda: committed(cluster.bootstrap, topic, topic) == 100)
+        running = RunningGroup(cluster.bootstrap, topic, tmp_path)
+        _, errors = running.run(*running.reset(3))
+        assert "1 of 1 member back" in errors
+        until(lambda: len(deliveries.found) == 197)
+        assert [one.offset for one in deliveries.found[100:]] == list(range(3, 100))
+    finally:
+        member.stop()

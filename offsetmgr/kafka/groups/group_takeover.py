@@ -282,7 +282,8 @@ async def _evict_and_join(
 async def _join(connection: BrokerConnection, group: str, member_id: str, assignor: str, until: float) -> Message:
     """Sends JoinGroup. Without a ``member_id``, returns the response that contains the new member id. Raises the error
     of the coordinator; `TimedOut` closes the connection."""
-    protocols = dict.fromkeys((assignor, *_CONSUMER_PROTOCOLS), encode_subscription())
+    names = filter(None, (assignor, *_CONSUMER_PROTOCOLS))  # a group without members has no assignor
+    protocols = dict.fromkeys(names, encode_subscription())
     request = member_requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
     answer = await connection.call(request, remaining(until))
     code = answer["error_code"]
