@@ -46,7 +46,8 @@ def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: st
     written = 0
     with three_kraft_brokers(tmp_path / "brokers", {}) as brokers:
         topic = NewTopic(unique, num_partitions=PARTITIONS, replication_factor=3)
-        AdminClient({"bootstrap.servers": brokers.bootstrap}).create_topics([topic])[unique].result(60)
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        admin.create_topics([topic])[unique].result(60)
         partition = (java_hash(unique) & 0x7FFFFFFF) % OFFSETS_PARTITIONS
         with running_group(brokers.bootstrap, unique, tmp_path / "home", **config) as (running, _members):
             for number, step in enumerate(STEPS[protocol]):

@@ -29,7 +29,7 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
 from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
-from offsetmgr.kafka.groups.group_takeover import edited_error
+from offsetmgr.kafka.groups.group_takeover import abandon, edited_error, other_edit, was_abandoned
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -233,7 +233,7 @@ async def _own(
         others = [one for one in described["members"] if one["member_id"] != membership.member_id]
         _reject_other_edit(membership.group, others)
         if evicted is None:
-            evicted = [one["member_id"] for one in others]
+            evicted = [one["member_id"] for one in others if not was_abandoned(one["member_id"])]
         request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
             connection.call(request, remaining(deadline)),
@@ -267,6 +267,7 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
 
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
+    abandon(membership.member_id)
     now = asyncio.get_running_loop().time()
     until = min(max(deadline, now + 1.0), now + 10.0)
     request: Request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
@@ -287,9 +288,8 @@ async def _leave(client: Client, connection: BrokerConnection, membership: _Memb
 def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
     """Raises `GroupActive` if one of the members is another edit of the running group."""
     members = tuple(GroupMember(one["member_id"], one["client_id"], one["client_host"]) for one in others)
-    found = GroupDescription(group, "STABLE", members=members)
-    if found.edited_by is not None:
-        raise edited_error(found)
+    if other_edit(members) is not None:
+        raise edited_error(GroupDescription(group, "STABLE", members=members))
 
 
 async def _describe(connection: BrokerConnection, group: str, deadline: float) -> Message:

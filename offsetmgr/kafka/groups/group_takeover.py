@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -55,6 +55,8 @@ _SWEEP_AFTER_S: Final = 0.5
 _GATHER_S: Final = 3.5
 """Seconds for which a rebalance waits for removed consumers. The heartbeat interval of consumers is 3 s by default."""
 _MAX_EVICTIONS: Final = 10
+_abandoned: Final[set[str]] = set()
+"""The ids of members of this process that have left a group, or tried to while its coordinator was not available."""
 _CONSUMER_PROTOCOLS: Final = ("range", "roundrobin", "cooperative-sticky", "sticky")
 
 
@@ -120,6 +122,7 @@ class GroupTakeover(GroupLock):
         self._heartbeat_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeat_task
+        abandon(self._membership.member_id)
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
         self._connection.abort()  # a JoinGroup of this connection may still wait in the broker
 
@@ -189,7 +192,7 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
         described = await _describe(client, group, deadline)
-        edited = described.edited_by is not None
+        edited = other_edit(described.members) is not None
         if described.lock_ends_s and not edited:
             raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
         if (described.idle or described.state == "STABLE") and not edited:
@@ -202,11 +205,26 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
             raise GroupActive(f"group {group}", why, hint)
 
 
+def abandon(member_id: str) -> None:
+    """Marks a member of this process as one that does not edit the group any more."""
+    _abandoned.add(member_id)
+
+
+def was_abandoned(member_id: str) -> bool:
+    return member_id in _abandoned
+
+
+def other_edit(members: Iterable[GroupMember]) -> GroupMember | None:
+    """Returns the member that is an edit by another run of offsetmgr; None if there is none."""
+    edits = (member for member in members if member.client_id == EDIT_CLIENT_ID)
+    return next((member for member in edits if not was_abandoned(member.member_id)), None)
+
+
 def edited_error(described: GroupDescription) -> GroupActive:
     """Returns the error for a running group that another run of offsetmgr edits."""
     return GroupActive(
         f"group {described.group}",
-        f"another run of offsetmgr edits it: {described.edited_by}",
+        f"another run of offsetmgr edits it: {other_edit(described.members)}",
         f"try again when that run has ended; if it was killed, the group is free after {described.lock_ends_s:g} s",
         members=tuple(str(member) for member in described.members),
         lock_ends_s=described.lock_ends_s,
@@ -222,6 +240,7 @@ async def _join_alone(
     try:
         membership, evicted = await _evict_until_alone(client, connection, group, member_id, assignor, deadline)
     except BaseException:
+        abandon(member_id)
         await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
         raise
     return GroupTakeover(client, connection.address, membership, connection, replace(described, members=evicted))
@@ -234,7 +253,8 @@ async def _evict_until_alone(
     evicted: tuple[GroupMember, ...] | None = None
     for _ in range(_MAX_EVICTIONS):
         others = await _consumers_without_sync(client, group, member_id, deadline)
-        evicted = tuple(others) if evicted is None else evicted
+        if evicted is None:
+            evicted = tuple(member for member in others if not was_abandoned(member.member_id))
         joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
         membership = LockMembership(group, member_id, joined["generation_id"])
         alone = [member["member_id"] for member in joined["members"]] == [member_id]
@@ -337,7 +357,6 @@ async def _consumers(client: Client, group: str, member_id: str, deadline: float
 
 
 def _reject_edit(group: str, members: list[GroupMember]) -> list[GroupMember]:
-    found = GroupDescription(group, "STABLE", members=tuple(members))
-    if found.edited_by is not None:
-        raise edited_error(found)
+    if other_edit(members) is not None:
+        raise edited_error(GroupDescription(group, "STABLE", members=tuple(members)))
     return members
