@@ -78,10 +78,10 @@ def notice(groups: Mapping[str, RunningGroup]) -> list[str]:
 
 
 def _pause(heartbeat_s: float, *, consumer_protocol: bool) -> str:
-    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they get the
-    partitions with the next heartbeat after they are back."""
+    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up to
+    two further heartbeats until they have the partitions."""
     if consumer_protocol:
-        longest = f"up to {2 * heartbeat_s + 2:g} s"
+        longest = f"up to {3 * heartbeat_s + 3:g} s"
         setting = f"the group's heartbeat interval is {heartbeat_s:g} s"
         return f"all partitions pause for about {heartbeat_s + 1:g} s, {longest} ({setting})"
     setting = f"with a heartbeat.interval.ms of {heartbeat_s:g} s, the default"

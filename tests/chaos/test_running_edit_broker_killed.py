@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from manager_cluster import wait_for
-from running_consumers import until
 from running_group import PARTITIONS, running_group
 from three_kraft_brokers import three_kraft_brokers
 
@@ -48,12 +47,14 @@ def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: st
         topic = NewTopic(unique, num_partitions=PARTITIONS, replication_factor=3)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         admin.create_topics([topic])[unique].result(60)
-        partition = (java_hash(unique) & 0x7FFFFFFF) % OFFSETS_PARTITIONS
+        partition = abs(java_hash(unique)) % OFFSETS_PARTITIONS
         with running_group(brokers.bootstrap, unique, tmp_path / "home", **config) as (running, _members):
             for number, step in enumerate(STEPS[protocol]):
                 # Broker 1 is also the controller.
-                wait_for(lambda: brokers.move_leaders("__consumer_offsets", {partition: 2}), "the leader moves")
-                until(lambda: running.coordinator() == 2)
+                wait_for(
+                    lambda: brokers.move_leaders("__consumer_offsets", {partition: 2}) and running.coordinator() == 2,
+                    "broker 2 is the coordinator",
+                )
                 running.await_members(2)
                 offset, began = 3 + number, time.time()
                 process = running.start_frozen(step, *running.reset(offset))

@@ -17,14 +17,14 @@ def test_the_pause_follows_from_the_heartbeat_interval_of_the_group() -> None:
     assert "  - group classic: the edited partitions pause for about 5 s, the others for up to 4 s" in lines[2]
     assert (
         lines[3]
-        == "  - group new: all partitions pause for about 11 s, up to 22 s (the group's heartbeat interval is 10 s)"
+        == "  - group new: all partitions pause for about 11 s, up to 33 s (the group's heartbeat interval is 10 s)"
     )
     assert not any("idle" in line for line in lines)
 
 
 def test_several_groups_are_counted() -> None:
     lines = notice({"a": RunningGroup(1, True, 5.0), "b": RunningGroup(1, True, 8.0), "c": RunningGroup(1, True, 5.0)})
-    assert "  - a and 2 other groups: all partitions pause for about 9 s, up to 18 s" in lines[2]
+    assert "  - a and 2 other groups: all partitions pause for about 9 s, up to 27 s" in lines[2]
 
 
 def test_a_member_with_the_client_id_of_edits_locks_the_group() -> None:
