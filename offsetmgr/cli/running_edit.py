@@ -78,8 +78,8 @@ def notice(groups: Mapping[str, RunningGroup]) -> list[str]:
 
 
 def _pause(heartbeat_s: float, *, consumer_protocol: bool) -> str:
-    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up to
-    two further heartbeats until they have the partitions."""
+    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up
+    to two further heartbeats until they have the partitions."""
     if consumer_protocol:
         longest = f"up to {3 * heartbeat_s + 3:g} s"
         setting = f"the group's heartbeat interval is {heartbeat_s:g} s"

@@ -61,6 +61,9 @@ class _Takeover:
     rewritten: int = 0
     recreated: dict[TopicPartition, int] = field(default_factory=dict)
     """The partitions whose offset was deleted and has been committed again by a member that held it."""
+    kept_partitions: bool = False
+    """Whether a member committed edited partitions while offsetmgr owned them, in the consumer protocol. The member may
+    have kept its positions."""
     ended_early: str = ""
     """The reason for which offsetmgr was no longer a member when the others came back."""
     left_at: float = 0.0
@@ -132,10 +135,12 @@ class RunningEdits:
                 members = count_of(done.members, "member")
                 return GroupEditResult(edit.group, self._outcomes(edit, done), how=f"{members} left and rejoined")
             evidence = await self._watch(edit, held, done)
-            doubtful = evidence.stale or (done.ended_early and not evidence.moved.keys() >= set(held))
+            early = done.ended_early and not evidence.moved.keys() >= set(held)
+            doubtful = evidence.stale or early or done.kept_partitions
             if not doubtful or not await retries.pause():
                 break
             found = f"{_named(evidence.stale)} was committed again" if evidence.stale else done.ended_early
+            found = found or "a member committed partitions that it did not own"
             self._listener.on_step(f"group {edit.group}: {found}; the edit is repeated")
             try:
                 described = await settled(self._client, edit.group, self._in(_SETTLE_S))
@@ -149,6 +154,7 @@ class RunningEdits:
             conflict = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, conflict)
         complete = done.back >= done.members and not (evidence.stale or done.ended_early or evidence.unread)
+        complete = complete and not done.kept_partitions
         return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
 
     def _outcomes(self, edit: GroupEdit, done: _Takeover) -> dict[TopicPartition, ChangeOutcome]:
@@ -231,6 +237,7 @@ class RunningEdits:
                 done.recreated[tp] = now.offset
         if again:
             done.rewritten = len(again)
+            done.kept_partitions = isinstance(group, ConsumerTakeover)
             for error in (await group.commit(again, deadline)).values():
                 if error is not None:
                     raise error
@@ -301,6 +308,8 @@ def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
         parts.append(f"not verified: offsetmgr left the group before the members were back ({done.ended_early})")
     elif done.back < done.members:
         parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
+    if done.kept_partitions:
+        parts.append("not verified: a member committed partitions that it did not own, and may have kept its positions")
     if evidence.unread:
         parts.append(f"not verified: the offsets could not be read again ({evidence.unread})")
     if done.rewritten:

@@ -193,7 +193,7 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
     while True:
         described = await _describe(client, group, deadline)
         edited = other_edit(described.members) is not None
-        if described.lock_ends_s and not edited:
+        if described.lock_ends_s and described.edited_by is None:
             raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
         if (described.idle or described.state == "STABLE") and not edited:
             return described
