@@ -143,7 +143,7 @@ class RunningEdits:
             found = found or "a member committed partitions that it did not own"
             self._listener.on_step(f"group {edit.group}: {found}; the edit is repeated")
             try:
-                described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+                described = await self._settled_again(described)
                 done = await self._attempt(edit, described)
             except OffsetMgrError as error:
                 done.ended_early = f"{done.ended_early or found}; the repeated edit failed: {error}"
@@ -179,7 +179,13 @@ class RunningEdits:
             except OffsetMgrError as error:
                 if not (is_retriable(error) or isinstance(error, LockLost)) or not await retries.pause():
                     raise
-                described = await settled(self._client, edit.group, self._in(_SETTLE_S))
+                described = await self._settled_again(described)
+
+    async def _settled_again(self, before: GroupDescription) -> GroupDescription:
+        """Returns the description of the group for another attempt. If the removed members are not back yet, it still
+        contains them, so that the attempt waits for them."""
+        found = await settled(self._client, before.group, self._in(_SETTLE_S))
+        return replace(before, coordinator=found.coordinator) if found.idle else found
 
     async def _take_over(self, edit: GroupEdit, described: GroupDescription) -> _Takeover:
         now = asyncio.get_running_loop().time

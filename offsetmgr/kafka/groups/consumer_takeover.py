@@ -173,13 +173,15 @@ async def take_over_consumer_group(
         found = await _describe(connection, group, deadline)
         topics = {topic for member in found["members"] for topic in member["subscribed_topic_names"]}
         topics |= {part["topic_name"] for member in found["members"] for part in _target(member)}
+        topics |= {tp.topic for member in described.members for tp in member.partitions}
         membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
         ids = await topic_ids(client, topics, deadline)
         needed = {(ids.get(tp.topic, ""), tp.partition) for tp in partitions if tp.topic in topics}
         await _settle(connection, membership, deadline)
         membership.collects = True
         evicted = await _own(connection, membership, needed, deadline)
-        takeover = ConsumerTakeover(client, connection, membership, evicted)
+        expected = evicted or [member.member_id for member in described.members]  # not back after a failed attempt
+        takeover = ConsumerTakeover(client, connection, membership, expected)
         yield takeover
     finally:
         if takeover is not None:

@@ -243,7 +243,9 @@ async def _join_alone(
         abandon(member_id)
         await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
         raise
-    return GroupTakeover(client, connection.address, membership, connection, replace(described, members=evicted))
+    # After a failed attempt the consumers may not be back yet.
+    described = replace(described, members=evicted or described.members)
+    return GroupTakeover(client, connection.address, membership, connection, described)
 
 
 async def _evict_until_alone(
