@@ -220,7 +220,7 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
 
 
 async def _own(
-    connection: BrokerConnection, membership: _Membership, needed: Collection[tuple[str, int]], deadline: float
+    connection: BrokerConnection, membership: _Membership, needed: set[tuple[str, int]], deadline: float
 ) -> list[str]:
     """Removes all other members and becomes the owner of the partitions ``needed`` (topic id and number). Returns the
     ids of the members of the first removal.
@@ -245,7 +245,7 @@ async def _own(
             raise kafka_error(removed["error_code"], f"removal of the members of group {membership.group}")
         await _heartbeat(connection, membership, deadline)
         have = {(format_topic_id(one.bytes), number) for one, ns in membership.assigned.items() for number in ns}
-        if have.issuperset(needed):
+        if have.issuperset(needed) and needed.isdisjoint(await _owned_by_others(connection, membership, deadline)):
             return evicted
     raise LockLost(f"takeover of group {membership.group}", "its members come back before the partitions are assigned")
 
@@ -285,6 +285,21 @@ async def _leave(client: Client, connection: BrokerConnection, membership: _Memb
                 connection = await client.node(address).connection(until)
         else:
             return
+
+
+async def _owned_by_others(
+    connection: BrokerConnection, membership: _Membership, deadline: float
+) -> set[tuple[str, int]]:
+    """Returns the partitions (topic id and number) that the coordinator has assigned to other members. A member that
+    came back during the removal may own partitions that the coordinator has assigned to this member, too."""
+    described = await _describe(connection, membership.group, deadline)
+    return {
+        (format_topic_id(part["topic_id"].bytes), number)
+        for one in described["members"]
+        if one["member_id"] != membership.member_id
+        for part in one["assignment"]["topic_partitions"]
+        for number in part["partitions"]
+    }
 
 
 def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
