@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.reset import ToOffset as ToOffset
     from offsetmgr.groups.reset import ToOffsets as ToOffsets
     from offsetmgr.groups.reset import ToTime as ToTime
+    from offsetmgr.groups.running_groups import RunningEdit as RunningEdit
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
@@ -83,6 +84,7 @@ _MODULE_OF: Final = {
     "OffsetTranslation": "core.log_origin",
     "PlanOptions": "migration.plan",
     "PlannedEdit": "api.planned_edit",
+    "RunningEdit": "groups.running_groups",
     "ShiftBy": "groups.reset",
     "ToCurrent": "groups.reset",
     "ToEarliest": "groups.reset",
@@ -98,6 +100,7 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
     "OffsetAdmin",
     "PlannedEdit",
     "EditReport",
+    "RunningEdit",
     "ToEarliest",
     "ToLatest",
     "ToCurrent",

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupState
-from confluent_kafka.admin import AdminClient
 from running_consumers import Deliveries, Load, RdkafkaMember, until
+
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.stores.kafka import KafkaStore
 
 COMMAND = (sys.executable, "-c", "from offsetmgr.cli.app import main; main()")
 FAULTY = Path(__file__).with_name("faulty_edit.py")
@@ -32,7 +34,6 @@ class RunningGroup:
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETMGR_")}
         self._environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
         self._environ.pop("PYTHONSAFEPATH", None)  # the programs import helpers from their own directory
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def edit(self, command: str, *options: str, partition: int = 0) -> list[str]:
         """The arguments of an edit of one partition."""
@@ -56,6 +57,12 @@ class RunningGroup:
         """Starts a command that sends itself a signal at a step; see `faulty_edit`."""
         return self.start(*arguments, program=(sys.executable, str(FAULTY), step, number.name))
 
+    def start_frozen(self, step: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a command, which stops itself at a step until it receives SIGCONT, and waits until it has stopped."""
+        process = self.start_faulty(step, signal.SIGSTOP, *arguments)
+        until(lambda: is_stopped(process.pid))
+        return process
+
     def run(self, *arguments: str, code: int | None = 0) -> tuple[str, str]:
         """Runs a command. Returns its stdout and stderr."""
         return self.finish(self.start(*arguments), code)
@@ -71,20 +78,34 @@ class RunningGroup:
         return list(json.loads(self.run("edits", "list", "--format", "json")[0]))
 
     def coordinator(self) -> int:
-        return int(self._described().coordinator.id)
+        """The number of the group's coordinator among the bootstrap servers, from 1 on; 0 if it is unknown."""
+        found = self._described()
+        addresses = self.bootstrap.split(",")
+        return addresses.index(found.coordinator) + 1 if found and found.coordinator in addresses else 0
 
     def await_members(self, number: int, seconds: float = 60) -> None:
         """Waits until the group is stable with this number of consumers, and without an edit."""
 
         def free() -> bool:
             found = self._described()
-            names = [member.client_id for member in found.members]
-            return found.state == ConsumerGroupState.STABLE and len(names) == number and "offsetmgr-edit" not in names
+            if found is None or found.state != "STABLE" or found.edited_by is not None:
+                return False
+            return len(found.members) == number
 
-        until(free, seconds)
+        try:
+            until(free, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"not {number} members after {seconds:g} s: {self._described()}") from error
 
-    def _described(self) -> Any:
-        return self._admin.describe_consumer_groups([self.group], request_timeout=30)[self.group].result(60)
+    def _described(self) -> GroupDescription | None:
+        """The description of the group; None while its coordinator moves."""
+        with KafkaStore(self.bootstrap) as store:
+            wire = store.wire()
+            try:
+                found = wire.run(lambda deadline: wire.client.describe([self.group], deadline))[self.group]
+            except OffsetMgrError:
+                return None
+        return found if isinstance(found, GroupDescription) else None
 
     def await_progress(self, seconds: float = 60) -> None:
         """Waits until the group receives new records of every partition."""
@@ -132,3 +153,8 @@ def running_group(
         finally:
             for one in consumers:
                 one.stop()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"

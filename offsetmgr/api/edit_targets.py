@@ -12,7 +12,9 @@ from offsetmgr.groups.dual_execute import StorePair
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
+    from offsetmgr.api.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
+    from offsetmgr.groups.running_groups import RunningChecks
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.stores.cross_cluster_check import OriginStore
 
@@ -56,3 +58,19 @@ def checked_crossing(
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     return crossing
+
+
+def running_checks(
+    connections: Connections, operation: str, store: OffsetStore, uri: str | None = None
+) -> RunningChecks:
+    """Returns the checks of edits of running groups in ``store``, the selected store or the one at ``uri``. Raises
+    `UnsupportedOperation` if the store cannot edit such groups."""
+    from offsetmgr.groups.running_groups import RunningChecks, require_running_store
+    from offsetmgr.stores.uri import bootstrap_of
+
+    inspect = require_running_store(store).inspect_running
+    connection = connections.resolved.connection
+    bootstrap = bootstrap_of(uri, connection) if uri is not None else None
+    cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster(operation)
+    members, registered = connections.directory(uri, edits=True), connections.directory_for_edit(uri)
+    return RunningChecks(registered, members, cluster.log_ranges, inspect, {})

@@ -20,7 +20,7 @@ from offsetmgr.api.arguments import (
     topic_selection,
 )
 from offsetmgr.api.connections import Connections
-from offsetmgr.api.edit_targets import checked_crossing, store_of_images
+from offsetmgr.api.edit_targets import checked_crossing, running_checks, store_of_images
 from offsetmgr.api.located_groups import located_groups
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
@@ -34,6 +34,7 @@ from offsetmgr.groups.describe import DescribedGroup, describe, reject_active
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag, lag
 from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
+from offsetmgr.groups.running_groups import RunningEdit, check_running
 from offsetmgr.groups.selection import matching_groups, named_groups
 from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
@@ -69,7 +70,7 @@ class OffsetAdmin(Closeable):
 
     One thread at a time may use an object; several objects can be used at the same time. All methods block; call them
     in a thread (``asyncio.to_thread``) from asynchronous programs. Each request to a server ends after
-    ``ConnectionConfig.timeout_ms`` milliseconds. Methods that plan an edit wait up to 22 s if a killed run of offsetmgr
+    ``ConnectionConfig.timeout_ms`` milliseconds. Methods that plan an edit wait up to 47 s if a killed run of offsetmgr
     holds the lock of a group. After `close`, every method raises `UsageError`.
     """
 
@@ -80,6 +81,7 @@ class OffsetAdmin(Closeable):
         bootstrap_server: str | None = None,
         zookeeper: str | None = None,
         config: ConnectionConfig | None = None,
+        running: RunningEdit | None = None,
     ) -> None:
         """``store`` is the URI of the store, such as ``kafka://h1:9092``, ``zookeeper://h1:2181/chroot``,
         ``dual:NAME`` (a section of ``ConnectionConfig.stores``) or ``file:offsets.avro``.
@@ -87,6 +89,9 @@ class OffsetAdmin(Closeable):
         ``bootstrap_server`` (``host:port,...``) names the brokers whose logs give the lag, if the URI names no brokers.
         ``zookeeper`` (``host:port/chroot``) names the registry of old consumers that commit to Kafka. ``config`` has
         credentials and timeouts. Servers are contacted on first use. Raises `InvalidUri`.
+
+        If ``running`` is given, edits include groups whose consumers run; see `RunningEdit`. Otherwise a plan has a
+        problem for each group with members.
         """
         from offsetmgr.stores.uri import parse_uri
 
@@ -94,6 +99,7 @@ class OffsetAdmin(Closeable):
         self._connections = Connections(
             ResolvedConnection(config or ConnectionConfig(), store, bootstrap_server, zookeeper)
         )
+        self._running = running
         self._store: OffsetStore | None = None
         self._targets: dict[str, OffsetStore] = {}
         """The stores to which this object has copied groups, by the URI that the caller gave."""
@@ -377,11 +383,15 @@ class OffsetAdmin(Closeable):
         *,
         comparison: str = "",
     ) -> PlannedEdit:
-        """Reads the plan completely, and rejects the changes of groups that have members."""
-        plan = EditPlan.of(reject_active(self._connections.directory_for_edit(uri), found))
-        planned = PlannedEdit(
-            operation, store, plan, require_open=self._connections.require_open, comparison=comparison
-        )
+        """Reads the plan completely, and rejects the changes of groups that have members, or that cannot be edited
+        while their members run."""
+        if self._running is not None:
+            found = check_running(running_checks(self._connections, operation, store, uri), found)
+        else:
+            found = reject_active(self._connections.directory_for_edit(uri), found)
+        require_open = self._connections.require_open
+        plan = EditPlan.of(found)
+        planned = PlannedEdit(operation, store, plan, require_open, comparison=comparison, running=self._running)
         self._plans.add(planned)
         return planned
 

@@ -14,7 +14,8 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import EditStatus, OffsetStore
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.edit_plan import Counts, EditPlan, GroupEditPlan
-from offsetmgr.groups.saved_edit import EditOrigin, execute_saved
+from offsetmgr.groups.running_groups import UNDO_OPTIONS, RunningEdit, execute_running
+from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, execute_saved, record_operation
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import Weakness
@@ -28,7 +29,8 @@ class EditReport:
     rejected. ``failed`` maps each group to its partitions whose write failed, with the error of each.
     ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
     ``dual:`` store; empty if nothing was to be written. ``not_atomic`` says for which reasons some groups were written
-    without a lock, so that a consumer could have committed between the comparison and the write.
+    without a lock, so that a consumer could have committed between the comparison and the write. ``evidence`` describes
+    for each group that was edited while its consumers ran (`RunningEdit`) what the store saw of them afterwards.
 
     >>> report = EditReport(written=3, rejected=1)
     >>> report.ok
@@ -41,6 +43,7 @@ class EditReport:
     rejected: int = 0
     failed: dict[str, dict[TopicPartition, OffsetMgrError]] = field(default_factory=dict)
     not_atomic: tuple[str, ...] = ()
+    evidence: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -74,14 +77,16 @@ class PlannedEdit:
         operation: str,
         store: OffsetStore,
         plan: EditPlan,
-        *,
         require_open: Callable[[], None] = lambda: None,
+        *,
         comparison: str = "",
+        running: RunningEdit | None = None,
     ) -> None:
         self._operation = operation
         self._store = store
         self._plan = plan
         self._require_open = require_open
+        self._running = running
         self._close = weakref.finalize(self, plan.close)
         self._executed = False
         self._report: EditReport | None = None
@@ -163,10 +168,10 @@ class PlannedEdit:
 
         path = Path(before_images) if before_images is not None else default_image_path(self._operation)
         not_atomic: set[str] = set()
-        with closing(
-            execute_saved(self._store, self._plan, path, EditOrigin(self._operation, reason), durable).results
-        ) as results:
+        with closing(self._start(path, reason, durable).results) as results:
             for result in results:
+                if self._running is not None and result.how:
+                    report.evidence[result.group] = result.how
                 for tp, outcome in result.outcomes.items():
                     if outcome.error is not None:
                         report.failed.setdefault(result.group, {})[tp] = outcome.error
@@ -178,3 +183,10 @@ class PlannedEdit:
                     not_atomic.add(result.how)
                     report.not_atomic = tuple(sorted(not_atomic))
         return report
+
+    def _start(self, path: Path, reason: str, on_durable: Callable[[Path], None]) -> SavedEdit:
+        if self._running is None:
+            return execute_saved(self._store, self._plan, path, EditOrigin(self._operation, reason), on_durable)
+        origin = EditOrigin(self._operation, reason, UNDO_OPTIONS)
+        started = execute_running(self._store, self._plan, path, on_durable, self._running)
+        return record_operation(started, self._plan, origin)

@@ -166,12 +166,10 @@ class ConnectFlags(Connections):
         """
         if running is None:
             return self.edit(operation, flags, store, as_csv=as_csv)
+        from offsetmgr.api.edit_targets import running_checks
         from offsetmgr.cli.running_edit import RunningEditCommand
-        from offsetmgr.groups.running_groups import RunningChecks, require_running_store
 
-        require_running_store(store)
-        log_ranges = self.cluster(operation).log_ranges
-        checks = RunningChecks(self.directory_for_edit(), self.directory(edits=True), log_ranges)
+        checks = running_checks(self, operation, store)
         followups = self.followup_options
         return RunningEditCommand(operation, store, flags, checks, running, followup_options=followups, as_csv=as_csv)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.edit_command import Edit
 from offsetmgr.cli.render import note
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.running_store import RunningGroup
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
-from offsetmgr.groups.running_groups import RunningChecks, RunningEdit, check_running, execute_running
+from offsetmgr.groups.running_groups import UNDO_OPTIONS, RunningChecks, RunningEdit, check_running, execute_running
 from offsetmgr.groups.saved_edit import SavedEdit
 
 
@@ -28,7 +30,7 @@ class RunningEditCommand(Edit):
         followup_options: str = "",
         as_csv: bool = False,
     ) -> None:
-        followups = f"{followup_options} --running --allow-rewind"
+        followups = " ".join((followup_options, *UNDO_OPTIONS))
         super().__init__(operation, store, checks.all_members, flags, followup_options=followups, as_csv=as_csv)
         self._checks = checks
         self._options = options._replace(on_step=note)
@@ -38,12 +40,8 @@ class RunningEditCommand(Edit):
 
     def announce(self, proposal: EditPlan) -> None:
         super().announce(proposal)
-        note(
-            "the consumers keep running, and their applications notice this:\n"
-            "  - one commit fails, and the rebalance listener receives onPartitionsLost\n"
-            "  - all partitions of the group pause for about 4 s, at most a heartbeat interval longer\n"
-            "  - the other partitions repeat the records that were processed but not committed"
-        )
+        if any(group.members for group in self._checks.found.values()):
+            note("\n".join(notice(self._checks.found)))
 
     def report(self, result: GroupEditResult) -> None:
         if result.atomic and result.how:
@@ -51,3 +49,43 @@ class RunningEditCommand(Edit):
 
     def start(self, proposal: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
         return execute_running(self.store, proposal, path, on_durable, self._options)
+
+
+def notice(groups: Mapping[str, RunningGroup]) -> list[str]:
+    """Returns the lines of the prompt that describe the effect on the applications of these groups."""
+    lines = [
+        "the consumers keep running, and their applications notice this:",
+        "  - one commit fails, and the rebalance listener receives onPartitionsLost",
+    ]
+    for consumer_protocol in (False, True):
+        chosen = {
+            name: group
+            for name, group in groups.items()
+            if group.members and group.consumer_protocol == consumer_protocol
+        }
+        if not chosen:
+            continue
+        heartbeat_s = max(group.heartbeat_s for group in chosen.values())
+        first = next(iter(chosen))
+        which = f"group {first}" if len(chosen) == 1 else f"{first} and {count_of(len(chosen) - 1, 'other group')}"
+        lines.append(f"  - {which}: {_pause(heartbeat_s, consumer_protocol=consumer_protocol)}")
+    return [
+        *lines,
+        "  - a consumer that is processing records pauses until its next poll",
+        "  - the other partitions repeat the records that were processed but not committed",
+        "  - transactions with the metadata of the group abort; transactions without it may overwrite the edit",
+    ]
+
+
+def _pause(heartbeat_s: float, *, consumer_protocol: bool) -> str:
+    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up
+    to two further heartbeats until they have the partitions."""
+    if consumer_protocol:
+        longest = f"up to {3 * heartbeat_s + 3:g} s"
+        setting = f"the group's heartbeat interval is {heartbeat_s:g} s"
+        return f"all partitions pause for about {heartbeat_s + 1:g} s, {longest} ({setting})"
+    setting = f"with a heartbeat.interval.ms of {heartbeat_s:g} s, the default"
+    return (
+        f"the edited partitions pause for about {heartbeat_s + 2:g} s, the others for up to {heartbeat_s + 1:g} s"
+        f" ({setting})"
+    )

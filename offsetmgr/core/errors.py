@@ -200,9 +200,10 @@ class GroupActive(OffsetMgrError):
         self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = (), lock_ends_s: float = 0
     ) -> None:
         if lock_ends_s or (members and all(member.startswith("offsetmgr at ") for member in members)):
+            expires_s = max(lock_ends_s - 2, 10) if lock_ends_s > 22 else 10  # 45 s for an edit of a running group
             hint = (
                 "another offsetmgr command is editing this group: try again when it has finished; if it was killed,"
-                " its lock expires within 10 s"
+                f" its lock expires within {expires_s:g} s"
             )
         super().__init__(what, why, hint)
         self.members = members

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
+
+CLASSIC_HEARTBEAT_S: Final = 3.0
+"""The default of ``heartbeat.interval.ms`` of consumers in seconds. Brokers do not know the setting of a consumer."""
+
+
+class RunningGroup(NamedTuple):
+    """A group before an edit: the number of its members, whether it uses the consumer protocol (KIP-848), and the
+    interval in seconds in which its members send heartbeats."""
+
+    members: int
+    consumer_protocol: bool = False
+    heartbeat_s: float = CLASSIC_HEARTBEAT_S
 
 
 class RunningEditListener(Protocol):
@@ -26,6 +39,11 @@ class RunningEditListener(Protocol):
 @runtime_checkable
 class RunningGroupStore(Protocol):
     """A store that can change the offsets of a group without stopping its consumers."""
+
+    def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
+        """Describes groups before an edit. The error of a group is `UnsupportedOperation` if an edit cannot be exact
+        while its members run."""
+        ...
 
     def edit_running(
         self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
-from offsetmgr.core.running_store import RunningGroupStore
+from offsetmgr.core.running_store import RunningGroup, RunningGroupStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.describe import GROUPS_AT_ONCE, DescribeGroups
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
@@ -22,13 +22,30 @@ from offsetmgr.groups.saved_edit import SavedEdit
 WAIT_S: Final = 30.0
 """The maximum time in seconds for which an edit waits until the members of a group are back."""
 
+UNDO_OPTIONS: Final = ("--running", "--allow-rewind")
+"""The options of the command that undoes an edit of running groups."""
+
 LogRanges = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogRange | OffsetMgrError]]
 
 
 class RunningEdit(NamedTuple):
-    """How to edit groups whose consumers run.
+    """How to edit groups whose consumers run. The consumers leave their group for some seconds, and continue at the new
+    offsets.
 
-    If ``conditional`` is True, the edit of a group fails if its members have committed since the plan was made.
+    ``on_step`` receives a line of text about each step. ``wait_s`` is the time in seconds for which an edit waits until
+    the consumers are back. If ``conditional`` is True, the edit of a group fails if its members have committed since
+    the plan was made.
+
+    Example::
+
+        from offsetmgr import OffsetAdmin, RunningEdit, ToEarliest
+
+        with OffsetAdmin("kafka://h1:9092", running=RunningEdit(on_step=print)) as admin:
+            report = admin.plan_reset("shop", ToEarliest(), topics="orders").execute()
+            for group, seen in report.evidence.items():
+                print(group, seen)
+            for path in report.before_images:
+                admin.plan_undo(path, force=True).execute()
     """
 
     on_step: Callable[[str], None] = lambda _text: None
@@ -43,6 +60,9 @@ class RunningChecks(NamedTuple):
     all_members: DescribeGroups
     kafka_members: DescribeGroups
     log_ranges: LogRanges
+    inspect: Callable[[Iterable[str]], Iterator[tuple[str, RunningGroup | OffsetMgrError]]]
+    found: dict[str, RunningGroup]
+    """Receives the groups that can be edited."""
 
 
 def require_running_store(store: OffsetStore) -> RunningGroupStore:
@@ -56,18 +76,26 @@ def require_running_store(store: OffsetStore) -> RunningGroupStore:
 
 
 def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """Yields the plans. Sets the ``problem`` of a plan if old consumers of the group are registered in ZooKeeper, and
-    the ``problem`` of a change if its offset is outside the log."""
+    """Yields the plans. Sets the ``problem`` of a plan if the group cannot be edited while its members run, and the
+    ``problem`` of a change if its offset is outside the log."""
     remaining = iter(plans)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         names = [plan.group for plan in batch]
         in_kafka, everywhere = checks.kafka_members(names), checks.all_members(names)
+        inspected = dict(checks.inspect(names))
         logs = checks.log_ranges(
             {c.partition for plan in batch for c in plan.changes if c.writes and c.after is not None}
         )
         for plan in batch:
             problem = plan.problem or _old_consumers(plan.group, everywhere[plan.group], in_kafka[plan.group])
+            group = inspected[plan.group]
+            if isinstance(group, OffsetMgrError):
+                problem = problem or group
+            elif problem is None:
+                checks.found[plan.group] = group
             changes = tuple(_within_log(change, logs.get(change.partition)) for change in plan.changes)
+            if isinstance(group, RunningGroup) and group.consumer_protocol:
+                changes = tuple(_without_deletion(change) for change in changes)
             yield replace(plan, changes=changes, problem=problem)
 
 
@@ -97,6 +125,16 @@ def _within_log(change: PlannedChange, log: LogRange | OffsetMgrError | None) ->
     why = f"{change.after.offset} is outside the log ({log.start} to {log.end}), so auto.offset.reset would decide"
     hint = "offsets reset clamps offsets to the log"
     return change._replace(problem=OffsetOutOfRange(str(change.partition), why, hint), writes=False)
+
+
+def _without_deletion(change: PlannedChange) -> PlannedChange:
+    if not change.writes or change.after is not None:
+        return change
+    why = "the coordinator deletes no offsets of topics to which a group of the consumer protocol subscribes"
+    error = UnsupportedOperation(
+        f"deletion of {change.partition}", why, "stop its consumers, then edit without --running"
+    )
+    return change._replace(problem=error, writes=False)
 
 
 class _RunningImages:

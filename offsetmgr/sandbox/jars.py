@@ -54,6 +54,12 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     ),
     # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
+    # Applications whose groups are no plain consumer groups, for tests.
+    "connect": (
+        Module("org.apache.kafka", "connect-runtime", "4.1.1"),
+        Module("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
+    "streams": (Module("org.apache.kafka", "kafka-streams", "4.1.1", transitive=False),),
     # A Java compiler, for the programs of the sandbox.
     "janino": (Module("org.codehaus.janino", "janino", "3.1.9"),),
 }

@@ -23,7 +23,7 @@ from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, Gro
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ProtocolStore
 
 if TYPE_CHECKING:
-    from offsetmgr.core.running_store import RunningEditListener
+    from offsetmgr.core.running_store import RunningEditListener, RunningGroup
     from offsetmgr.kafka.client.client import Client
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
     from offsetmgr.kafka.groups.static_membership import StaticMemberLock
@@ -112,6 +112,20 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
+
+    def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
+        """See `offsetmgr.core.running_store.RunningGroupStore`."""
+        from offsetmgr.kafka.groups.group_inspection import inspect_group
+
+        wire = self.wire()
+
+        async def inspect(group: str) -> tuple[str, RunningGroup | OffsetMgrError]:
+            try:
+                return group, await inspect_group(wire.client, group, wire.edits.deadline())
+            except OffsetMgrError as error:
+                return group, error
+
+        yield from self._many(groups, inspect, key=str)
 
     def edit_running(
         self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool

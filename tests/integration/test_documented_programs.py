@@ -51,6 +51,11 @@ def test_a_copy_and_a_reset_that_is_undone(run: Callable[[str], str]) -> None:
     assert run("reset").endswith("1 written; undone: True\n")
 
 
+def test_a_reset_while_consumers_may_run(run: Callable[[str], str]) -> None:
+    run("copy_group")
+    assert run("reset_running").endswith("1 written; {'shop-copy': 'the group had no members'}\n")
+
+
 def test_a_snapshot(run: Callable[[str], str]) -> None:
     saved, same = run("snapshot").splitlines()
     assert saved.split()[0] == same.split()[0] != "0"

@@ -175,8 +175,7 @@ def test_a_frozen_edit_writes_nothing_after_it_was_removed(
         config: dict[str, Any] = {} if protocol == "classic" else CONSUMER_PROTOCOL
         topic = make_topic(unique, PARTITIONS, bootstrap=broker.bootstrap)
         with running_group(broker.bootstrap, topic, tmp_path / "home", **config) as (running, _members):
-            process = running.start_faulty("<OFFSET_COMMIT:1", signal.SIGSTOP, *running.reset(3))
-            until(lambda: _is_stopped(process.pid))
+            process = running.start_frozen("<OFFSET_COMMIT:1", *running.reset(3))
             running.await_members(2)
             running.await_progress()
             began = time.time()
@@ -200,8 +199,7 @@ def test_consumers_that_die_join_or_leave_during_an_edit(
 
         def edit_while(change: Any) -> str:
             began = time.time()
-            process = running.start_faulty("<OFFSET_COMMIT:1", signal.SIGSTOP, *running.reset(3))
-            until(lambda: _is_stopped(process.pid))
+            process = running.start_frozen("<OFFSET_COMMIT:1", *running.reset(3))
             change()
             process.send_signal(signal.SIGCONT)
             _, errors = running.finish(process)
@@ -224,10 +222,6 @@ def test_consumers_that_die_join_or_leave_during_an_edit(
         assert "not verified" in errors
         running.await_members(1)
         running.check_nothing_lost()
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.timeout(300)

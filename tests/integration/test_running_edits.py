@@ -6,12 +6,15 @@ import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from conftest import MakeTopic
 from everyday import Cli, committed, until
 
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr import OffsetAdmin, RunningEdit, TopicPartition
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 pytest_plugins = ["everyday_fixtures"]
 
@@ -99,6 +102,79 @@ def test_a_poison_record_is_skipped_and_a_moving_group_is_not(cli: Cli, kafka: K
     assert "needs exactly one group and one partition" in two.stderr
     both = cli(*skip, "--wait-empty", "5", code=2)
     assert "give one of them" in both.stderr
+
+
+def test_a_running_group_goes_on_at_an_import_and_after_a_deletion(
+    cli: Cli, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    saved = str(tmp_path / "saved.avro")
+    with consuming(kafka.bootstrap, topic) as received:
+        until(lambda: len(received) == 30 and committed(cli, flags, topic) == {0: 10, 1: 20})
+        cli("offsets", "export", saved, "--group", topic, *flags)
+        produce(kafka.bootstrap, topic, 5)
+        until(lambda: committed(cli, flags, topic) == {0: 10, 1: 25})
+        restore = ["offsets", "import", saved, "--group", topic, "--running", *flags]
+        assert "if this is intended" in cli(*restore, code=1).stderr
+        done = cli(*restore, "--allow-rewind", "--execute", "--yes")
+        assert "1 of 1 member back after " in done.stderr
+        until(lambda: len(received) == 40)
+        assert received[35:] == [(1, offset) for offset in range(20, 25)]
+        until(lambda: committed(cli, flags, topic) == {0: 10, 1: 25})
+        delete = ["offsets", "delete", "--group", topic, "--topic", f"{topic}:0", "--running", *flags]
+        assert "dry run: would change 1 offset" in cli(*delete).stderr
+        done = cli(*delete, "--execute", "--yes")
+        assert "done: 1 changed" in done.stderr
+        # auto.offset.reset is earliest
+        until(lambda: len(received) == 50)
+        assert received[40:] == [(0, offset) for offset in range(10)]
+        (undo,) = [line.removeprefix("undo: ") for line in done.stderr.splitlines() if line.startswith("undo: ")]
+        cli(*shlex.split(undo)[1:], "--yes")
+        until(lambda: committed(cli, flags, topic) == {0: 10, 1: 25})
+        assert len(received) == 50
+
+
+def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
+    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
+) -> None:
+    flags = ["--bootstrap-server", kraft.bootstrap]
+    make_topic(unique, 2, bootstrap=kraft.bootstrap)
+    produce(kraft.bootstrap, unique, 5)
+    first = ["--group", unique, "--new-group", "--topic", f"{unique}:1", "--to-offset", "0", "--execute", "--yes"]
+    cli("offsets", "set", *first, *flags)
+    with consuming(kraft.bootstrap, unique, **{"group.protocol": "consumer"}) as received:
+        until(lambda: committed(cli, flags, unique) == {1: 5})
+        edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
+        refused = cli("offsets", "delete", *edit, code=1)
+        assert "the coordinator deletes no offsets of topics to which a group of the consumer" in refused.stderr
+        assert "members left" not in refused.stderr
+        assert committed(cli, flags, unique) == {1: 5}
+        done = cli("offsets", "reset", *edit, "--to-offset", "2")
+        # The prompt names the pause for this group: the heartbeat interval of the broker is 5 s.
+        assert f"group {unique}: all partitions pause for about 6 s, up to 18 s" in done.stderr
+        until(lambda: len(received) == 8)
+        assert received[5:] == [(1, 2), (1, 3), (1, 4)]
+
+
+def test_a_program_moves_a_running_group(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    steps: list[str] = []
+    with (
+        consuming(kafka.bootstrap, topic) as received,
+        OffsetAdmin(f"kafka://{kafka.bootstrap}", running=RunningEdit(on_step=steps.append)) as admin,
+    ):
+        until(lambda: len(received) == 30 and {row.lag for row in next(iter(admin.lag(topic))).rows} == {0})
+        plan = admin.plan_set(topic, {TopicPartition(topic, 1): 4})
+        assert not plan.problems
+        report = plan.execute(tmp_path / "images.avro")
+        assert (report.ok, report.written, report.not_atomic) == (True, 1, ())
+        assert "1 of 1 member back" in report.evidence[topic]
+        assert steps == [f"group {topic}: 1 member left; waiting up to 30 s for them"]
+        until(lambda: len(received) == 46)
+        assert received[30:] == [(1, offset) for offset in range(4, 20)]
+        undone = admin.plan_undo(report.before_images[0], force=True).execute(tmp_path / "undo.avro")
+        assert undone.ok
+        beyond = admin.plan_set(topic, {TopicPartition(topic, 1): 21})
+        assert "outside the log" in str(beyond.problems[topic])
 
 
 def test_an_edit_waits_until_the_group_is_empty(cli: Cli, kafka: KafkaBroker, topic: str) -> None:

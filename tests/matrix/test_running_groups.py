@@ -115,7 +115,17 @@ KINDS = {
 }
 
 
-IN_MATRIX = ("librdkafka-cooperative", "java-static", "mixed", "kip848-librdkafka", "kip848-mixed")
+IN_MATRIX = (
+    "librdkafka-cooperative",
+    "java-static",
+    "java-exactly-once",
+    "kafka-python-range",
+    "aiokafka",
+    "franz-go-cooperative",
+    "mixed",
+    "kip848-librdkafka",
+    "kip848-mixed",
+)
 """The kinds that the matrix runs. The soak runs all."""
 
 

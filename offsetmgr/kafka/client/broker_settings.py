@@ -18,6 +18,8 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 _BROKER: Final = 4
 """The resource type "broker" in Kafka's protocol."""
+_GROUP: Final = 32
+"""The resource type "group" in Kafka's protocol."""
 _VERSION: Final = 1
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
@@ -71,9 +73,18 @@ async def reported_settings(
     return _values(result)
 
 
-async def _describe(connection: BrokerConnection, broker: int, names: Sequence[str], deadline: float) -> Message:
-    """Requests settings of a broker; returns the broker's part of the response."""
-    resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": names}
+async def group_setting(connection: BrokerConnection, group: str, name: str, deadline: float) -> str | None:
+    """Returns one setting of a group of the consumer protocol from its coordinator; None if the broker does not report
+    it. Raises `Unreachable`, `TimedOut`."""
+    result = await _describe(connection, group, [name], deadline, _GROUP)
+    return None if result["error_code"] else _values(result).get(name)
+
+
+async def _describe(
+    connection: BrokerConnection, broker: int | str, names: Sequence[str], deadline: float, resource_type: int = _BROKER
+) -> Message:
+    """Requests settings of a broker or a group; returns its part of the response."""
+    resource = {"resource_type": resource_type, "resource_name": str(broker), "configuration_keys": names}
     message = {"resources": [resource], "include_synonyms": False}
     try:
         found = await connection.call(Request(ApiKey.DESCRIBE_CONFIGS, _VERSION, message), remaining(deadline))

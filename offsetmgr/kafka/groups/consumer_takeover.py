@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries
@@ -30,9 +29,8 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.offset_commits import NotAMember, commit_outcomes
 from offsetmgr.kafka.client.topic_ids import format_topic_id, topic_ids
 from offsetmgr.kafka.groups import lock_membership, member_requests
-from offsetmgr.kafka.groups.group_takeover import edited_error
+from offsetmgr.kafka.groups.group_takeover import abandon, edited_error, other_edit, was_abandoned
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -161,15 +159,6 @@ class ConsumerTakeover:
                 await _heartbeat(self._connection, self._membership, asyncio.get_running_loop().time() + 5)
 
 
-async def is_consumer_group(client: Client, described: GroupDescription, deadline: float) -> bool:
-    """Returns whether the group uses the consumer protocol (KIP-848)."""
-    connection = await client.node(Address.parse(described.coordinator)).connection(deadline)
-    if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
-        return False
-    answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
-    return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
-
-
 @asynccontextmanager
 async def take_over_consumer_group(
     client: Client, described: GroupDescription, partitions: Collection[TopicPartition], deadline: float
@@ -184,13 +173,15 @@ async def take_over_consumer_group(
         found = await _describe(connection, group, deadline)
         topics = {topic for member in found["members"] for topic in member["subscribed_topic_names"]}
         topics |= {part["topic_name"] for member in found["members"] for part in _target(member)}
+        topics |= {tp.topic for member in described.members for tp in member.partitions}
         membership = _Membership(group, str(uuid.uuid4()), frozenset(topics))
         ids = await topic_ids(client, topics, deadline)
         needed = {(ids.get(tp.topic, ""), tp.partition) for tp in partitions if tp.topic in topics}
         await _settle(connection, membership, deadline)
         membership.collects = True
         evicted = await _own(connection, membership, needed, deadline)
-        takeover = ConsumerTakeover(client, connection, membership, evicted)
+        expected = evicted or [member.member_id for member in described.members]  # not back after a failed attempt
+        takeover = ConsumerTakeover(client, connection, membership, expected)
         yield takeover
     finally:
         if takeover is not None:
@@ -229,7 +220,7 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
 
 
 async def _own(
-    connection: BrokerConnection, membership: _Membership, needed: Collection[tuple[str, int]], deadline: float
+    connection: BrokerConnection, membership: _Membership, needed: set[tuple[str, int]], deadline: float
 ) -> list[str]:
     """Removes all other members and becomes the owner of the partitions ``needed`` (topic id and number). Returns the
     ids of the members of the first removal.
@@ -244,7 +235,7 @@ async def _own(
         others = [one for one in described["members"] if one["member_id"] != membership.member_id]
         _reject_other_edit(membership.group, others)
         if evicted is None:
-            evicted = [one["member_id"] for one in others]
+            evicted = [one["member_id"] for one in others if not was_abandoned(one["member_id"])]
         request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
             connection.call(request, remaining(deadline)),
@@ -254,7 +245,7 @@ async def _own(
             raise kafka_error(removed["error_code"], f"removal of the members of group {membership.group}")
         await _heartbeat(connection, membership, deadline)
         have = {(format_topic_id(one.bytes), number) for one, ns in membership.assigned.items() for number in ns}
-        if have.issuperset(needed):
+        if have.issuperset(needed) and needed.isdisjoint(await _owned_by_others(connection, membership, deadline)):
             return evicted
     raise LockLost(f"takeover of group {membership.group}", "its members come back before the partitions are assigned")
 
@@ -278,6 +269,7 @@ async def _heartbeat(connection: BrokerConnection, membership: _Membership, dead
 
 
 async def _leave(client: Client, connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
+    abandon(membership.member_id)
     now = asyncio.get_running_loop().time()
     until = min(max(deadline, now + 1.0), now + 10.0)
     request: Request = member_requests.consumer_heartbeat(membership.group, membership.member_id, -1, (), None)
@@ -295,12 +287,26 @@ async def _leave(client: Client, connection: BrokerConnection, membership: _Memb
             return
 
 
+async def _owned_by_others(
+    connection: BrokerConnection, membership: _Membership, deadline: float
+) -> set[tuple[str, int]]:
+    """Returns the partitions (topic id and number) that the coordinator has assigned to other members. A member that
+    came back during the removal may own partitions that the coordinator has assigned to this member, too."""
+    described = await _describe(connection, membership.group, deadline)
+    return {
+        (format_topic_id(part["topic_id"].bytes), number)
+        for one in described["members"]
+        if one["member_id"] != membership.member_id
+        for part in one["assignment"]["topic_partitions"]
+        for number in part["partitions"]
+    }
+
+
 def _reject_other_edit(group: str, others: Iterable[Message]) -> None:
     """Raises `GroupActive` if one of the members is another edit of the running group."""
     members = tuple(GroupMember(one["member_id"], one["client_id"], one["client_host"]) for one in others)
-    found = GroupDescription(group, "STABLE", members=members)
-    if found.edited_by is not None:
-        raise edited_error(found)
+    if other_edit(members) is not None:
+        raise edited_error(GroupDescription(group, "STABLE", members=members))
 
 
 async def _describe(connection: BrokerConnection, group: str, deadline: float) -> Message:

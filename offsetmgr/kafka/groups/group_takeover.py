@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut, UnsupportedOperation
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client.client import Client
@@ -32,6 +33,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.log_ranges import partition_counts
 from offsetmgr.kafka.groups import lock_membership, member_requests
+from offsetmgr.kafka.groups.group_inspection import check_supported
 from offsetmgr.kafka.groups.group_lock import GroupLock
 from offsetmgr.kafka.groups.lock_membership import SESSION_MS, LockMembership, active_members_error
 from offsetmgr.kafka.groups.withheld_assignment import assign_without
@@ -43,7 +45,6 @@ from offsetmgr.kafka.protocol.consumer_protocol import (
     encode_subscription,
 )
 from offsetmgr.kafka.protocol.errors import VALID_MEMBER_CODES, kafka_error
-from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 _POLL_S: Final = 0.1
@@ -54,7 +55,8 @@ _SWEEP_AFTER_S: Final = 0.5
 _GATHER_S: Final = 3.5
 """Seconds for which a rebalance waits for removed consumers. The heartbeat interval of consumers is 3 s by default."""
 _MAX_EVICTIONS: Final = 10
-_STREAMS_ASSIGNOR: Final = "stream"
+_abandoned: Final[set[str]] = set()
+"""The ids of members of this process that have left a group, or tried to while its coordinator was not available."""
 _CONSUMER_PROTOCOLS: Final = ("range", "roundrobin", "cooperative-sticky", "sticky")
 
 
@@ -120,6 +122,7 @@ class GroupTakeover(GroupLock):
         self._heartbeat_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeat_task
+        abandon(self._membership.member_id)
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
         self._connection.abort()  # a JoinGroup of this connection may still wait in the broker
 
@@ -166,7 +169,8 @@ async def take_over(client: Client, described: GroupDescription, deadline: float
     takeover, and `LockLost` if other members join again and again.
     """
     address = Address.parse(described.coordinator)
-    _check_supported(described, EVICTS_MEMBERS.supported_by(await client.versions(address, deadline)))
+    if not described.idle:
+        check_supported(described, await client.versions(address, deadline))
     connection = await client.node(address).open(deadline, EDIT_CLIENT_ID)
     try:
         takeover = await _join_alone(client, connection, described, deadline)
@@ -187,11 +191,9 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
     """
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
-        described = (await client.describe([group], deadline))[group]
-        if not isinstance(described, GroupDescription):
-            raise described
-        edited = described.edited_by is not None
-        if described.lock_ends_s and not edited:
+        described = await _describe(client, group, deadline)
+        edited = other_edit(described.members) is not None
+        if described.lock_ends_s and described.edited_by is None:
             raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
         if (described.idle or described.state == "STABLE") and not edited:
             return described
@@ -203,29 +205,30 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
             raise GroupActive(f"group {group}", why, hint)
 
 
+def abandon(member_id: str) -> None:
+    """Marks a member of this process as one that does not edit the group any more."""
+    _abandoned.add(member_id)
+
+
+def was_abandoned(member_id: str) -> bool:
+    return member_id in _abandoned
+
+
+def other_edit(members: Iterable[GroupMember]) -> GroupMember | None:
+    """Returns the member that is an edit by another run of offsetmgr; None if there is none."""
+    edits = (member for member in members if member.client_id == EDIT_CLIENT_ID)
+    return next((member for member in edits if not was_abandoned(member.member_id)), None)
+
+
 def edited_error(described: GroupDescription) -> GroupActive:
     """Returns the error for a running group that another run of offsetmgr edits."""
     return GroupActive(
         f"group {described.group}",
-        f"another run of offsetmgr edits it: {described.edited_by}",
+        f"another run of offsetmgr edits it: {other_edit(described.members)}",
         f"try again when that run has ended; if it was killed, the group is free after {described.lock_ends_s:g} s",
         members=tuple(str(member) for member in described.members),
         lock_ends_s=described.lock_ends_s,
     )
-
-
-def _check_supported(described: GroupDescription, evicts: bool) -> None:
-    what = f"edit of the running group {described.group}"
-    if not evicts:
-        raise UnsupportedOperation(what, "needs brokers from Kafka 2.4 on, which remove members", _STOP)
-    if described.protocol_type != PROTOCOL_TYPE:
-        why = f"its members are no consumers: the protocol type is {described.protocol_type!r}"
-        raise UnsupportedOperation(what, why, _STOP)
-    if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
-        raise UnsupportedOperation(what, "its members are Kafka Streams applications, which keep state", _STOP)
-
-
-_STOP: Final = "stop its consumers, then edit the group without --running"
 
 
 async def _join_alone(
@@ -235,19 +238,25 @@ async def _join_alone(
     group, assignor = described.group, described.partition_assignor
     member_id: str = (await _join(connection, group, "", assignor, deadline))["member_id"]
     try:
-        membership = await _evict_until_alone(client, connection, described, member_id, deadline)
+        membership, evicted = await _evict_until_alone(client, connection, group, member_id, assignor, deadline)
     except BaseException:
+        abandon(member_id)
         await lock_membership.leave(client, LockMembership(group, member_id, -1), deadline)
         raise
+    # After a failed attempt the consumers may not be back yet.
+    described = replace(described, members=evicted or described.members)
     return GroupTakeover(client, connection.address, membership, connection, described)
 
 
 async def _evict_until_alone(
-    client: Client, connection: BrokerConnection, described: GroupDescription, member_id: str, deadline: float
-) -> LockMembership:
-    group, assignor = described.group, described.partition_assignor
-    others: Collection[GroupMember] = described.members
+    client: Client, connection: BrokerConnection, group: str, member_id: str, assignor: str, deadline: float
+) -> tuple[LockMembership, tuple[GroupMember, ...]]:
+    """Returns the membership, and the members that were removed first."""
+    evicted: tuple[GroupMember, ...] | None = None
     for _ in range(_MAX_EVICTIONS):
+        others = await _consumers_without_sync(client, group, member_id, deadline)
+        if evicted is None:
+            evicted = tuple(member for member in others if not was_abandoned(member.member_id))
         joined = await _evict_and_join(client, connection, group, member_id, assignor, others, deadline)
         membership = LockMembership(group, member_id, joined["generation_id"])
         alone = [member["member_id"] for member in joined["members"]] == [member_id]
@@ -255,8 +264,10 @@ async def _evict_until_alone(
             # If a removed consumer is joining already, the response is REBALANCE_IN_PROGRESS. This does no harm: the
             # rebalance waits for this member, whose generation remains the only valid one until it joins again.
             await _sync(connection, membership, {}, deadline)
-            return membership
-        others = await _consumers(client, group, member_id, deadline)
+            return membership, evicted
+        if joined["leader"] == member_id:  # answer the SyncGroup requests of the others before they are removed
+            empty = {member["member_id"]: encode_assignment() for member in joined["members"]}
+            await _sync(connection, membership, empty, deadline)
     raise LockLost(f"takeover of group {group}", "other members join again and again; nothing was written")
 
 
@@ -293,7 +304,8 @@ async def _evict_and_join(
 async def _join(connection: BrokerConnection, group: str, member_id: str, assignor: str, until: float) -> Message:
     """Sends JoinGroup. Without a ``member_id``, returns the response that contains the new member id. Raises the error
     of the coordinator; `TimedOut` closes the connection."""
-    protocols = dict.fromkeys((assignor, *_CONSUMER_PROTOCOLS), encode_subscription())
+    names = filter(None, (assignor, *_CONSUMER_PROTOCOLS))  # a group without members has no assignor
+    protocols = dict.fromkeys(names, encode_subscription())
     request = member_requests.join_as(group, member_id, PROTOCOL_TYPE, protocols, SESSION_MS, SESSION_MS)
     answer = await connection.call(request, remaining(until))
     code = answer["error_code"]
@@ -318,17 +330,35 @@ async def _sync(
     return bool(code == ErrorCode.NONE)
 
 
-async def _other_members(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
+async def _describe(client: Client, group: str, deadline: float) -> GroupDescription:
     described = (await client.describe([group], deadline))[group]
     if not isinstance(described, GroupDescription):
         raise described
+    return described
+
+
+async def _other_members(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
+    described = await _describe(client, group, deadline)
     return [member for member in described.members if member.member_id != member_id]
+
+
+async def _consumers_without_sync(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
+    """Like `_consumers`, at a moment at which no SyncGroup request waits in the coordinator. If the coordinator removed
+    a member whose SyncGroup waits, it would not answer the request, and the consumer would stop until its request times
+    out, 30 to 60 s later."""
+    poll = Retries(deadline, Backoff.fixed(_POLL_S))
+    while True:
+        described = await _describe(client, group, deadline)
+        if described.state != "COMPLETING_REBALANCE" or not await poll.pause():
+            return _reject_edit(group, [member for member in described.members if member.member_id != member_id])
 
 
 async def _consumers(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:
     """Like `_other_members`. Raises `GroupActive` if one of them is another edit of the running group."""
-    others = await _other_members(client, group, member_id, deadline)
-    found = GroupDescription(group, "STABLE", members=tuple(others))
-    if found.edited_by is not None:
-        raise edited_error(found)
-    return others
+    return _reject_edit(group, await _other_members(client, group, member_id, deadline))
+
+
+def _reject_edit(group: str, members: list[GroupMember]) -> list[GroupMember]:
+    if other_edit(members) is not None:
+        raise edited_error(GroupDescription(group, "STABLE", members=tuple(members)))
+    return members

@@ -1,0 +1,115 @@
+"""`inspect_group`: whether an edit can take over a running group, and for how long its partitions would pause."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.running_store import RunningGroup
+from offsetmgr.kafka.client.broker_settings import group_setting, reported_settings
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.api_key import ApiKey
+from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE
+from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS, Versions, release
+
+_LISTS_TYPES: Final = 5
+"""The version of ListGroups that reports the types of groups (KIP-848)."""
+_OTHER_TYPES: Final = {
+    "share": "is a share group, whose records are acknowledged one by one",
+    "streams": "is a Kafka Streams application, which keeps state",
+}
+_STREAMS_ASSIGNOR: Final = "stream"
+_KNOWN_PROTOCOLS: Final = {
+    "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
+    "sr": "a Schema Registry cluster",
+}
+_DEFAULT_HEARTBEAT_S: Final = 5.0
+"""The default of ``group.consumer.heartbeat.interval.ms`` in seconds."""
+_STOP: Final = "stop its consumers, then edit the group without --running"
+
+
+async def inspect_group(client: Client, group: str, deadline: float) -> RunningGroup:
+    """Describes a group before an edit. Raises `UnsupportedOperation` if an edit cannot be exact while its members
+    run."""
+    described = (await client.describe([group], deadline))[group]
+    if not isinstance(described, GroupDescription):
+        raise described
+    address = await client.coordinator(group, deadline)
+    connection = await client.node(address).connection(deadline)
+    if described.state == "DEAD":
+        await _reject_other_type(connection, group, deadline)
+    elif described.state == "EMPTY" and not described.protocol_type:
+        why = (
+            "has no members but commits, so its consumers use assign(): they keep their positions, and their next"
+            " commits overwrite the edit"
+        )
+        raise UnsupportedOperation(f"group {group}", why, _STOP)
+    if described.idle:
+        return RunningGroup(0)
+    check_supported(described, connection.versions)
+    members = len(described.members)
+    if not await is_consumer_group(client, described, deadline):
+        return RunningGroup(members)
+    return RunningGroup(members, True, await _heartbeat_s(connection, group, deadline))
+
+
+def check_supported(described: GroupDescription, versions: Versions) -> None:
+    """Raises `UnsupportedOperation` if the coordinator, which has these API versions, cannot remove members, or if the
+    members are no plain consumers."""
+    what = f"edit of the running group {described.group}"
+    if not EVICTS_MEMBERS.supported_by(versions):
+        why = f"needs brokers from Kafka 2.4 on, which remove members; its coordinator is of Kafka {release(versions)}"
+        raise UnsupportedOperation(what, why, _STOP)
+    if described.protocol_type != PROTOCOL_TYPE:
+        named = _KNOWN_PROTOCOLS.get(described.protocol_type, "other applications")
+        why = f"its members are no consumers but {named} (protocol type {described.protocol_type!r})"
+        raise UnsupportedOperation(what, why, _STOP.replace("consumers", "members"))
+    if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
+        why = "its members are Kafka Streams applications, which keep state"
+        raise UnsupportedOperation(what, why, "stop the application, then use kafka-streams-application-reset")
+
+
+async def is_consumer_group(client: Client, described: GroupDescription, deadline: float) -> bool:
+    """Returns whether the group uses the consumer protocol (KIP-848)."""
+    connection = await client.node(Address.parse(described.coordinator)).connection(deadline)
+    if ApiKey.CONSUMER_GROUP_DESCRIBE not in connection.versions:
+        return False
+    answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
+    return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
+
+
+async def _reject_other_type(connection: BrokerConnection, group: str, deadline: float) -> None:
+    """Raises `UnsupportedOperation` for a share group and for a group of the Streams protocol. DescribeGroups reports
+    such groups as dead."""
+    if not connection.supports(ApiKey.LIST_GROUPS, _LISTS_TYPES):
+        return
+    request = Request(ApiKey.LIST_GROUPS, _LISTS_TYPES, {"states_filter": (), "types_filter": tuple(_OTHER_TYPES)})
+    answer = await connection.call(request, remaining(deadline))
+    if answer["error_code"]:
+        raise kafka_error(answer["error_code"], f"type of group {group}")
+    for found in answer["groups"]:
+        if found["group_id"] == group and (why := _OTHER_TYPES.get(found["group_type"].lower())):
+            hint = "use the tools of the broker's release" if found["group_type"].lower() == "share" else _STOP
+            raise UnsupportedOperation(f"edit of the running group {group}", why, hint)
+
+
+async def _heartbeat_s(connection: BrokerConnection, group: str, deadline: float) -> float:
+    """Returns the interval in which members of the consumer protocol send heartbeats: a setting of the group, or of the
+    broker."""
+    try:
+        own = await group_setting(connection, group, "consumer.heartbeat.interval.ms", deadline)
+        if own is None:
+            metadata = await connection.call(requests.metadata(), remaining(deadline))
+            brokers = {at: number for number, at in requests.broker_addresses(metadata).items()}
+            name = "group.consumer.heartbeat.interval.ms"
+            own = (await reported_settings(connection, brokers[connection.address], [name], deadline)).get(name)
+    except (OffsetMgrError, KeyError):  # without the ACL DescribeConfigs
+        return _DEFAULT_HEARTBEAT_S
+    return int(own) / 1000 if own else _DEFAULT_HEARTBEAT_S

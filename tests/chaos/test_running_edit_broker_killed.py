@@ -1,0 +1,75 @@
+"""The coordinator of a running group is killed in the middle of an edit, and another broker takes its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from manager_cluster import wait_for
+from running_group import PARTITIONS, running_group
+from three_kraft_brokers import three_kraft_brokers
+
+from offsetmgr.core.java_hash import java_hash
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.matrix, pytest.mark.timeout(900)]
+
+STEPS = {
+    "classic": (
+        "LEAVE_GROUP:1",
+        "SYNC_GROUP:1",
+        "<OFFSET_COMMIT:1",
+        "OFFSET_COMMIT:1",
+        "JOIN_GROUP:3",
+        "OFFSET_FETCH:2",
+    ),
+    "consumer": (
+        "CONSUMER_GROUP_HEARTBEAT:3",
+        "LEAVE_GROUP:1",
+        "<OFFSET_COMMIT:1",
+        "OFFSET_COMMIT:1",
+        "OFFSET_FETCH:2",
+    ),
+}
+OFFSETS_PARTITIONS = 50
+
+
+@pytest.mark.parametrize("protocol", STEPS)
+def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: str, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"group.protocol": "consumer"} if protocol == "consumer" else {}
+    written = 0
+    with three_kraft_brokers(tmp_path / "brokers", {}) as brokers:
+        topic = NewTopic(unique, num_partitions=PARTITIONS, replication_factor=3)
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        admin.create_topics([topic])[unique].result(60)
+        partition = abs(java_hash(unique)) % OFFSETS_PARTITIONS
+        with running_group(brokers.bootstrap, unique, tmp_path / "home", **config) as (running, _members):
+            for number, step in enumerate(STEPS[protocol]):
+                # Broker 1 is also the controller.
+                wait_for(
+                    lambda: brokers.move_leaders("__consumer_offsets", {partition: 2}) and running.coordinator() == 2,
+                    "broker 2 is the coordinator",
+                )
+                running.await_members(2)
+                offset, began = 3 + number, time.time()
+                process = running.start_frozen(step, *running.reset(offset))
+                assert brokers.restart_one(2)
+                os.kill(process.pid, signal.SIGCONT)
+                _, errors = running.finish(process, code=None)
+                sys.stdout.write(f"{protocol} {step}: exit code {process.returncode}: {errors.splitlines()[-3:]}\n")
+                if process.returncode == 0:
+                    written += 1
+                    running.await_record(0, offset, began)
+                else:
+                    assert "error: " in errors, errors
+                brokers.await_restart()
+                running.await_members(2, 120)
+                running.await_progress(120)
+                running.check_nothing_lost()
+                assert running.operations()[-1]["outcome"] == ("done" if process.returncode == 0 else "failed")
+    assert written >= len(STEPS[protocol]) - 1

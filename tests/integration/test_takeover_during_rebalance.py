@@ -1,0 +1,94 @@
+"""`take_over` of a group whose rebalance is not complete: every request of its members is answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from conftest import MakeTopic
+
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.groups import member_requests
+from offsetmgr.kafka.groups.group_takeover import take_over
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from offsetmgr.kafka.protocol.schema_codec import Message
+from offsetmgr.sandbox import KafkaBroker, KraftBroker
+
+pytestmark = pytest.mark.servers
+
+TIMEOUT_S = 60.0
+
+
+class Member:
+    """A member of the group that sends only the requests of the test, on a connection of its own."""
+
+    def __init__(self, connection: BrokerConnection, group: str, topic: str) -> None:
+        self.connection, self.group = connection, group
+        self.id = ""
+        self._protocols = {"range": encode_subscription([topic])}
+
+    async def join(self) -> Message:
+        while True:
+            request = member_requests.join_as(self.group, self.id, PROTOCOL_TYPE, self._protocols, 30_000, 30_000)
+            answer = await self.connection.call(request, TIMEOUT_S)
+            if not answer["error_code"]:
+                return answer
+            self.id = answer["member_id"]
+            await asyncio.sleep(0.1)  # a new broker creates its offsets topic
+
+    async def sync(self, generation: int, assigned: list[str]) -> int:
+        assignments = {member: encode_assignment() for member in assigned}
+        request = member_requests.sync_group(self.group, generation, self.id, assignments)
+        code: int = (await self.connection.call(request, TIMEOUT_S))["error_code"]
+        return code
+
+
+async def take_over_between_join_and_sync(bootstrap: str, group: str) -> tuple[int, float]:
+    """Takes the group over while the SyncGroup of a follower waits for the leader. Returns the code of the answer to
+    the follower, and the seconds until the answer."""
+    client = Client(bootstrap, Security.of({}))
+    now = asyncio.get_running_loop().time
+    deadline = now() + TIMEOUT_S
+    try:
+        node = client.node(await client.coordinator(group, deadline))
+        first, second = [Member(await node.open(deadline), group, group) for _ in range(2)]
+        joined = await first.join()
+        await first.sync(joined["generation_id"], [first.id])  # brokers 4.1 describe a group from then on
+        joining = asyncio.ensure_future(second.join())
+        await asyncio.sleep(0.5)  # the second JoinGroup waits in the broker by then, which shows no sign of it
+        joined = await first.join()
+        followed = await joining
+        leader, follower = (first, second) if joined["leader"] == first.id else (second, first)
+        generation, started = followed["generation_id"], now()
+        following = asyncio.ensure_future(follower.sync(generation, []))
+        found = (await client.describe([group], deadline))[group]
+        assert isinstance(found, GroupDescription)
+        assert found.state == "COMPLETING_REBALANCE"
+
+        async def edit() -> None:
+            async with take_over(client, found, deadline) as takeover:
+                assert len(takeover.evicted) == 2
+
+        editing = asyncio.ensure_future(edit())
+        await asyncio.sleep(1)  # the leader computes its assignment
+        await leader.sync(generation, [leader.id, follower.id])
+        code = await asyncio.wait_for(following, 20)
+        answered = now() - started
+        await editing
+        return code, answered
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("broker", ["kafka", "kraft"])
+def test_a_waiting_sync_is_answered(
+    broker: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic
+) -> None:
+    server: KafkaBroker | KraftBroker = request.getfixturevalue(broker)
+    group = make_topic(unique, 1, bootstrap=server.bootstrap)
+    code, seconds = asyncio.run(take_over_between_join_and_sync(server.bootstrap, group))
+    assert code == 0
+    assert seconds < 5
