@@ -1,8 +1,8 @@
-"""The store to which a file of before-images belongs, and the check that offsets may be written to a store."""
+"""The store to which a file of before-images belongs, and the checks that offsets may be written to a store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 if TYPE_CHECKING:
     from offsetmgr.api.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
+    from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.running_groups import RunningChecks
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.stores.cross_cluster_check import OriginStore
@@ -58,6 +59,26 @@ def checked_crossing(
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     return crossing
+
+
+def without_active_groups(
+    connections: Connections,
+    plans: Iterable[GroupEditPlan],
+    operation: str,
+    store: OffsetStore,
+    uri: str | None,
+    *,
+    running: bool,
+) -> Iterator[GroupEditPlan]:
+    """Returns the plans for ``store``, the selected store or the one at ``uri``. Rejects the changes of groups that
+    have members; with ``running``, only those of groups that cannot be edited while their members run. Raises
+    `UnsupportedOperation` if the store cannot edit running groups."""
+    from offsetmgr.groups.describe import reject_active
+    from offsetmgr.groups.running_groups import check_running
+
+    if running:
+        return check_running(running_checks(connections, operation, store, uri), plans)
+    return reject_active(connections.directory_for_edit(uri), plans)
 
 
 def running_checks(

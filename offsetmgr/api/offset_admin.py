@@ -20,7 +20,7 @@ from offsetmgr.api.arguments import (
     topic_selection,
 )
 from offsetmgr.api.connections import Connections
-from offsetmgr.api.edit_targets import checked_crossing, running_checks, store_of_images
+from offsetmgr.api.edit_targets import checked_crossing, store_of_images, without_active_groups
 from offsetmgr.api.located_groups import located_groups
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
@@ -30,11 +30,11 @@ from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.describe import DescribedGroup, describe, reject_active
+from offsetmgr.groups.describe import DescribedGroup, describe
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag, lag
 from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
-from offsetmgr.groups.running_groups import RunningEdit, check_running
+from offsetmgr.groups.running_groups import RunningEdit
 from offsetmgr.groups.selection import matching_groups, named_groups
 from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
@@ -259,8 +259,7 @@ class OffsetAdmin(Closeable):
         require_scenario(to)
         store, cluster = self.store, self._connections.cluster("a reset")
         selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
-        # Raises OtherCluster, because positions in other logs mean nothing in this store.
-        self._connections.kafka_counterpart(self.store)
+        self._connections.kafka_counterpart(store)  # raises OtherCluster
         found = plan_reset(store, cluster, chosen, selection, to, create=create)
         return self._planned("offsets reset", store, require_topics(found, selection, store.uri))
 
@@ -312,7 +311,7 @@ class OffsetAdmin(Closeable):
         crossing = checked_crossing("groups copy", self.store, target, translate)
         found = plan_copy(self.store, group, target, new_group, selection, allow_rewind=allow_rewind, crossing=crossing)
         plans = require_topics(found, selection, self.store.uri)
-        return self._planned("groups copy", target, plans, to, comparison=crossing.text())
+        return self._planned("groups copy", target, plans, to, checked=crossing.text())
 
     def plan_import(
         self,
@@ -343,7 +342,7 @@ class OffsetAdmin(Closeable):
                 store, snapshot.read(set(chosen)), selection, allow_rewind=allow_rewind, crossing=crossing
             )
             plans = require_topics(found, selection, str(path))
-            return self._planned("offsets import", store, plans, comparison=crossing.text())
+            return self._planned("offsets import", store, plans, checked=crossing.text())
 
     def plan_undo(
         self,
@@ -370,28 +369,18 @@ class OffsetAdmin(Closeable):
             crossing = checked_crossing("offsets import", images_file, store, translate)
         found = plan_undo(store, load_images(path), force=force, crossing=crossing)
         uri = store.uri if store in self._targets.values() else None
-        return self._planned("offsets import undo", store, found, uri, comparison=crossing.text())
+        return self._planned("offsets import undo", store, found, uri, checked=crossing.text())
 
     # --- shared ------------------------------------------------------------------------------------------------
 
     def _planned(
-        self,
-        operation: str,
-        store: OffsetStore,
-        found: Iterable[GroupEditPlan],
-        uri: str | None = None,
-        *,
-        comparison: str = "",
+        self, name: str, store: OffsetStore, found: Iterable[GroupEditPlan], uri: str | None = None, checked: str = ""
     ) -> PlannedEdit:
-        """Reads the plan completely, and rejects the changes of groups that have members, or that cannot be edited
-        while their members run."""
-        if self._running is not None:
-            found = check_running(running_checks(self._connections, operation, store, uri), found)
-        else:
-            found = reject_active(self._connections.directory_for_edit(uri), found)
-        require_open = self._connections.require_open
-        plan = EditPlan.of(found)
-        planned = PlannedEdit(operation, store, plan, require_open, comparison=comparison, running=self._running)
+        """Reads the plan completely, and rejects the changes of groups with members."""
+        running, require_open = self._running, self._connections.require_open
+        allowed = without_active_groups(self._connections, found, name, store, uri, running=running is not None)
+        plan = EditPlan.of(allowed)
+        planned = PlannedEdit(name, store, plan, require_open, comparison=checked, running=running)
         self._plans.add(planned)
         return planned
 

@@ -60,7 +60,7 @@ def renew_command(
         )  # fmt: skip
         done = renew(plan, planner, output, only)
     migrate_output.show_plan_header(done.header)
-    migrate_output.show_expiry(done.header, done.summary, done.header.created_at)
+    migrate_output.show_expiry(done.header, done.summary, done.header.created_at, done.header.clock)
     migrate_output.show_plan_summary(done.summary)
     migrate_output.show_waves(PlanFile(output))
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")

@@ -138,9 +138,7 @@ def bounce(
     restart = RestartFlags.of(
         command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
     )
-    if restart.rollout is not None and len(names) > 1 and "{group}" not in restart.rollout.workload:
-        why = f"it names one workload for {len(names)} groups"
-        raise UsageError(f"--kubernetes {kubernetes}", why, "use {group} in its name, or name one group")
+    _check_workload(restart, names)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
@@ -182,6 +180,12 @@ def bounce(
             if one.error is not None and several:
                 note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
     _end(found, len(names), output)
+
+
+def _check_workload(restart: RestartFlags, names: Sequence[str]) -> None:
+    if restart.rollout is not None and len(names) > 1 and "{group}" not in restart.rollout.workload:
+        why = f"it names one workload for {len(names)} groups"
+        raise UsageError(f"--kubernetes {restart.rollout.workload}", why, "use {group} in its name, or name one group")
 
 
 def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> None:
