@@ -23,7 +23,7 @@ from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.core.running_store import RunningEditListener
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
-from offsetmgr.kafka.groups.group_inspection import is_consumer_group
+from offsetmgr.kafka.groups.group_inspection import is_consumer_group, reject_static_members
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
@@ -64,9 +64,6 @@ class _Takeover:
     kept_partitions: bool = False
     """Whether a member committed edited partitions while offsetmgr owned them, in the consumer protocol. The member may
     have kept its positions."""
-    static: bool = False
-    """Whether the group uses the consumer protocol and has static members, which may keep a partition (seen in about
-    one of 40 edits on a busy broker 4.1.1)."""
     ended_early: str = ""
     """The reason for which offsetmgr was no longer a member when the others came back."""
     left_at: float = 0.0
@@ -157,7 +154,7 @@ class RunningEdits:
             conflict = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, conflict)
         complete = done.back >= done.members and not (evidence.stale or done.ended_early or evidence.unread)
-        complete = complete and not (done.kept_partitions or done.static)
+        complete = complete and not done.kept_partitions
         return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
 
     def _outcomes(self, edit: GroupEdit, done: _Takeover) -> dict[TopicPartition, ChangeOutcome]:
@@ -210,8 +207,6 @@ class RunningEdits:
                     del self._before[edit.group]
                 raise
             done = _Takeover(outcomes, self._before[edit.group], len(group.evicted))
-            static = any(member.instance_id for member in described.members)
-            done.static = static and isinstance(group, ConsumerTakeover)
             held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
             if held:
                 members = count_of(done.members, "member")
@@ -228,6 +223,7 @@ class RunningEdits:
         self, edit: GroupEdit, described: GroupDescription, deadline: float
     ) -> AbstractAsyncContextManager[GroupTakeover | ConsumerTakeover]:
         if await is_consumer_group(self._client, described, deadline):
+            reject_static_members(described)
             return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
         return take_over(self._client, described, deadline)
 
@@ -319,8 +315,6 @@ def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
         parts.append(f"not verified: offsetmgr left the group before the members were back ({done.ended_early})")
     elif done.back < done.members:
         parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
-    if done.static:
-        parts.append("not verified: a static member of the consumer protocol may continue at its old position")
     if done.kept_partitions:
         parts.append("not verified: a member committed partitions that it did not own, and may have kept its positions")
     if evidence.unread:

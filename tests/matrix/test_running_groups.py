@@ -109,7 +109,6 @@ KINDS = {
     "franz-go-cooperative": Kind(three(FranzMember)),
     "kip848-librdkafka": Kind(three(RdkafkaMember, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-java": Kind(three(JavaMember, **CONSUMER_PROTOCOL), "kraft"),
-    "kip848-static": Kind(static(RdkafkaMember, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-slow": Kind(with_slow(RdkafkaMember, 6.0, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-mixed": Kind((*three(JavaMember, **CONSUMER_PROTOCOL)[:2], *three(RdkafkaMember)[:1]), "kraft"),
 }

@@ -176,6 +176,22 @@ def test_a_consumer_with_assign(kafka: KafkaBroker, unique: str, make_topic: Mak
         thread.join()
 
 
+def test_static_members_of_the_consumer_protocol(
+    kraft: KraftBroker, unique: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
+    produce(kraft.bootstrap, topic)
+    config: dict[str, Any] = {"group.protocol": "consumer", "group.instance.id": "instance-1"}
+    member: Any = RdkafkaMember(kraft.bootstrap, topic, topic, Deliveries(), name="member", **config)
+    try:
+        until(lambda: committed(kraft.bootstrap, topic, topic) == 100)
+        line = refused(RunningGroup(kraft.bootstrap, topic, tmp_path))
+        assert "its static members (group.instance.id) of the consumer protocol may continue at their old" in line
+        assert committed(kraft.bootstrap, topic, topic) == 100
+    finally:
+        member.stop()
+
+
 def test_brokers_before_2_4(
     start_release: Callable[[str], ReleaseCluster], unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
