@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.many_clusters import one_cluster
@@ -22,6 +23,7 @@ from offsetmgr.cli.options import (
     Reason,
     TopicsOption,
     TranslateOption,
+    Yes,
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -263,6 +265,7 @@ def copy(
     topic: TopicsOption = None,
     translate: TranslateOption = None,
     execute: Execute = False,
+    yes: Yes = False,
     reason: Reason = None,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
@@ -285,6 +288,8 @@ def copy(
     config, target_config = connect.connection(from_config), connect.connection(to_config)
     cross_cluster_check("spark copy", connect.store(source, config), connect.store(target, target_config), translate)
     groups = select_groups(source, config, names)
+    if execute:
+        confirm(f"copy the offsets of {count_of(len(groups), 'group')} from {source} to {target}?", yes=yes)
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection
         from offsetmgr.spark.store_rows import RECREATED, RowOrigin
@@ -302,14 +307,9 @@ def copy(
             planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
-            summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
-            if rejected := counts.get("refuse-rewind"):
-                summary += f", {rejected:,} would be refused (the target's offset is larger)"
-            if gone := counts.get(RECREATED):
-                summary += f", {gone:,} are refused (the topic was recreated after the commit)"
-            note(f"{summary}; nothing was written, --execute does it")
+            note(f"{_planned_counts(counts)}; nothing was written, --execute does it")
             _require_topics(topics, found, source)
-            if gone:
+            if counts.get(RECREATED):
                 raise typer.Exit(FAILED)
             return
         start = OperationStart("spark copy", (target,), shortened(groups), len(groups), 0, reason=reason or "")
@@ -327,3 +327,15 @@ def copy(
         _require_topics(topics, outcomes, source)
     if counts.get("failed") or counts.get(RECREATED):
         raise typer.Exit(FAILED)
+
+
+def _planned_counts(counts: dict[str, int]) -> str:
+    """Returns the summary of a dry run. ``counts`` has the number of offsets of each outcome."""
+    from offsetmgr.spark.store_rows import RECREATED
+
+    summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
+    if rejected := counts.get("refuse-rewind"):
+        summary += f", {rejected:,} would be refused (the target's offset is larger)"
+    if gone := counts.get(RECREATED):
+        summary += f", {gone:,} are refused (the topic was recreated after the commit)"
+    return summary

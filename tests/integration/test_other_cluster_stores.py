@@ -167,7 +167,7 @@ def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_rejected(two: 
 
 def test_a_spark_copy_to_another_cluster_is_rejected_before_spark_starts(two: Two, run: Run) -> None:
     two.of_a.commit(two.name, {two.tp: OffsetAndMetadata(5, "", 0)})
-    copy = ("spark", "copy", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name, "--execute")
+    copy = ("spark", "copy", "--from", two.of_a.uri, "--to", two.of_b.uri, "--group", two.name, "--execute", "--yes")
 
     refused = run(*copy)
     assert refused.returncode == 2

@@ -287,7 +287,7 @@ def test_diff_and_copy_on_the_command_line(
     would = capsys.readouterr()
     before = run(["spark", "diff", *sides])
     missing = json.loads(capsys.readouterr().out)
-    done = run(["spark", "copy", *sides, "--execute", "--reason", "ticket 7"])
+    done = run(["spark", "copy", *sides, "--execute", "--yes", "--reason", "ticket 7"])
     logged = OperationLog().operations()[-1]
     assert (logged.start.name, logged.start.reason, logged.written) == ("spark copy", "ticket 7", 2)
     captured = capsys.readouterr()
@@ -319,7 +319,7 @@ def test_diff_and_copy_on_the_command_line(
     assert "0 would be written, 1 are equal already, 1 would be refused (the target's offset is larger)" in again.err
     # A missing topic fails the command, but does not prevent the other copies.
     some = ["--topic", world.topic, "--topic", "nosuch", "--topic", f"{world.topic}:2,7"]
-    options: tuple[list[str], ...] = ([], ["--execute"])
+    options: tuple[list[str], ...] = ([], ["--execute", "--yes"])
     for more, expected in zip(options, ("0 would be written", "0 written, 1 unchanged, 1 failed"), strict=True):
         assert run(["spark", "copy", *sides, *some, *more]) == 1
         printed = capsys.readouterr().err
