@@ -14,8 +14,10 @@ from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import FormatOption, GroupsOption, OneGroup
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (
     AcceptIdle,
@@ -60,6 +62,7 @@ app = typer.Typer(
 
 @app.command()
 @connected
+@one_cluster("a runbook belongs to the groups of one cluster")
 def write(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the groups.")],
@@ -183,6 +186,7 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
 
 @app.command()
 @connected
+@many_clusters
 def check(
     connect: ConnectFlags,
     group: OneGroup,
@@ -201,6 +205,7 @@ def check(
     The command watches commits, and stops as soon as the result is certain. With --plan, the plan's journal records a
     phase that passed, for members that another tool restarts.
     """
+    connect.reject_for_many({"--plan": plan, "--baseline": baseline}, "the file belongs to one cluster")
     planned = PlanOfGroups.open(plan)
     if planned is not None:
         group = planned.select_one(group)
@@ -221,9 +226,10 @@ def check(
 
 
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:
-    if output is OutputFormat.TABLE:
+    several = COLLECTOR.get() is not None
+    if output is OutputFormat.TABLE and not several:
         print(text.report_text(report))
-    elif output is OutputFormat.JSON:
+    elif output is OutputFormat.JSON and not several:
         print(json.dumps(text.report_json(report), indent=2))
     else:
         members = (("member", m.member, m.ok, m.confidence.value, m.why, m.remedy) for m in report.members)

@@ -53,6 +53,18 @@ class ScriptedGroup:
     clock: ScriptedClock = field(default_factory=ScriptedClock)
 
     @property
+    def uri(self) -> str:
+        return "scripted:"
+
+    @property
+    def zookeeper(self) -> ScriptedGroup:
+        return self
+
+    @property
+    def kafka(self) -> ScriptedGroup:
+        return self
+
+    @property
     def registry(self) -> ScriptedGroup:
         return self
 
