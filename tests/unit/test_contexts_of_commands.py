@@ -12,7 +12,8 @@ from test_help import commands
 from offsetmgr.cli.app import REGISTRY, run
 
 MANY = {
-    "doctor", "offsets peek", "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets export", "offsets diff",
+    "doctor", "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets peek",
+    "offsets export", "offsets diff",
     "cluster describe", "runbook check", "zk tree", "zk brokers", "zk topics", "zk members", "zk owners",
     "zk rebalance", "zk check", "manager status", "manager dump", "period status", "period history",
 }  # fmt: skip
