@@ -262,6 +262,10 @@ class Conflict(OffsetMgrError):
         self.actual = actual
 
 
+class Overwritten(OffsetMgrError):
+    """The offset was written, and a member of the group has committed an earlier offset over it."""
+
+
 class CorruptData(OffsetMgrError):
     """Data exists but cannot be decoded, such as a znode or record that contains no offset. Such data never counts as
     absent."""

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
+from offsetmgr.core.errors import Overwritten
 from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.dual_execute import StorePair, execute_dual
@@ -105,7 +106,10 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
         progress.failed = plan.counts.problems
         for result in results:
             progress.failed += len(result.failures)
-            progress.written += sum(found.status is EditStatus.WRITTEN for found in result.outcomes.values())
+            progress.written += sum(
+                found.status is EditStatus.WRITTEN or isinstance(found.error, Overwritten)
+                for found in result.outcomes.values()
+            )
             yield result
 
 

@@ -10,24 +10,28 @@ import asyncio
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Overwritten
 from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.model import ABSENT, Committed, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.core.running_store import RunningEditListener
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.fetch import LATEST
+from offsetmgr.kafka.client.leader_router import PartitionLeaders
+from offsetmgr.kafka.client.log_ranges import list_offsets
 from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
 from offsetmgr.kafka.groups.group_inspection import is_consumer_group, reject_static_members
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
 from offsetmgr.stores.kafka_edits import KafkaEdits
+from offsetmgr.stores.running_evidence import Evidence, TakeoverResult, is_complete, named, report, watched_partitions
 
 _SETTLE_S: Final = 15.0
 """Seconds for which an edit waits until a rebalance of the group is complete."""
@@ -42,43 +46,10 @@ _WATCH_S: Final = 8.0
 """Seconds after the takeover in which the commits of the members are watched."""
 _POLL_S: Final = 0.25
 _MAX_REPEATS: Final = 2
+_LOG_ENDS_S: Final = 2.0
+"""Seconds for which an edit waits for the log ends of its partitions. The edit does not depend on them."""
 LEAVE_S: Final = 12.0
 """Seconds within which a cancelled edit has left its group."""
-_MAX_NAMED: Final = 3
-_MAX_RECORDS_PER_S: Final = 1_000_000
-"""No consumer processes more records of a partition in a second."""
-
-
-@dataclass(slots=True)
-class _Takeover:
-    """The result of one takeover: the outcomes, the before-images, and the numbers for the report."""
-
-    outcomes: dict[TopicPartition, ChangeOutcome]
-    before: Mapping[TopicPartition, Offset]
-    members: int = 0
-    back: int = 0
-    seconds: float = 0.0
-    rewritten: int = 0
-    recreated: dict[TopicPartition, int] = field(default_factory=dict)
-    """The partitions whose offset was deleted and has been committed again by a member that held it."""
-    kept_partitions: bool = False
-    """Whether a member committed edited partitions while offsetmgr owned them, in the consumer protocol. The member may
-    have kept its positions."""
-    ended_early: str = ""
-    """The reason for which offsetmgr was no longer a member when the others came back."""
-    left_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Evidence:
-    """The commits that were seen after the takeover: partitions with an earlier commit, partitions whose commit may be
-    an earlier one, and partitions on which the members have moved on from the edited offset."""
-
-    stale: dict[TopicPartition, int] = field(default_factory=dict)
-    unclear: dict[TopicPartition, int] = field(default_factory=dict)
-    moved: dict[TopicPartition, int] = field(default_factory=dict)
-    unread: str = ""
-    """The reason for which the offsets could not be read again."""
 
 
 class RunningEdits:
@@ -139,7 +110,7 @@ class RunningEdits:
             doubtful = evidence.stale or early or done.kept_partitions
             if not doubtful or not await retries.pause():
                 break
-            found = f"{_named(evidence.stale)} was committed again" if evidence.stale else done.ended_early
+            found = f"{named(evidence.stale)} was committed again" if evidence.stale else done.ended_early
             found = found or "a member committed partitions that it did not own"
             self._listener.on_step(f"group {edit.group}: {found}; the edit is repeated")
             try:
@@ -151,13 +122,12 @@ class RunningEdits:
         outcomes = self._outcomes(edit, done)
         for tp, offset in evidence.stale.items():
             why = f"a member committed {offset} after the edit, so it commits offsets that it holds"
-            conflict = Conflict(str(tp), why, "stop its consumers, then edit the group without --running")
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, conflict)
-        complete = done.back >= done.members and not (evidence.stale or done.ended_early or evidence.unread)
-        complete = complete and not done.kept_partitions
-        return GroupEditResult(edit.group, outcomes, atomic=complete, how=_report(edit, done, evidence))
+            overwritten = Overwritten(str(tp), why, "stop its consumers, then edit the group without --running")
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, overwritten)
+        complete = is_complete(edit.changes, done, evidence)
+        return GroupEditResult(edit.group, outcomes, atomic=complete, how=report(edit.changes, done, evidence))
 
-    def _outcomes(self, edit: GroupEdit, done: _Takeover) -> dict[TopicPartition, ChangeOutcome]:
+    def _outcomes(self, edit: GroupEdit, done: TakeoverResult) -> dict[TopicPartition, ChangeOutcome]:
         """Returns the outcomes with the before-images of the first attempt. A repeated attempt may have found the
         offset that an earlier attempt had written."""
         first = self._before.get(edit.group, {})
@@ -170,7 +140,7 @@ class RunningEdits:
             outcomes[tp] = outcome._replace(status=status, before=before)
         return outcomes
 
-    async def _attempt(self, edit: GroupEdit, described: GroupDescription) -> _Takeover:
+    async def _attempt(self, edit: GroupEdit, described: GroupDescription) -> TakeoverResult:
         """Takes the group over once. Repeats an attempt that failed before anything was written."""
         retries = Retries(self._in(_TAKEOVER_S))
         while True:
@@ -187,7 +157,7 @@ class RunningEdits:
         found = await settled(self._client, before.group, self._in(_SETTLE_S))
         return replace(before, coordinator=found.coordinator) if found.idle else found
 
-    async def _take_over(self, edit: GroupEdit, described: GroupDescription) -> _Takeover:
+    async def _take_over(self, edit: GroupEdit, described: GroupDescription) -> TakeoverResult:
         now = asyncio.get_running_loop().time
         deadline, started = self._in(_TAKEOVER_S), now()
         async with await self._takeover(edit, described, deadline) as group:
@@ -206,7 +176,7 @@ class RunningEdits:
                 if first:
                     del self._before[edit.group]
                 raise
-            done = _Takeover(outcomes, self._before[edit.group], len(group.evicted))
+            done = TakeoverResult(outcomes, self._before[edit.group], len(group.evicted))
             held = [tp for tp, outcome in done.outcomes.items() if outcome.status is not EditStatus.FAILED]
             if held:
                 members = count_of(done.members, "member")
@@ -215,6 +185,7 @@ class RunningEdits:
                     await self._bring_back(group, edit, held, done)
                 except OffsetMgrError as error:  # the offsets are written, and the watch reports what follows
                     done.ended_early = str(error)
+                    done.log_ends = done.log_ends or await self._log_ends(held)
         done.left_at = now()
         done.seconds = done.left_at - started
         return done
@@ -228,20 +199,29 @@ class RunningEdits:
         return take_over(self._client, described, deadline)
 
     async def _bring_back(
-        self, group: GroupTakeover | ConsumerTakeover, edit: GroupEdit, held: Sequence[TopicPartition], done: _Takeover
+        self,
+        group: GroupTakeover | ConsumerTakeover,
+        edit: GroupEdit,
+        held: Sequence[TopicPartition],
+        done: TakeoverResult,
     ) -> None:
         """Waits until the members are back, and writes the offsets again that a member has overwritten meanwhile."""
         done.back = await group.readmit(held, self._in(self._wait_s))
-        await asyncio.sleep(_QUIET_S)
+        done.log_ends, _ = await asyncio.gather(self._log_ends(held), asyncio.sleep(_QUIET_S))
         deadline = self._in(_TAKEOVER_S)
         found = await group.fetch(held, deadline)
         again: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp in held:
             after, now = edit.changes[tp].after, found.offsets.get(tp, ABSENT)
-            if after is not None and not same_value(now, after, COMPARED_FIELDS):
+            if tp in found.errors:
+                continue  # the watch reads it again
+            if after is None:
+                if not isinstance(now, Absent):
+                    done.recreated[tp] = now.offset
+            elif isinstance(now, Absent):
+                done.deleted.add(tp)
+            elif not same_value(now, after, COMPARED_FIELDS):
                 again[tp] = after
-            elif after is None and isinstance(now, Committed):
-                done.recreated[tp] = now.offset
         if again:
             done.rewritten = len(again)
             done.kept_partitions = isinstance(group, ConsumerTakeover)
@@ -258,78 +238,41 @@ class RunningEdits:
             if not any(is_retriable(error) for error in found.errors.values()) or not await retries.pause():
                 return found
 
-    async def _watch(self, edit: GroupEdit, held: Collection[TopicPartition], done: _Takeover) -> _Evidence:
+    async def _watch(self, edit: GroupEdit, held: Collection[TopicPartition], done: TakeoverResult) -> Evidence:
         """Reads the commits that the members make after the takeover."""
-        evidence = _Evidence(stale=dict(done.recreated))
+        evidence = Evidence(stale=dict(done.recreated), deleted=set(done.deleted))
         now, until = asyncio.get_running_loop().time, done.left_at + _WATCH_S
-        waiting = {tp for tp in held if edit.changes[tp].after is not None}
+        partitions = watched_partitions(edit.changes, held, done)
+        errors: dict[TopicPartition, OffsetMgrError] = {}
         poll = Retries(until, Backoff.fixed(_POLL_S))
-        while waiting:
+        while waiting := sorted(partitions.keys() - evidence.decided()):
             try:
-                found = await self._edits.fetch(edit.group, sorted(waiting), until + _TAKEOVER_S)
+                found = await self._edits.fetch(edit.group, waiting, until + _TAKEOVER_S)
             except OffsetMgrError as error:
                 evidence.unread = str(error)
                 break
-            for tp in sorted(waiting):
-                after, committed = edit.changes[tp].after, found.offsets.get(tp)
-                assert after is not None
-                if tp in found.errors or (committed is not None and committed.offset == after.offset):
-                    continue
-                offset = -1 if committed is None else committed.offset
-                kind = _classify(offset, after.offset, done.before.get(tp, ABSENT), now() - done.left_at)
-                getattr(evidence, kind)[tp] = offset
-                waiting.discard(tp)
+            evidence.add(found, {tp: partitions[tp] for tp in waiting}, now() - done.left_at)
+            errors |= found.errors
             if not await poll.pause():
                 break
+        never_read = errors.keys() - evidence.decided() - evidence.quiet
+        if never_read and not evidence.unread:
+            evidence.unread = str(errors[min(never_read)])
         return evidence
+
+    async def _log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the log ends, without those that cannot be read."""
+        latest = dict.fromkeys(partitions, LATEST)
+        try:
+            found = await list_offsets(self._client, PartitionLeaders(self._client), latest, self._in(_LOG_ENDS_S))
+        except OffsetMgrError:
+            return {}
+        return {tp: end for tp, end in found.items() if isinstance(end, int)}
 
     @staticmethod
     def _in(seconds: float) -> float:
         return asyncio.get_running_loop().time() + seconds
 
 
-def _classify(offset: int, edited: int, before: Offset, seconds: float) -> str:
-    """Returns the field of `_Evidence` for a commit that was seen ``seconds`` after the takeover."""
-    if offset < edited or offset > edited + max(seconds, 1.0) * _MAX_RECORDS_PER_S:
-        return "stale"
-    if isinstance(before, Committed) and edited < before.offset <= offset:
-        return "unclear"
-    return "moved"
-
-
 def _unconditional(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
     return {tp: change._replace(expected=None) for tp, change in changes.items()}
-
-
-def _named(offsets: Mapping[TopicPartition, int]) -> str:
-    """Names at most `_MAX_NAMED` partitions with their offsets."""
-    listed = [f"{tp} at {offset}" for tp, offset in sorted(offsets.items())]
-    more = len(listed) - _MAX_NAMED
-    return ", ".join(listed[:_MAX_NAMED]) + (f" and {count_of(more, 'other')}" if more > 0 else "")
-
-
-def _report(edit: GroupEdit, done: _Takeover, evidence: _Evidence) -> str:
-    """Describes what offsetmgr saw, for `GroupEditResult.how`."""
-    parts = [f"{done.back} of {count_of(done.members, 'member')} back after {done.seconds:.1f} s"]
-    if done.ended_early:
-        parts.append(f"not verified: offsetmgr left the group before the members were back ({done.ended_early})")
-    elif done.back < done.members:
-        parts.append("the others have not called poll yet and continue at the new offsets when they do, not verified")
-    if done.kept_partitions:
-        parts.append("not verified: a member committed partitions that it did not own, and may have kept its positions")
-    if evidence.unread:
-        parts.append(f"not verified: the offsets could not be read again ({evidence.unread})")
-    if done.rewritten:
-        parts.append(f"{count_of(done.rewritten, 'earlier commit')} overwritten")
-    if evidence.moved:
-        parts.append(f"seen: the members continue from the new offsets ({_named(evidence.moved)})")
-    if evidence.unclear:
-        parts.append(
-            f"inferred: {_named(evidence.unclear)}: the commits are past the offsets before the edit, so they alone do"
-            " not show that the records were read again"
-        )
-    quiet = sum(change.after is not None for change in edit.changes.values()) - len(evidence.moved)
-    quiet -= len(evidence.unclear) + len(evidence.stale)
-    if quiet > 0:
-        parts.append(f"{count_of(quiet, 'partition')} still at the new offset, without a commit of a member")
-    return "; ".join(parts)

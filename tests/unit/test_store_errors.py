@@ -38,6 +38,7 @@ EXPECTED = {
     "InvalidRequest": 42,
     "RewindRefused": -1,
     "Conflict": 15,
+    "Overwritten": -1,
     "CorruptData": -1,
     "UnknownVersion": -1,
     "FileFailure": -1,

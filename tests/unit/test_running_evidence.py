@@ -1,0 +1,250 @@
+"""The reports of edits of running groups: which commits after the edit show that the members continue at the new
+offsets. No servers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.model import Committed, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.groups.edit_plan import EditPlan
+from offsetmgr.groups.execute import may_have_written
+from offsetmgr.groups.operation_log import OperationLog
+from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, record_operation
+from offsetmgr.kafka.protocol.requests import FetchedGroup
+from offsetmgr.stores import running_edits
+from offsetmgr.stores.running_edits import RunningEdits
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+FAILED_READ = ServerError("t-0", "the read failed")
+
+Read = Mapping[TopicPartition, int | OffsetMgrError]
+
+
+def fetched(read: Read) -> FetchedGroup:
+    return FetchedGroup(
+        {tp: Committed(one) for tp, one in read.items() if isinstance(one, int)},
+        {tp: one for tp, one in read.items() if isinstance(one, OffsetMgrError)},
+    )
+
+
+class Takeover:
+    """A group that is taken over: ``reads`` are the offsets before the edit and, if given, after the return of the
+    members."""
+
+    evicted = (GroupMember("m-1", "app"),)
+
+    def __init__(self, *reads: Read) -> None:
+        self.reads = list(reads)
+        self.commits: list[dict[TopicPartition, OffsetAndMetadata]] = []
+        self.rejects: dict[TopicPartition, OffsetMgrError] = {}
+        self.current: dict[TopicPartition, int | OffsetMgrError] = {}
+
+    async def fetch(self, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
+        del partitions, deadline
+        if self.reads:
+            self.current = dict(self.reads.pop(0))
+        return fetched(self.current)
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        del deadline
+        self.commits.append(dict(offsets))
+        self.current |= {tp: one.offset for tp, one in offsets.items()}
+        return {tp: self.rejects.get(tp) for tp in offsets}
+
+    async def delete(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetMgrError | None]:
+        del deadline
+        return dict.fromkeys(partitions)
+
+    async def readmit(self, withheld: Iterable[TopicPartition], until: float) -> int:
+        del withheld, until
+        return 1
+
+
+class Coordinator:
+    """The reads of the watch after the takeover. The last one repeats."""
+
+    def __init__(self, *reads: Read) -> None:
+        self.reads = list(reads)
+
+    async def fetch(self, group: str, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
+        del group, deadline
+        read = self.reads.pop(0) if len(self.reads) > 1 else self.reads[0]
+        return fetched({tp: one for tp, one in read.items() if tp in partitions})
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def on_before(self, group: str, offsets: object) -> None:
+        del group, offsets
+
+    def on_step(self, text: str) -> None:
+        self.steps.append(text)
+
+
+class Edit:
+    """An edit of group ``g``, whose log ends are at offset 100, and its result."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log_end: int | OffsetMgrError = 100
+        self.takeovers = 0
+        self.listener = Listener()
+        self._patch = monkeypatch
+        monkeypatch.setattr(running_edits, "_WATCH_S", 0.1)
+        monkeypatch.setattr(running_edits, "_POLL_S", 0.01)
+        monkeypatch.setattr(running_edits, "_QUIET_S", 0.01)
+
+    def run(self, changes: Mapping[TopicPartition, int | None], takeover: Takeover, *watched: Read) -> GroupEditResult:
+        described = GroupDescription("g", "STABLE", "consumer", "range", members=takeover.evicted)
+
+        async def settled(*_: object) -> GroupDescription:
+            return described
+
+        async def is_consumer_group(*_: object) -> bool:
+            return False
+
+        async def list_offsets(*arguments: Any) -> dict[TopicPartition, int | OffsetMgrError]:
+            return dict.fromkeys(arguments[2], self.log_end)
+
+        @asynccontextmanager
+        async def take_over(*_: object) -> AsyncIterator[Takeover]:
+            self.takeovers += 1
+            yield takeover
+
+        for name, one in (("settled", settled), ("is_consumer_group", is_consumer_group), ("take_over", take_over)):
+            self._patch.setattr(running_edits, name, one)
+        self._patch.setattr(running_edits, "list_offsets", list_offsets, raising=False)
+        client: Any = None
+        edits: Any = Coordinator(*watched)
+        planned = {
+            tp: Change(None if after is None else OffsetAndMetadata(after), allow_rewind=True)
+            for tp, after in changes.items()
+        }
+        running = RunningEdits(client, edits, self.listener, 30.0)
+        return asyncio.run(running.edit(GroupEdit("g", planned), threading.Event(), conditional=False))
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch) -> Edit:
+    return Edit(monkeypatch)
+
+
+def test_a_commit_between_the_new_offset_and_the_old_one_is_seen(edit: Edit) -> None:
+    done = edit.run({A: 4}, Takeover({A: 20}), {A: 4}, {A: 10})
+    assert done.atomic
+    assert done.how.endswith("seen: the members continue from the new offsets (t-0 at 10)")
+    assert edit.takeovers == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "log_end", "commit", "seen"),
+    [
+        (20, 4, 100, 20, False),  # a rewind, and the members are at the old offset
+        (20, 50, 100, 60, False),  # forward, and a batch from before the edit may contain 60
+        (20, 50, 100, 100, False),
+        (20, 50, 100, 101, True),
+        (20, 50, FAILED_READ, 101, False),  # the log end is unknown
+        (50, 50, 100, 60, False),
+        (None, 50, 100, 60, False),  # the members had no committed offset
+        (None, 50, 100, 101, False),
+    ],
+)
+def test_a_commit_that_a_member_could_make_without_the_edit_is_inferred(
+    edit: Edit, before: int | None, after: int, log_end: int | OffsetMgrError, commit: int, *, seen: bool
+) -> None:
+    edit.log_end = log_end
+    done = edit.run({A: after}, Takeover({} if before is None else {A: before}), {A: commit})
+    assert ("seen: the members continue" in done.how) == seen
+    assert (f"inferred: t-0 at {commit}" in done.how) != seen
+    assert done.atomic
+
+
+def test_deleted_offsets_are_watched(edit: Edit) -> None:
+    done = edit.run({A: None}, Takeover({A: 20}, {}), {})
+    assert done.atomic
+    assert done.how.endswith("1 deleted offset still absent, without a commit of a member")
+
+    done = edit.run({A: None}, Takeover({A: 20}, {}), {}, {A: 7})
+    assert done.atomic
+    assert done.how.endswith("seen: the members began where auto.offset.reset says (t-0 at 7)")
+
+
+def test_a_deleted_offset_that_is_committed_again_is_not_verified(edit: Edit) -> None:
+    done = edit.run({A: None}, Takeover({A: 20}, {}), {}, {A: 25})
+    assert not done.atomic
+    assert "not verified: 1 deleted offset committed again (t-0 at 25)" in done.how
+    assert done.outcomes[A].status is EditStatus.WRITTEN
+    assert edit.takeovers == 1
+
+
+def test_only_written_partitions_that_were_read_again_count_as_still_at_the_new_offset(edit: Edit) -> None:
+    takeover = Takeover({A: 20, B: 20})
+    takeover.rejects = {B: UnknownTopicOrPartition("t-1", "does not exist")}
+    done = edit.run({A: 4, B: 4}, takeover, {A: 4, B: 4})
+    assert "1 partition still at the new offset" in done.how
+
+    done = edit.run({A: 4, B: 4}, Takeover({A: 20, B: 20}), {A: FAILED_READ, B: 4})
+    assert "1 partition still at the new offset" in done.how
+    assert "not verified: the offsets could not be read again (t-0: the read failed)" in done.how
+    assert not done.atomic
+
+    done = edit.run({A: 4}, Takeover({A: 20}), {A: 4}, {A: FAILED_READ})  # the last successful read counts
+    assert "1 partition still at the new offset" in done.how
+    assert done.atomic
+
+
+def test_a_new_offset_that_another_client_deletes_is_not_a_commit(edit: Edit) -> None:
+    done = edit.run({A: 4}, Takeover({A: 20}), {A: 4}, {})
+    assert not done.atomic
+    assert "not verified: another client meanwhile deleted the new offsets of t-0" in done.how
+    assert "-1" not in done.how
+    assert not done.failures
+    assert edit.takeovers == 1
+
+    takeover = Takeover({A: 20}, {})  # deleted while the members come back
+    done = edit.run({A: 4}, takeover, {})
+    assert "another client meanwhile deleted" in done.how
+    assert "overwritten" not in done.how
+    assert len(takeover.commits) == 1
+
+
+def test_a_read_that_fails_while_the_members_come_back_is_not_an_earlier_commit(edit: Edit) -> None:
+    takeover = Takeover({A: 20}, {A: FAILED_READ})
+    done = edit.run({A: 4}, takeover, {A: 4})
+    assert "overwritten" not in done.how
+    assert len(takeover.commits) == 1
+
+
+def test_an_edit_that_members_overwrite_can_be_undone(edit: Edit, tmp_path: Path) -> None:
+    done = edit.run({A: 15, B: 15}, Takeover({A: 20, B: 20}), {A: 12, B: 15})
+    assert edit.takeovers == 3
+    assert edit.listener.steps.count("group g: t-0 at 12 was committed again; the edit is repeated") == 2
+    error = done.failures[A]
+    assert "a member committed 12 after the edit" in str(error)
+    assert may_have_written(type(error).__name__)
+    assert not done.atomic
+
+    def results() -> Iterator[GroupEditResult]:
+        yield done
+
+    log = OperationLog(tmp_path / "operations.jsonl")
+    with pytest.MonkeyPatch.context() as patch, EditPlan.of(()) as plan:
+        patch.setattr("offsetmgr.groups.saved_edit.OperationLog", lambda: log)
+        generator: Any = (one for one in results())
+        list(record_operation(SavedEdit((), generator), plan, EditOrigin("offsets reset")).results)
+    (operation,) = log.operations()
+    assert (operation.outcome, operation.written, operation.failed) == ("failed", 2, 1)
