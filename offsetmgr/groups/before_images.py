@@ -106,8 +106,11 @@ class BeforeImageFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=overwrite)
         except OSError as error:
-            why = f"cannot be written: {error.strerror}; nothing was changed"
-            raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error
+            unchanged, hint = "nothing was changed", "name another file with --before-image"
+            if overwrite:  # the edit may have changed other groups already
+                unchanged, hint = "nothing of this group was changed", "make room, then run the same command again"
+            why = f"cannot be written: {error.strerror}; {unchanged}"
+            raise OffsetMgrError(f"before-image {path}", why, hint) from error
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
         """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,6 +148,23 @@ def test_a_file_of_before_images_is_complete_before_the_first_edit(tmp_path: Pat
     assert [(result.group, result.failures) for result in results] == [("a", {}), ("c", {})]
     assert durable == ["a", "c"]
     assert log.calls == ["durable", "edit a", "edit c"]
+
+
+def test_a_full_disk_during_an_edit_is_an_error_of_its_group_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = BeforeImageFile(tmp_path / "images.avro", header_for(LoggingStore(Log())))
+    image.intend(())
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("offsetmgr.groups.before_images.write_atomically", full)
+    with pytest.raises(OffsetMgrError, match="No space left on device; nothing of this group was changed") as raised:
+        image.rewrite([move("a")])
+    assert raised.value.hint == "make room, then run the same command again"
+    with pytest.raises(OffsetMgrError, match="No space left on device; nothing was changed"):
+        BeforeImageFile(tmp_path / "other.avro", image.header).intend([move("a")])
 
 
 # --- failures after which the store may have written -------------------------------------------------------
