@@ -41,7 +41,7 @@ class RunningEditCommand(Edit):
     def announce(self, proposal: EditPlan) -> None:
         super().announce(proposal)
         if any(group.members for group in self._checks.found.values()):
-            note("\n".join(notice(self._checks.found)))
+            note("\n".join(notice(self._checks.found, self._options.wait_s)))
 
     def report(self, result: GroupEditResult) -> None:
         if result.atomic and result.how:
@@ -51,8 +51,9 @@ class RunningEditCommand(Edit):
         return execute_running(self.store, proposal, path, on_durable, self._options)
 
 
-def notice(groups: Mapping[str, RunningGroup]) -> list[str]:
-    """Returns the lines of the prompt that describe the effect on the applications of these groups."""
+def notice(groups: Mapping[str, RunningGroup], wait_s: float) -> list[str]:
+    """Returns the lines of the prompt that describe the effect on the applications of these groups. ``wait_s`` is the
+    time in seconds for which an edit waits until the members of a group are back."""
     lines = [
         "the consumers keep running, and their applications notice this:",
         "  - one commit fails, and the rebalance listener receives onPartitionsLost",
@@ -71,7 +72,8 @@ def notice(groups: Mapping[str, RunningGroup]) -> list[str]:
         lines.append(f"  - {which}: {_pause(heartbeat_s, consumer_protocol=consumer_protocol)}")
     return [
         *lines,
-        "  - a consumer that is processing records pauses until its next poll",
+        f"  - while a consumer is processing records, the other consumers wait for its next poll: up to {wait_s:g} s",
+        "  - if a consumer overwrites the new offsets, the edit and its pause are repeated, at most twice",
         "  - the other partitions repeat the records that were processed but not committed",
         "  - transactions with the metadata of the group abort; transactions without it may overwrite the edit",
     ]

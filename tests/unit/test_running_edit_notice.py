@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from offsetmgr.cli.running_edit import notice
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember
 from offsetmgr.core.running_store import RunningGroup
-from offsetmgr.kafka.groups.group_inspection import check_supported
+from offsetmgr.kafka.groups.group_inspection import check_supported, inspect_group
 from offsetmgr.kafka.protocol.releases import KAFKA_0_9
 
 
 def test_the_pause_follows_from_the_heartbeat_interval_of_the_group() -> None:
-    lines = notice({"classic": RunningGroup(2), "new": RunningGroup(3, True, 10.0), "idle": RunningGroup(0)})
+    lines = notice({"classic": RunningGroup(2), "new": RunningGroup(3, True, 10.0), "idle": RunningGroup(0)}, 30.0)
     assert "  - group classic: the edited partitions pause for about 5 s, the others for up to 4 s" in lines[2]
     assert (
         lines[3]
@@ -23,8 +27,16 @@ def test_the_pause_follows_from_the_heartbeat_interval_of_the_group() -> None:
 
 
 def test_several_groups_are_counted() -> None:
-    lines = notice({"a": RunningGroup(1, True, 5.0), "b": RunningGroup(1, True, 8.0), "c": RunningGroup(1, True, 5.0)})
+    lines = notice(
+        {"a": RunningGroup(1, True, 5.0), "b": RunningGroup(1, True, 8.0), "c": RunningGroup(1, True, 5.0)}, 30.0
+    )
     assert "  - a and 2 other groups: all partitions pause for about 9 s, up to 27 s" in lines[2]
+
+
+def test_the_longest_pause_is_the_wait_for_a_member_of_up_to_three_edits() -> None:
+    lines = notice({"classic": RunningGroup(2)}, 12.0)
+    assert "  - while a consumer is processing records, the other consumers wait for its next poll: up to 12 s" in lines
+    assert "  - if a consumer overwrites the new offsets, the edit and its pause are repeated, at most twice" in lines
 
 
 def test_a_member_with_the_client_id_of_edits_locks_the_group() -> None:
@@ -52,6 +64,30 @@ def test_members_that_are_no_plain_consumers_are_named(protocol_type: str, assig
     with pytest.raises(UnsupportedOperation, match=reason) as raised:
         check_supported(described, leaves)
     assert raised.value.hint.startswith("stop ")
+
+
+def test_a_group_in_which_no_consumer_has_joined_is_refused_without_a_guess() -> None:
+    class Cluster:
+        """A client, a node and a connection: a cluster with a group that has commits."""
+
+        async def describe(self, groups: Sequence[str], _deadline: float) -> dict[str, GroupDescription]:
+            return {group: GroupDescription(group, "EMPTY", "", "") for group in groups}
+
+        async def coordinator(self, _group: str, _deadline: float) -> str:
+            return "h1:9092"
+
+        def node(self, _address: str) -> Cluster:
+            return self
+
+        async def connection(self, _deadline: float) -> Cluster:
+            return self
+
+    client: Any = Cluster()
+    with pytest.raises(UnsupportedOperation) as raised:
+        asyncio.run(inspect_group(client, "shop", 0.0))
+    assert "has commits, but the coordinator knows no members: its consumers have never joined, or use assign()" in str(
+        raised.value
+    )
 
 
 def test_a_release_that_cannot_remove_members_is_named() -> None:

@@ -47,8 +47,8 @@ async def inspect_group(client: Client, group: str, deadline: float) -> RunningG
         await _reject_other_type(connection, group, deadline)
     elif described.state == "EMPTY" and not described.protocol_type:
         why = (
-            "has no members but commits, so its consumers use assign(): they keep their positions, and their next"
-            " commits overwrite the edit"
+            "has commits, but the coordinator knows no members: its consumers have never joined, or use assign(), and"
+            " could overwrite the edit"
         )
         raise UnsupportedOperation(f"group {group}", why, _STOP)
     if described.idle:
