@@ -48,7 +48,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.bounce_checkpoint import load_all
+from offsetmgr.migration.bounce_checkpoint import belongs_to_earlier, load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
 from offsetmgr.migration.group_observer import ObservationWindow
@@ -134,7 +134,6 @@ def bounce(
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
-    state = state or _default_state(names, plan, to)
     restart = RestartFlags.of(
         command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
     )
@@ -156,8 +155,10 @@ def bounce(
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
         )
 
+    specs = [spec(name) for name in names]
+    state = state or _default_state(specs, plan, to)
     if test_command and not execute:
-        show_command_tests(view, map(spec, names), test_command, state.with_suffix(".log"), output)
+        show_command_tests(view, specs, test_command, state.with_suffix(".log"), output)
         return
     if not (command or kubernetes):
         raise UsageError("bounce", "no restart command is given", "add --command TEMPLATE, or --kubernetes WORKLOAD")
@@ -169,17 +170,21 @@ def bounce(
         several = len(names) > 1
         origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
         done = bounce_groups(
-            view, map(spec, names), state, execute=execute, several=several, progress=note, stop=stop, origin=origin
+            view, specs, state, execute=execute, several=several, progress=note, stop=stop, origin=origin
         )
         for one in done:
             found.append(one)
             if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):
                 planned.record([record])
-            if isinstance(one.error, GateClosed):
-                note(text.report_text(one.error.report))
-            if one.error is not None and several:
-                note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
+            _show_error(one, several)
     _end(found, len(names), output)
+
+
+def _show_error(one: GroupBounce, several: bool) -> None:
+    if isinstance(one.error, GateClosed):
+        note(text.report_text(one.error.report))
+    if one.error is not None and several:
+        note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
 
 
 def _check_workload(restart: RestartFlags, names: Sequence[str]) -> None:
@@ -200,17 +205,21 @@ def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> Non
         raise typer.Exit(FAILED)
 
 
-def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Path:
+def _default_state(specs: Sequence[bounce_plan.BounceSpec], plan: Path | None, to: PhaseName) -> Path:
     """Returns the name of the state file: after the plan, else after the group if there is only one. If all bounces in
-    the file are finished, this is a new bounce, and the name gets a number."""
-    label = plan.stem if plan is not None else names[0] if len(names) == 1 else "groups"
+    the file are finished, or one has another baseline, this is a new bounce, and the name gets a number."""
+    label = plan.stem if plan is not None else specs[0].group if len(specs) == 1 else "groups"
     stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
         saved = load_all(path)
-        if not saved or any(name not in saved or saved[name].finished_ms is None for name in names):
+        states = [saved.get(spec.group) for spec in specs]
+        if any(state and belongs_to_earlier(state, spec.baseline) for state, spec in zip(states, specs, strict=True)):
+            note(f"the bounce in {path} has another baseline, so this is a new one")
+        elif saved and all(state and state.finished_ms is not None for state in states):
+            note(f"the bounce in {path} is finished, so this is a new one")
+        else:
             return path
-        note(f"the bounce in {path} is finished, so this is a new one")
     raise AssertionError
 
 

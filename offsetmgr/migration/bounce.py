@@ -61,7 +61,7 @@ def bounce(
     spec.check_command()
     log = state_path.with_suffix(".log")
     with exclusive(log):
-        state = resume(state_path, spec.group, spec.to)
+        state = resume(state_path, spec.group, spec.to, spec.baseline)
         if state is not None:
             view.require_stores(f"state file {state_path}", state.baseline)
         bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)

@@ -102,7 +102,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     template is invalid.
     """
     spec.check_command()
-    state = resume(state_path, spec.group, spec.to) if state_path is not None else None
+    state = resume(state_path, spec.group, spec.to, spec.baseline) if state_path is not None else None
     copies: tuple[OffsetCopy, ...] = ()
     report = None
     if state is not None:

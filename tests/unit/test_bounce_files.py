@@ -11,12 +11,14 @@ from typing import cast
 import pytest
 from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
+from offsetmgr.cli.runbook_bounce import _default_state
+from offsetmgr.cli.runbook_options import PhaseName
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import OtherCluster
+from offsetmgr.core.errors import OtherCluster, UsageError
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.baseline_file import read_baseline
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import BounceState, load, save
+from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
 from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
 from offsetmgr.migration.fleet_bounce import bounce_groups
 from offsetmgr.migration.group_observer import GroupView, Registry
@@ -128,3 +130,36 @@ def test_a_state_file_of_version_3_is_read(tmp_path: Path) -> None:
     assert state is not None
     assert (state.finished_members, state.baseline.stores) == ({}, {})
     at_cluster("c2", Group(member("h1", 7), CommitMode.DUAL)).require_stores("state file", state.baseline)
+
+
+def aborted(path: Path, baseline: Observation) -> None:
+    """Saves a bounce to dual whose first member passed and whose second member failed, before the way back."""
+    steps = [RestartStep("m1", "h1", 1, StepStatus.PASSED), RestartStep("m2", "h2", 2, StepStatus.COMMAND_FAILED)]
+    save(BounceState("g", TO_DUAL, baseline, steps, opened_ms=1), path)
+
+
+def test_a_bounce_with_a_new_baseline_does_not_resume_the_aborted_bounce(tmp_path: Path) -> None:
+    """After the way back, every member must be restarted again."""
+    path, group = tmp_path / "state.json", Group(member("h1", 7), CommitMode.ZOOKEEPER)
+    first = Observation("g", START_MS - 86_400_000, {}, {}, (), {}, {}, {}, stores={"zookeeper": "c1", "kafka": "c1"})
+    aborted(path, first)
+    view = group.scripted().view()
+    second = replace(SPEC, baseline=replace(first, at_ms=START_MS, members={group.member.id: group.member}))
+    for call in (plan_bounce, bounce):
+        with pytest.raises(UsageError, match=r"an earlier bounce of group g \(baseline of 2023-11-13T22:13:20Z\)"):
+            call(view, second, path)
+    assert len(plan_bounce(view, replace(SPEC, baseline=first), path).steps) == 2  # resumes
+    assert len(plan_bounce(view, SPEC, path).steps) == 2
+    assert [step.member for step in plan_bounce(view, second, tmp_path / "new.json").steps] == [group.member.id]
+
+
+def test_a_new_baseline_has_another_default_state_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Observation("g", START_MS, {}, {}, (), {}, {}, {})
+    aborted(Path("bounce-g-dual.json"), first)
+    same, new = replace(SPEC, baseline=first), replace(SPEC, baseline=replace(first, at_ms=START_MS + 1))
+    assert _default_state([same], None, PhaseName.DUAL) == Path("bounce-g-dual.json")
+    assert _default_state([new], None, PhaseName.DUAL) == Path("bounce-g-dual-2.json")
+    assert "the bounce in bounce-g-dual.json has another baseline, so this is a new one" in capsys.readouterr().err
