@@ -18,6 +18,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
+from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (
     AcceptIdle,
@@ -51,7 +52,7 @@ from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.bounce_checkpoint import belongs_to_earlier, load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
-from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.rollout import KILL_AFTER_S
 
@@ -130,7 +131,7 @@ def bounce(
     """
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
-    names = groups_of(view, planned, group, wave)
+    names = _groups(view, planned, group, wave, to)
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
@@ -178,6 +179,20 @@ def bounce(
                 planned.record([record])
             _show_error(one, several)
     _end(found, len(names), output)
+
+
+def _groups(
+    view: GroupView,
+    planned: PlanOfGroups | None,
+    patterns: list[str] | None,
+    waves: list[int] | None,
+    to: PhaseName,
+) -> list[str]:
+    """Returns the groups of the bounce. Prints those whose offsets are not applied, unless they go back."""
+    names = groups_of(view, planned, patterns, waves, to)
+    if planned is not None and to.value != planned.plan.header.source.kind and (early := planned.not_applied(names)):
+        note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {shortened(early)}")
+    return names
 
 
 def _show_error(one: GroupBounce, several: bool) -> None:
