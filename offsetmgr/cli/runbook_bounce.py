@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -49,10 +49,11 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.bounce_checkpoint import belongs_to_earlier, load_all
+from offsetmgr.migration.bounce_checkpoint import BounceState, belongs_to_earlier, is_unchanged, load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
+from offsetmgr.migration.observation import RegisteredMember
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.rollout import KILL_AFTER_S
 
@@ -154,10 +155,12 @@ def bounce(
             restart_seconds=restart_timeout,
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
+            recorded=planned.recorded_phase(name) if planned else None,
         )
 
     specs = [spec(name) for name in names]
-    state = state or _default_state(specs, plan, to)
+    several = len(names) > 1 or bool(wave)
+    state = state or _default_state(view, specs, plan, to, several)
     if test_command and not execute:
         show_command_tests(view, specs, test_command, state.with_suffix(".log"), output)
         return
@@ -168,16 +171,13 @@ def bounce(
         confirm(f"restart each member of {groups} into phase {to.value}, {restart.how}?", yes=yes)
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-        several = len(names) > 1
         origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
         done = bounce_groups(
             view, specs, state, execute=execute, several=several, progress=note, stop=stop, origin=origin
         )
         for one in done:
             found.append(one)
-            if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):
-                planned.record([record])
-            _show_error(one, several)
+            _report(one, planned if execute else None, several)
     _end(found, len(names), output)
 
 
@@ -195,7 +195,10 @@ def _groups(
     return names
 
 
-def _show_error(one: GroupBounce, several: bool) -> None:
+def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> None:
+    """Records the bounce in the journal of the plan, if there is one, and prints its error."""
+    if planned is not None and (record := journal_record(planned.names[one.group], one)):
+        planned.record([record])
     if isinstance(one.error, GateClosed):
         note(text.report_text(one.error.report))
     if one.error is not None and several:
@@ -220,22 +223,34 @@ def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> Non
         raise typer.Exit(FAILED)
 
 
-def _default_state(specs: Sequence[bounce_plan.BounceSpec], plan: Path | None, to: PhaseName) -> Path:
-    """Returns the name of the state file: after the plan, else after the group if there is only one. If all bounces in
-    the file are finished, or one has another baseline, this is a new bounce, and the name gets a number."""
+def _default_state(
+    view: GroupView, specs: Sequence[bounce_plan.BounceSpec], plan: Path | None, to: PhaseName, several: bool
+) -> Path:
+    """Returns the name of the state file: after the plan, else after the group if there is only one. The name gets a
+    number if this is a new bounce: if a bounce in the file has another baseline, or if all bounces are finished and a
+    group has restarted since. With one group, a finished bounce is enough."""
     label = plan.stem if plan is not None else specs[0].group if len(specs) == 1 else "groups"
     stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
         saved = load_all(path)
-        states = [saved.get(spec.group) for spec in specs]
-        if any(state and belongs_to_earlier(state, spec.baseline) for state, spec in zip(states, specs, strict=True)):
+        found = [(spec, saved[spec.group]) for spec in specs if spec.group in saved]
+        if any(belongs_to_earlier(state, spec.baseline) for spec, state in found):
             note(f"the bounce in {path} has another baseline, so this is a new one")
-        elif saved and all(state and state.finished_ms is not None for state in states):
+        elif len(found) == len(specs) and _needs_new_file(view, [state for _, state in found], several):
             note(f"the bounce in {path} is finished, so this is a new one")
         else:
             return path
     raise AssertionError
+
+
+def _needs_new_file(view: GroupView, states: Sequence[BounceState], several: bool) -> bool:
+    def members(state: BounceState) -> Mapping[str, RegisteredMember]:
+        return view.registry.members(state.group, view.cluster.topics).members
+
+    if any(state.finished_ms is None for state in states):
+        return False
+    return not several or not all(is_unchanged(state, members(state)) for state in states)
 
 
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
@@ -257,7 +272,7 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
         _show_notes(result)
     for one in found:
         if one.result is None and one.error is None:
-            note(f"group {one.group}: finished by an earlier run, according to the state file")
+            note(f"group {one.group}: {one.note}")
     if any(result.outcome is bounce_plan.BounceOutcome.PLANNED for result in results):
         note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
     if several:

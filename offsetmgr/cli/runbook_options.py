@@ -22,6 +22,7 @@ from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
+    from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
@@ -280,6 +281,11 @@ class PlanOfGroups(NamedTuple):
         planned = {self.names[group]: group for group in groups}
         found = self.plan.groups_of(frozenset(planned))
         return sorted(planned[group.group] for group in found if not self.state.is_applied(group))
+
+    def recorded_phase(self, group: str) -> CommitMode | None:
+        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
+        found = self.state.phases.get(self.names[group])
+        return found.phase if found is not None else None
 
     def record(self, records: Iterable[JournalRecord]) -> None:
         """Appends records to the plan's journal. If this fails, prints a warning, because the bounce itself is done."""

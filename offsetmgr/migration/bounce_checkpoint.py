@@ -175,6 +175,11 @@ def belongs_to_earlier(state: BounceState, baseline: Observation | None) -> bool
     return is_open and baseline is not None and baseline.at_ms != state.baseline.at_ms
 
 
+def is_unchanged(state: BounceState, live: Mapping[str, RegisteredMember]) -> bool:
+    """Whether the live members are those of the end of the bounce."""
+    return bool(live) and all(state.finished_members.get(m.id) == m.czxid for m in live.values())
+
+
 def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None = None) -> BounceState | None:
     """Returns the saved state of this bounce; None if the bounce has not begun. Raises `UsageError` if the file belongs
     to bounces to another phase or to a bounce with another baseline, or if this bounce is finished, and any error from

@@ -37,7 +37,7 @@ class BounceSpec:
     maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
     gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
     ``command_seconds`` limits the run time of the command. With ``rollout``, one command restarts all members, and
-    ``command`` is not used.
+    ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one.
     """
 
     group: str
@@ -52,6 +52,7 @@ class BounceSpec:
     restart_seconds: float = 120.0
     command_seconds: float = 600.0
     rollout: Rollout | None = None
+    recorded: CommitMode | None = None
 
     def check_command(self) -> None:
         """Raises `UsageError` if the template of the restart command does not name the member."""

@@ -13,14 +13,14 @@ from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
 from offsetmgr.cli.runbook_bounce import _default_state
 from offsetmgr.cli.runbook_options import PhaseName
-from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
 from offsetmgr.core.errors import OtherCluster, UsageError
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.baseline_file import read_baseline
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
 from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
-from offsetmgr.migration.fleet_bounce import bounce_groups
+from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, Registry
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
 from offsetmgr.migration.runbook import to_json, write_runbook
@@ -44,7 +44,10 @@ class Group:
         def owners_at(_: float) -> Mapping[int, PartitionOwner]:
             return {n: PartitionOwner(self.member.id, 5) for n in range(2)}
 
-        return ScriptedGroup(lambda _: [self.member], owners_at, lambda second: 10 + int(second), kafka_at)
+        def zookeeper_at(second: float) -> int:
+            return 10 if self.phase is CommitMode.KAFKA else 10 + int(second)
+
+        return ScriptedGroup(lambda _: [self.member], owners_at, zookeeper_at, kafka_at)
 
 
 def finished(path: Path, at_end: RegisteredMember) -> None:
@@ -160,6 +163,46 @@ def test_a_new_baseline_has_another_default_state_file(
     first = Observation("g", START_MS, {}, {}, (), {}, {}, {})
     aborted(Path("bounce-g-dual.json"), first)
     same, new = replace(SPEC, baseline=first), replace(SPEC, baseline=replace(first, at_ms=START_MS + 1))
-    assert _default_state([same], None, PhaseName.DUAL) == Path("bounce-g-dual.json")
-    assert _default_state([new], None, PhaseName.DUAL) == Path("bounce-g-dual-2.json")
+    view = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted().view()
+    assert _default_state(view, [same], None, PhaseName.DUAL, several=False) == Path("bounce-g-dual.json")
+    assert _default_state(view, [new], None, PhaseName.DUAL, several=False) == Path("bounce-g-dual-2.json")
     assert "the bounce in bounce-g-dual.json has another baseline, so this is a new one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("recorded", "seen"), [(CommitMode.KAFKA, CommitMode.DUAL), (None, CommitMode.KAFKA)])
+def test_a_wave_is_resumed_after_other_groups_have_gone_on(
+    tmp_path: Path, recorded: CommitMode | None, seen: CommitMode
+) -> None:
+    """The journal of the plan, or the commits, show that the group has gone on. It is not blocked."""
+    finished(tmp_path / "state.json", member("h1", 7))
+    group = Group(member("h1", 8), seen)
+    spec = replace(SPEC, recorded=recorded)
+    (found,) = bounce_groups(group.scripted().view(), [spec], tmp_path / "state.json", execute=True)
+    assert (found.ok, found.result) == (True, None)
+    assert found.note == "gone on to phase kafka; to take it back to dual, name another --state"
+    assert journal_record("g", found) is None
+
+
+def test_a_finished_wave_is_skipped_and_not_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    group, path = Group(member("h1", 7), CommitMode.DUAL), Path("bounce-fleet-dual.json")
+    finished(path, group.member)
+    view = group.scripted().view()
+    assert _default_state(view, [SPEC], Path("fleet.json"), PhaseName.DUAL, several=True) == path
+    (found,) = bounce_groups(view, [SPEC], path, execute=True)
+    assert (found.ok, found.note) == (True, "finished by an earlier run, according to the state file")
+
+    group.member = member("h1", 8)
+    view = group.scripted().view()
+    new = _default_state(view, [SPEC], Path("fleet.json"), PhaseName.DUAL, several=True)
+    assert new == Path("bounce-fleet-dual-2.json")
+    (found,) = bounce_groups(view, [SPEC], new, execute=True)
+    assert (found.ok, found.note) == (True, "in phase dual already")
+    assert journal_record("g", found) is None
+
+
+def test_a_bounce_into_the_present_phase_does_not_block_a_group(tmp_path: Path) -> None:
+    view = Group(member("h1", 8), CommitMode.DUAL).scripted().view()
+    (found,) = bounce_groups(view, [SPEC], tmp_path / "new.json", execute=True, several=False)
+    assert isinstance(found.error, AlreadyInPhase)
+    assert journal_record("g", found) is None
