@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -49,6 +49,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
+from offsetmgr.migration.baseline_file import NoBaseline
 from offsetmgr.migration.bounce_checkpoint import BounceState, belongs_to_earlier, is_unchanged, load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
@@ -158,11 +159,11 @@ def bounce(
             recorded=planned.recorded_phase(name) if planned else None,
         )
 
-    specs = [spec(name) for name in names]
     several = len(names) > 1 or bool(wave)
+    specs = [_prepared(spec, name) for name in names] if several else [spec(names[0])]
     state = state or _default_state(view, specs, plan, to, several)
     if test_command and not execute:
-        show_command_tests(view, specs, test_command, state.with_suffix(".log"), output)
+        show_command_tests(view, map(spec, names), test_command, state.with_suffix(".log"), output)
         return
     if not (command or kubernetes):
         raise UsageError("bounce", "no restart command is given", "add --command TEMPLATE, or --kubernetes WORKLOAD")
@@ -195,6 +196,14 @@ def _groups(
     return names
 
 
+def _prepared(make: Callable[[str], bounce_plan.BounceSpec], group: str) -> bounce_plan.BounceSpec | GroupBounce:
+    """Returns the parameters of the bounce, or its error if a file has no baseline of the group."""
+    try:
+        return make(group)
+    except NoBaseline as error:
+        return GroupBounce(group, error=error)
+
+
 def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> None:
     """Records the bounce in the journal of the plan, if there is one, and prints its error."""
     if planned is not None and (record := journal_record(planned.names[one.group], one)):
@@ -224,20 +233,25 @@ def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> Non
 
 
 def _default_state(
-    view: GroupView, specs: Sequence[bounce_plan.BounceSpec], plan: Path | None, to: PhaseName, several: bool
+    view: GroupView,
+    specs: Sequence[bounce_plan.BounceSpec | GroupBounce],
+    plan: Path | None,
+    to: PhaseName,
+    several: bool,
 ) -> Path:
     """Returns the name of the state file: after the plan, else after the group if there is only one. The name gets a
     number if this is a new bounce: if a bounce in the file has another baseline, or if all bounces are finished and a
     group has restarted since. With one group, a finished bounce is enough."""
     label = plan.stem if plan is not None else specs[0].group if len(specs) == 1 else "groups"
+    valid = [spec for spec in specs if isinstance(spec, bounce_plan.BounceSpec)]
     stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
         saved = load_all(path)
-        found = [(spec, saved[spec.group]) for spec in specs if spec.group in saved]
+        found = [(spec, saved[spec.group]) for spec in valid if spec.group in saved]
         if any(belongs_to_earlier(state, spec.baseline) for spec, state in found):
             note(f"the bounce in {path} has another baseline, so this is a new one")
-        elif len(found) == len(specs) and _needs_new_file(view, [state for _, state in found], several):
+        elif len(found) == len(valid) and _needs_new_file(view, [state for _, state in found], several):
             note(f"the bounce in {path} is finished, so this is a new one")
         else:
             return path

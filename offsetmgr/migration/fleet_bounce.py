@@ -48,7 +48,7 @@ class GroupBounce(NamedTuple):
 
 def bounce_groups(
     view: GroupView,
-    specs: Iterable[BounceSpec],
+    specs: Iterable[BounceSpec | GroupBounce],
     state_path: Path,
     *,
     execute: bool,
@@ -57,7 +57,8 @@ def bounce_groups(
     stop: Callable[[], bool] = lambda: False,
     origin: EditOrigin = OPERATION,
 ) -> Iterator[GroupBounce]:
-    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
+    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file. A `GroupBounce`
+    in ``specs`` is the result of a group whose parameters are invalid, and is yielded.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
     server, is raised, because it concerns all groups. With ``several``, the progress names each group, and groups whose
@@ -92,9 +93,12 @@ def _bounce_each(
     progress: Callable[[str], None],
     stop: Callable[[], bool],
     origin: EditOrigin,
-    specs: Iterable[BounceSpec],
+    specs: Iterable[BounceSpec | GroupBounce],
 ) -> Iterator[GroupBounce]:
     for spec in specs:
+        if isinstance(spec, GroupBounce):
+            yield spec
+            continue
         spec.check_command()
         if stop():
             return

@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
-from offsetmgr.cli.runbook_bounce import _default_state
+from offsetmgr.cli.runbook_bounce import _default_state, _prepared
 from offsetmgr.cli.runbook_options import PhaseName
 from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
-from offsetmgr.core.errors import OtherCluster, UsageError
+from offsetmgr.core.errors import MalformedData, OtherCluster, UsageError
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.baseline_file import read_baseline
+from offsetmgr.migration.baseline_file import NoBaseline, read_baseline
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
 from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
@@ -206,3 +206,25 @@ def test_a_bounce_into_the_present_phase_does_not_block_a_group(tmp_path: Path) 
     (found,) = bounce_groups(view, [SPEC], tmp_path / "new.json", execute=True, several=False)
     assert isinstance(found.error, AlreadyInPhase)
     assert journal_record("g", found) is None
+
+
+def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) -> None:
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER)
+    view, path = group.scripted().view(), tmp_path / "wave-1.json"
+    books = to_json([write_runbook(view, "g", CommitMode.DUAL, window=WINDOW)] * 2)
+    books["runbooks"][1] = {"group": "damaged", "baseline": {"group": "damaged"}}
+    path.write_text(json.dumps(books))
+
+    def spec(name: str) -> BounceSpec:
+        return replace(SPEC, group=name, baseline=read_baseline(path, name))
+
+    specs = [_prepared(spec, name) for name in ("absent", "damaged", "g")]
+    absent, damaged, planned = bounce_groups(view, specs, tmp_path / "state.json", execute=False)
+    assert isinstance(absent.error, NoBaseline)
+    assert absent.error.why == "it belongs to group damaged, g, not to absent"
+    assert journal_record("absent", absent) is not None
+    assert isinstance(damaged.error, NoBaseline)
+    assert planned.ok
+    path.unlink()
+    with pytest.raises(MalformedData, match="No such file"):  # concerns every group
+        _prepared(spec, "g")
