@@ -292,7 +292,8 @@ class PlanOfGroups(NamedTuple):
         try:
             append_to_journal(self.plan, records)
         except OffsetMgrError as error:
-            note(f"warning: the plan's journal does not record this step: {error}")
+            hint = f" ({error.hint})" if error.hint else ""
+            note(f"warning: the plan's journal does not record this step: {error}{hint}")
 
 
 def view_of(connect: ConnectFlags, planned: PlanOfGroups | None) -> GroupView:

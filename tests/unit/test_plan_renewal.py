@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from one_migration import ORDERS, Migration, commit
 
+from offsetmgr.cli.runbook_options import PlanOfGroups
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, MalformedData, PlanError, UsageError
 from offsetmgr.migration.apply import apply
@@ -114,6 +115,23 @@ def test_the_old_plan_is_closed(fleet: Migration) -> None:
     with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
         open_plan(fleet.path)
     open_plan(second(fleet).path)
+
+
+def test_a_bounce_that_outlasts_a_renewal_writes_nothing_to_the_closed_journal(
+    fleet: Migration, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = PlanOfGroups.open(fleet.path)
+    assert planned is not None
+    renewed(fleet)
+    before = journal_path(fleet.path).read_bytes()
+    record = {"kind": "group-phase", "group": "a1", "phase": "kafka", "why": "2 members committed"}
+    with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
+        append_to_journal(planned.plan, [record])
+    planned.record([record])
+    assert journal_path(fleet.path).read_bytes() == before
+    shown = capsys.readouterr().err
+    assert "warning: the plan's journal does not record this step: " in shown
+    assert f"(use {second(fleet).path})" in shown
 
 
 def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) -> None:
