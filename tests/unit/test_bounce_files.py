@@ -19,10 +19,12 @@ from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.baseline_file import NoBaseline, read_baseline
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
-from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec, plan_bounce
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, Registry
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
+from offsetmgr.migration.restart_command import CommandResult
+from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import to_json, write_runbook
 from offsetmgr.testing.memory import MemoryStore
 
@@ -228,3 +230,23 @@ def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(MalformedData, match="No such file"):  # concerns every group
         _prepared(spec, "g")
+
+
+@pytest.mark.parametrize(("configure", "runs"), [(None, 2), ("configure {settings}", 1)])
+def test_a_rollout_whose_members_did_not_register_is_repeated(tmp_path: Path, configure: str | None, runs: int) -> None:
+    """No new member registers after `kubectl`. With ``configure``, another rollout would restart the members again."""
+    commands: list[str] = []
+
+    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+        commands.append(command)
+        group.members_at = lambda _: []
+        return CommandResult(0)
+
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted()
+    rollout = Rollout("deployment/g", configure=configure)
+    spec = replace(SPEC, start=CommitMode.ZOOKEEPER, command="", rollout=rollout)
+    for _ in range(2):
+        result = bounce(group.view(), spec, tmp_path / "state.json", run=run)
+        assert (result.outcome, result.steps[0].status) == (BounceOutcome.FAILED, StepStatus.RETURNED)
+        assert "0 of 1 members of deployment/g have registered" in result.why
+    assert len(commands) == runs
