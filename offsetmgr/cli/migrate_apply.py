@@ -117,7 +117,7 @@ def apply_command(
 def _reject_stale(
     sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, scope: str
 ) -> None:
-    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has committed since."""
+    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has changed since."""
     from offsetmgr.migration.renewal import MAX_AGE_MS, moved_groups
 
     age_ms = SystemClock().now_ms() - plan.header.created_at
@@ -129,7 +129,7 @@ def _reject_stale(
         days = count_of(age_ms // MAX_AGE_MS, "day")
         raise PlanError(
             f"plan {plan.path}",
-            f"it is {days} old, and {count_of(len(moved), 'group')} committed in the source since then: {named}",
+            f"it is {days} old, and {count_of(len(moved), 'group')} changed in the source since then: {named}",
             f"plan them again: offsetmgr migrate renew {shlex.quote(str(plan.path))} -o FILE{scope}; "
             "or write the old offsets with --accept-stale",
         )

@@ -106,7 +106,7 @@ def write(
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
-    names = groups_of(view, planned, group, wave)
+    names = groups_of(view, planned, group, wave, to)
     restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure)
     restart = restart._replace(hosts="".join(f" --host {quote(f'{m}={h}')}" for m, h in hosts_of(host).items()))
     books, failed, wait = [], [], LockWait()

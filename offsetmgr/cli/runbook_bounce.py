@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
+from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (
     AcceptIdle,
@@ -48,10 +49,12 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.bounce_checkpoint import load_all
+from offsetmgr.migration.baseline_file import NoBaseline
+from offsetmgr.migration.bounce_checkpoint import BounceState, belongs_to_earlier, is_unchanged, load_all
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
-from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow
+from offsetmgr.migration.observation import RegisteredMember
 from offsetmgr.migration.precheck import GateClosed
 from offsetmgr.migration.rollout import KILL_AFTER_S
 
@@ -130,11 +133,10 @@ def bounce(
     """
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
-    names = groups_of(view, planned, group, wave)
+    names = _groups(view, planned, group, wave, to)
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
-    state = state or _default_state(names, plan, to)
     restart = RestartFlags.of(
         command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
     )
@@ -154,8 +156,12 @@ def bounce(
             restart_seconds=restart_timeout,
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
+            recorded=planned.recorded_phase(name) if planned else None,
         )
 
+    several = len(names) > 1 or bool(wave)
+    specs = [_prepared(spec, name) for name in names] if several else [spec(names[0])]
+    state = state or _default_state(view, specs, plan, to, several)
     if test_command and not execute:
         show_command_tests(view, map(spec, names), test_command, state.with_suffix(".log"), output)
         return
@@ -166,20 +172,46 @@ def bounce(
         confirm(f"restart each member of {groups} into phase {to.value}, {restart.how}?", yes=yes)
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
-        several = len(names) > 1
         origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
         done = bounce_groups(
-            view, map(spec, names), state, execute=execute, several=several, progress=note, stop=stop, origin=origin
+            view, specs, state, execute=execute, several=several, progress=note, stop=stop, origin=origin
         )
         for one in done:
             found.append(one)
-            if planned is not None and execute and (record := journal_record(planned.names[one.group], one)):
-                planned.record([record])
-            if isinstance(one.error, GateClosed):
-                note(text.report_text(one.error.report))
-            if one.error is not None and several:
-                note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
+            _report(one, planned if execute else None, several)
     _end(found, len(names), output)
+
+
+def _groups(
+    view: GroupView,
+    planned: PlanOfGroups | None,
+    patterns: list[str] | None,
+    waves: list[int] | None,
+    to: PhaseName,
+) -> list[str]:
+    """Returns the groups of the bounce. Prints those whose offsets are not applied, unless they go back."""
+    names = groups_of(view, planned, patterns, waves, to)
+    if planned is not None and to.value != planned.plan.header.source.kind and (early := planned.not_applied(names)):
+        note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {shortened(early)}")
+    return names
+
+
+def _prepared(make: Callable[[str], bounce_plan.BounceSpec], group: str) -> bounce_plan.BounceSpec | GroupBounce:
+    """Returns the parameters of the bounce, or its error if a file has no baseline of the group."""
+    try:
+        return make(group)
+    except NoBaseline as error:
+        return GroupBounce(group, error=error)
+
+
+def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> None:
+    """Records the bounce in the journal of the plan, if there is one, and prints its error."""
+    if planned is not None and (record := journal_record(planned.names[one.group], one)):
+        planned.record([record])
+    if isinstance(one.error, GateClosed):
+        note(text.report_text(one.error.report))
+    if one.error is not None and several:
+        note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
 
 
 def _check_workload(restart: RestartFlags, names: Sequence[str]) -> None:
@@ -200,18 +232,39 @@ def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> Non
         raise typer.Exit(FAILED)
 
 
-def _default_state(names: Sequence[str], plan: Path | None, to: PhaseName) -> Path:
-    """Returns the name of the state file: after the plan, else after the group if there is only one. If all bounces in
-    the file are finished, this is a new bounce, and the name gets a number."""
-    label = plan.stem if plan is not None else names[0] if len(names) == 1 else "groups"
+def _default_state(
+    view: GroupView,
+    specs: Sequence[bounce_plan.BounceSpec | GroupBounce],
+    plan: Path | None,
+    to: PhaseName,
+    several: bool,
+) -> Path:
+    """Returns the name of the state file: after the plan, else after the group if there is only one. The name gets a
+    number if this is a new bounce: if a bounce in the file has another baseline, or if all bounces are finished and a
+    group has restarted since. With one group, a finished bounce is enough."""
+    label = plan.stem if plan is not None else specs[0].group if len(specs) == 1 else "groups"
+    valid = [spec for spec in specs if isinstance(spec, bounce_plan.BounceSpec)]
     stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
         saved = load_all(path)
-        if not saved or any(name not in saved or saved[name].finished_ms is None for name in names):
+        found = [(spec, saved[spec.group]) for spec in valid if spec.group in saved]
+        if any(belongs_to_earlier(state, spec.baseline) for spec, state in found):
+            note(f"the bounce in {path} has another baseline, so this is a new one")
+        elif len(found) == len(valid) and _needs_new_file(view, [state for _, state in found], several):
+            note(f"the bounce in {path} is finished, so this is a new one")
+        else:
             return path
-        note(f"the bounce in {path} is finished, so this is a new one")
     raise AssertionError
+
+
+def _needs_new_file(view: GroupView, states: Sequence[BounceState], several: bool) -> bool:
+    def members(state: BounceState) -> Mapping[str, RegisteredMember]:
+        return view.registry.members(state.group, view.cluster.topics).members
+
+    if any(state.finished_ms is None for state in states):
+        return False
+    return not several or not all(is_unchanged(state, members(state)) for state in states)
 
 
 def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
@@ -233,7 +286,7 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
         _show_notes(result)
     for one in found:
         if one.result is None and one.error is None:
-            note(f"group {one.group}: finished by an earlier run, according to the state file")
+            note(f"group {one.group}: {one.note}")
     if any(result.outcome is bounce_plan.BounceOutcome.PLANNED for result in results):
         note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
     if several:

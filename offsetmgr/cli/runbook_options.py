@@ -12,15 +12,17 @@ import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import note
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.groups.selection import GroupSelection, is_pattern, literal_pattern
-from offsetmgr.migration.fleet import select_groups
+from offsetmgr.migration.fleet import GroupState, group_statuses, select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
+    from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
@@ -264,12 +266,34 @@ class PlanOfGroups(NamedTuple):
             raise UsageError(f"--group {pattern}", f"matches {len(others) + 1} groups of the plan", "name one group")
         return first
 
+    def closed(self, groups: Iterable[str], to: PhaseName) -> dict[str, GroupState]:
+        """Returns the groups, by their names in ZooKeeper, that a bounce to ``to`` leaves out of a wave or a glob, with
+        their states. Members of rolled-back groups are restarted only into the phase of the plan's source."""
+        left = {GroupState.FINALIZED, GroupState.NOT_PLANNED}
+        if to.value != self.plan.header.source.kind:
+            left |= {GroupState.ROLLED_BACK, GroupState.ROLLED_BACK_IN_PART}
+        planned = {self.names[group]: group for group in groups}
+        found = group_statuses(self.plan, self.state, frozenset(planned))
+        return {planned[one.group]: one.state for one in found if one.state in left}
+
+    def not_applied(self, groups: Iterable[str]) -> list[str]:
+        """Returns those of the groups, by their names in ZooKeeper, whose offsets apply has not written yet."""
+        planned = {self.names[group]: group for group in groups}
+        found = self.plan.groups_of(frozenset(planned))
+        return sorted(planned[group.group] for group in found if not self.state.is_applied(group))
+
+    def recorded_phase(self, group: str) -> CommitMode | None:
+        """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
+        found = self.state.phases.get(self.names[group])
+        return found.phase if found is not None else None
+
     def record(self, records: Iterable[JournalRecord]) -> None:
         """Appends records to the plan's journal. If this fails, prints a warning, because the bounce itself is done."""
         try:
             append_to_journal(self.plan, records)
         except OffsetMgrError as error:
-            note(f"warning: the plan's journal does not record this step: {error}")
+            hint = f" ({error.hint})" if error.hint else ""
+            note(f"warning: the plan's journal does not record this step: {error}{hint}")
 
 
 def view_of(connect: ConnectFlags, planned: PlanOfGroups | None) -> GroupView:
@@ -282,10 +306,14 @@ def view_of(connect: ConnectFlags, planned: PlanOfGroups | None) -> GroupView:
 
 
 def groups_of(
-    view: GroupView, planned: PlanOfGroups | None, patterns: list[str] | None, waves: list[int] | None
+    view: GroupView,
+    planned: PlanOfGroups | None,
+    patterns: list[str] | None,
+    waves: list[int] | None,
+    to: PhaseName,
 ) -> list[str]:
     """Returns the groups of ``--group`` and ``--wave``, sorted. The groups of a wave or of a glob are left out if they
-    have no live member in ZooKeeper or are finalized, because they have no member to restart.
+    have no live member in ZooKeeper or if `PlanOfGroups.closed` has them.
 
     Raises `UsageError` if no group is named or ``--wave`` has no plan, and `GroupNotFound` if a pattern matches none.
     """
@@ -307,18 +335,21 @@ def groups_of(
             if not matched:
                 raise GroupNotFound(f"group {pattern}", f"matches no group in {view.zookeeper.uri}")
             wide += matched
-    return sorted({*named, *_with_members(view, planned, sorted(set(wide) - set(named)))})
+    return sorted({*named, *_with_members(view, planned, sorted(set(wide) - set(named)), to)})
 
 
-def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str]) -> list[str]:
-    ended = {
-        name
-        for name, group in (planned.names.items() if planned else ())
-        if planned and planned.state.group_finalized_at(group) is not None
-    }
-    alive = [name for name in groups if name not in ended and view.registry.members(name, view.cluster.topics).members]
+def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str], to: PhaseName) -> list[str]:
+    closed = planned.closed(groups, to) if planned else {}
+    alive = [name for name in groups if name not in closed and view.registry.members(name, view.cluster.topics).members]
     if left := len(groups) - len(alive):
-        note(f"left out {left} of {len(groups)} groups: finalized, or without a live member in ZooKeeper")
+        note(
+            f"left out {left} of {len(groups)} groups: finalized, rolled back, not planned, or without a live member in"
+            " ZooKeeper"
+        )
+    others = [name for name in groups if closed.get(name, GroupState.FINALIZED) is not GroupState.FINALIZED]
+    if others:
+        named = shortened([f"{name} ({closed[name].value})" for name in others])
+        note(f"left out by the plan: {named}; name a group with --group to restart its members")
     return alive
 
 

@@ -90,6 +90,10 @@ SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
 }
 
 
+class AlreadyInPhase(GateRefused):
+    """The group is in the phase of the bounce already, so no restart is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitModeChange:
     """One rolling bounce, in which every member changes from the mode ``start`` to the mode ``to``."""
@@ -99,6 +103,12 @@ class CommitModeChange:
 
     def __str__(self) -> str:
         return f"{self.start.value} -> {self.to.value}"
+
+    @property
+    def next_mode(self) -> CommitMode | None:
+        """The mode to which the migration goes on after this change; None if this change is its end."""
+        ends = {CommitMode.ZOOKEEPER: CommitMode.KAFKA, CommitMode.KAFKA: CommitMode.ZOOKEEPER}
+        return ends.get(self.start) if self.to is CommitMode.DUAL else None
 
 
 SAFE_CHANGES: Mapping[CommitModeChange, str] = {
@@ -157,13 +167,13 @@ def require_safe(
 ) -> CommitModeChange:
     """Returns the change from ``start`` to ``to`` if one rolling bounce can safely make this change.
 
-    Raises `GateRefused` if the modes are equal. Also raises `GateRefused` if the change leads directly from ZooKeeper
+    Raises `AlreadyInPhase` if the modes are equal. Raises `GateRefused` if the change leads directly from ZooKeeper
     to Kafka, or directly from Kafka to ZooKeeper, because such a change makes members lose or repeat messages. If the
     caller passes the offsets of both stores, the error lists examples of affected partitions.
     """
     change = CommitModeChange(start, to)
     if start is to:
-        raise GateRefused(f"bounce {change}", "the group is in this phase already", "no bounce is needed")
+        raise AlreadyInPhase(f"bounce {change}", "the group is in this phase already", "no bounce is needed")
     if change in SAFE_CHANGES:
         return change
     reason = UNSAFE_CHANGES[change]

@@ -20,10 +20,15 @@ _ONE_GROUP: Final = 1
 VERSIONS: Final = (_ONE_GROUP, 2, VERSION)
 
 
+class NoBaseline(MalformedData):
+    """The file has no valid baseline of this group. It may have those of other groups."""
+
+
 def read_baseline(path: Path, group: str) -> Observation:
     """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
 
-    Raises `MalformedData` (also if the baseline belongs to another group) and `UnknownVersion`.
+    Raises `NoBaseline` if the file has none of the group or an invalid one, `MalformedData` for any other invalid file,
+    and `UnknownVersion`.
     """
     what = f"baseline {path}"
     try:
@@ -47,11 +52,19 @@ def read_baseline(path: Path, group: str) -> Observation:
     books = (
         [data] if data["version"] == _ONE_GROUP else [one.values for one in FieldReader(data, what).objects("runbooks")]
     )
-    baselines = [_baseline(book, what) for book in books]
-    found = next((baseline for baseline in baselines if baseline.group == group), None)
-    if found is None:
-        raise _of_other_groups(what, [baseline.group for baseline in baselines], group)
-    return found
+    owners = [_group_of(book) for book in books]
+    if group not in owners:
+        raise _of_other_groups(what, filter(None, owners), group)
+    try:
+        return _baseline(books[owners.index(group)], what)
+    except MalformedData as error:
+        raise NoBaseline(error.what, error.why, error.hint) from error
+
+
+def _group_of(book: Mapping[str, Any]) -> str:
+    baseline = book.get("baseline")
+    group = baseline.get("group") if isinstance(baseline, dict) else None
+    return group if isinstance(group, str) else ""
 
 
 def _baseline(book: Mapping[str, Any], what: str) -> Observation:
@@ -59,7 +72,7 @@ def _baseline(book: Mapping[str, Any], what: str) -> Observation:
     return found if found.stores else replace(found, stores=observation.stores_from_json(book))
 
 
-def _of_other_groups(what: str, groups: Iterable[str], group: str) -> MalformedData:
+def _of_other_groups(what: str, groups: Iterable[str], group: str) -> NoBaseline:
     names = sorted(groups)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return MalformedData(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")
+    return NoBaseline(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")

@@ -61,7 +61,7 @@ def bounce(
     spec.check_command()
     log = state_path.with_suffix(".log")
     with exclusive(log):
-        state = resume(state_path, spec.group, spec.to)
+        state = resume(state_path, spec.group, spec.to, spec.baseline)
         if state is not None:
             view.require_stores(f"state file {state_path}", state.baseline)
         bounce_run = _BounceRun(view, spec, state_path, log, run, progress, stop)
@@ -118,7 +118,7 @@ class _BounceRun:
     def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
         """Runs the step's command unless it has already succeeded. Returns None if the gate of the step can be checked
         next."""
-        if step.status is StepStatus.RETURNED:
+        if step.status is StepStatus.RETURNED and not self._is_repeated(step):
             return None
         self._await_earlier_command(step)
         registered = self.view.observe(self.spec.group, tolerant=True).members
@@ -160,6 +160,12 @@ class _BounceRun:
             why=f"the command for {step.member}: {how}",
             hint=f"its output is in {self.log}; the same command line resumes here{self._undo(state)}",
         )
+
+    def _is_repeated(self, step: RestartStep) -> bool:
+        """Whether the command runs again although it has succeeded: a rollout changes nothing if the workload has the
+        settings, and restores them after the way back. A rollout with ``configure`` would restart the members again."""
+        rollout = self.spec.rollout
+        return bool(step.workload_members) and rollout is not None and rollout.configure is None
 
     def _undo(self, state: BounceState) -> str:
         if self.spec.rollout is None:
@@ -215,7 +221,8 @@ class _BounceRun:
                 state,
                 report,
                 f"the gate after {step.member} is closed: {missing_evidence(report)}",
-                "fix the named problems, then resume: the gate is checked again and the command is not repeated",
+                "fix the named problems, then resume: the gate is checked again and the command is"
+                + (" repeated, which changes nothing by itself" if self._is_repeated(step) else " not repeated"),
             )
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms

@@ -169,9 +169,21 @@ def _decode(data: dict[str, Any], path: Path) -> BounceState:
     )
 
 
-def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
+def belongs_to_earlier(state: BounceState, baseline: Observation | None) -> bool:
+    """Whether the bounce has begun and is not finished, and has another baseline than ``baseline``."""
+    is_open = state.opened_ms is not None and state.finished_ms is None
+    return is_open and baseline is not None and baseline.at_ms != state.baseline.at_ms
+
+
+def is_unchanged(state: BounceState, live: Mapping[str, RegisteredMember]) -> bool:
+    """Whether the live members are those of the end of the bounce."""
+    return bool(live) and all(state.finished_members.get(m.id) == m.czxid for m in live.values())
+
+
+def resume(path: Path, group: str, to: CommitMode, baseline: Observation | None = None) -> BounceState | None:
     """Returns the saved state of this bounce; None if the bounce has not begun. Raises `UsageError` if the file belongs
-    to bounces to another phase, or if this bounce is finished, and any error from `load_all`."""
+    to bounces to another phase or to a bounce with another baseline, or if this bounce is finished, and any error from
+    `load_all`."""
     saved = load_all(path)
     other = next((found for found in saved.values() if found.change.to is not to), None)
     if other is not None:
@@ -186,6 +198,12 @@ def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
             f"state file {path}",
             f"the bounce {state.change} of group {state.group} is finished",
             "name another one with --state for a new bounce",
+        )
+    if state is not None and belongs_to_earlier(state, baseline):
+        raise UsageError(
+            f"state file {path}",
+            f"it belongs to an earlier bounce of group {group} (baseline of {observation.at(state.baseline.at_ms)})",
+            "name another --state for a new bounce, or remove the file; to resume, give the baseline of that bounce",
         )
     return state
 

@@ -37,7 +37,7 @@ class BounceSpec:
     maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
     gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
     ``command_seconds`` limits the run time of the command. With ``rollout``, one command restarts all members, and
-    ``command`` is not used.
+    ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one.
     """
 
     group: str
@@ -52,6 +52,7 @@ class BounceSpec:
     restart_seconds: float = 120.0
     command_seconds: float = 600.0
     rollout: Rollout | None = None
+    recorded: CommitMode | None = None
 
     def check_command(self) -> None:
         """Raises `UsageError` if the template of the restart command does not name the member."""
@@ -102,7 +103,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     template is invalid.
     """
     spec.check_command()
-    state = resume(state_path, spec.group, spec.to) if state_path is not None else None
+    state = resume(state_path, spec.group, spec.to, spec.baseline) if state_path is not None else None
     copies: tuple[OffsetCopy, ...] = ()
     report = None
     if state is not None:

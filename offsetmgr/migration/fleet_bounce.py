@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.commit_mode import AlreadyInPhase
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
 from offsetmgr.groups.saved_edit import EditOrigin, caused_by
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import load
+from offsetmgr.migration.bounce_checkpoint import is_unchanged, load
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
@@ -25,12 +26,13 @@ OPERATION: Final = EditOrigin("runbook bounce")
 
 
 class GroupBounce(NamedTuple):
-    """The bounce of one group. ``error`` is the reason for which the bounce did not begin. If both fields are None, the
-    state file shows that the bounce is finished."""
+    """The bounce of one group. ``error`` is the reason for which the bounce did not begin. If ``result`` and ``error``
+    are None, no restart was needed, and ``note`` is the reason."""
 
     group: str
     result: BounceResult | None = None
     error: OffsetMgrError | None = None
+    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -46,7 +48,7 @@ class GroupBounce(NamedTuple):
 
 def bounce_groups(
     view: GroupView,
-    specs: Iterable[BounceSpec],
+    specs: Iterable[BounceSpec | GroupBounce],
     state_path: Path,
     *,
     execute: bool,
@@ -55,13 +57,15 @@ def bounce_groups(
     stop: Callable[[], bool] = lambda: False,
     origin: EditOrigin = OPERATION,
 ) -> Iterator[GroupBounce]:
-    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file.
+    """Executes, resumes or plans the bounces, and yields each result. All bounces share the state file. A `GroupBounce`
+    in ``specs`` is the result of a group whose parameters are invalid, and is yielded.
 
     A refused gate, a failed restart and a closed gate concern only their group. Any other error, such as an unreachable
-    server, is raised, because it concerns all groups. With ``several``, the progress names each group, and bounces that
-    the state file shows as finished are skipped if their groups are still in the phase; otherwise such a bounce is an
-    error. Once ``stop`` returns True, no further bounce begins. With ``execute``, the operation log records the bounces
-    as ``origin``.
+    server, is raised, because it concerns all groups. With ``several``, the progress names each group, and groups whose
+    bounce the state file shows as finished are skipped if they are still in the phase, or have gone on to the next one;
+    otherwise such a bounce is an error. Groups that are proved to be in the phase already are skipped, too. Once
+    ``stop`` returns True, no further bounce begins. With ``execute``, the operation log records the bounces as
+    ``origin``.
     """
     run = partial(_bounce_each, view, state_path, execute, several, progress, stop, origin)
     specs = list(specs)
@@ -89,15 +93,18 @@ def _bounce_each(
     progress: Callable[[str], None],
     stop: Callable[[], bool],
     origin: EditOrigin,
-    specs: Iterable[BounceSpec],
+    specs: Iterable[BounceSpec | GroupBounce],
 ) -> Iterator[GroupBounce]:
     for spec in specs:
+        if isinstance(spec, GroupBounce):
+            yield spec
+            continue
         spec.check_command()
         if stop():
             return
         try:
-            if several and _is_done(view, spec, state_path, progress):
-                yield GroupBounce(spec.group)
+            if several and (done := _finished(view, spec, state_path, progress)):
+                yield GroupBounce(spec.group, note=done)
                 continue
         except (GroupNotFound, MalformedData, UsageError) as error:
             yield GroupBounce(spec.group, error=error)
@@ -111,6 +118,9 @@ def _bounce_each(
                     result = bounce(view, spec, state_path, progress=partial(_indented, progress, indent), stop=stop)
             else:
                 result = plan_bounce(view, spec, state_path)
+        except AlreadyInPhase as error:
+            yield _already_in_phase(view, spec, error) if several else GroupBounce(spec.group, error=error)
+            continue
         except (GateRefused, GroupNotFound, MalformedData, UsageError) as error:
             yield GroupBounce(spec.group, error=error)
             continue
@@ -120,23 +130,34 @@ def _bounce_each(
             return
 
 
-def _is_done(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> bool:
-    """Returns whether the state file shows that the bounce is finished, and the group is still in its phase: the
-    members are those of the end of the bounce, or they commit as the phase does.
+def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Callable[[str], None]) -> str:
+    """Returns the reason for which the finished bounce of the state file needs no repetition: the members are those of
+    the end of the bounce, or commit as its phase or the next phase does, or the journal of the plan records the next
+    phase. Returns an empty text if the bounce is not
+    finished.
 
     Raises `UsageError` if the group may have left the phase since, or if the file belongs to another cluster.
     """
     saved = load(state_path, spec.group)
     if saved is None or saved.finished_ms is None or saved.change.to is not spec.to:
-        return False
+        return ""
     view.require_stores(f"state file {state_path}", saved.baseline)
+    by_file = "finished by an earlier run, according to the state file"
     live = view.registry.members(spec.group, view.cluster.topics).members
-    if live and all(saved.finished_members.get(m.id) == m.czxid for m in live.values()):
-        return True
+    if is_unchanged(saved, live):
+        return by_file
+    later = saved.change.next_mode
+    gone_on = (
+        f"gone on to phase {later.value}; to take it back to {spec.to.value}, name another --state" if later else ""
+    )
+    if later and spec.recorded is later:
+        return gone_on
     progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
     report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
     if report.passed:
-        return True
+        return by_file
+    if later and check_phase(view, spec.group, later, rules=spec.rules, window=spec.window).passed:
+        return gone_on
     raise UsageError(
         f"state file {state_path}",
         f"the bounce {saved.change} of group {spec.group} in it is finished, and its members have restarted since; they"
@@ -145,13 +166,24 @@ def _is_done(view: GroupView, spec: BounceSpec, state_path: Path, progress: Call
     )
 
 
+def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) -> GroupBounce:
+    """Returns the result for a group that commits as the phase does: an error if some members may not."""
+    report = check_phase(view, spec.group, spec.to, rules=spec.rules, window=spec.window)
+    if report.passed:
+        return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
+    why = f"the group commits as this phase does, but the evidence is incomplete: {missing_evidence(report)}"
+    return GroupBounce(spec.group, error=AlreadyInPhase(error.what, why, "give the phase with --from-phase to restart"))
+
+
 def _indented(progress: Callable[[str], None], indent: str, text: str) -> None:
     progress(f"{indent}{text}")
 
 
 def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
-    """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, or
-    finished earlier. ``group`` is the group's name in the plan."""
+    """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, finished
+    earlier, or into the phase that the group is in. ``group`` is the group's name in the plan."""
+    if isinstance(found.error, AlreadyInPhase):
+        return None
     if found.error is not None:
         return {
             "kind": "group-blocked",

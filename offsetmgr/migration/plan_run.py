@@ -61,9 +61,10 @@ RECORD_WAIT_S: Final = 60.0
 
 def append_to_journal(plan: PlanFile, records: Iterable[JournalRecord]) -> None:
     """Appends records to the plan's journal. Raises `JournalError`, also if another process holds the journal for
-    longer than `RECORD_WAIT_S`."""
+    longer than `RECORD_WAIT_S`, or if the plan was renewed."""
     path = journal_path(plan.path)
     with Journal(path, plan_sha256=plan.sha256, clock=SystemClock(), lock_wait_s=RECORD_WAIT_S) as journal:
+        _current_state(plan)  # another process may have renewed the plan since the caller opened it
         journal.append(records)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, PlanError, UsageError
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journal import Journal, copy_journal, journal_path
@@ -40,21 +40,31 @@ def is_waiting(group: GroupPlan, state: MigrationState) -> bool:
 def moved_groups(
     plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None = None
 ) -> Mapping[str, int]:
-    """Returns the waiting groups whose source has committed since the plan was made, each with the number of partitions
-    that have changed. Raises any error of the whole source."""
+    """Returns the waiting groups whose source has changed since the plan was made, each with the number of partitions
+    that have another offset now or whose offset is gone.
+
+    Raises `PlanError` if an offset cannot be read, because it may have changed, and any error of the whole source.
+    """
     moved: dict[str, int] = {}
     waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
     for batch in batched(waiting, READ_BATCH_GROUPS):
         found = {one.group: one for one in source.scan([group.group for group in batch])}
         for group in batch:
-            now = found[group.group].offsets
-            changed = sum(
-                step.source is not None and step.source_tp in now and now[step.source_tp].offset != step.source.offset
-                for step in group.writes()
-            )
-            if changed:
+            if changed := _count_of_changes(plan, group, found[group.group]):
                 moved[group.group] = changed
     return moved
+
+
+def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> int:
+    steps = [(step.source_tp, step.source.offset) for step in group.writes() if step.source is not None]
+    unread = (found.errors[tp] for tp, _ in steps if tp in found.errors)
+    if (error := found.error or next(unread, None)) is not None:
+        raise PlanError(
+            f"plan {plan.path}",
+            f"the source of group {group.group} cannot be compared with it: {error}",
+            "fix the cause and repeat the command, leave out the group, or write the old offsets with --accept-stale",
+        ) from error
+    return sum(tp not in found.offsets or found.offsets[tp].offset != offset for tp, offset in steps)
 
 
 class RenewedPlan(NamedTuple):

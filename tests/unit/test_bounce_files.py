@@ -11,16 +11,20 @@ from typing import cast
 import pytest
 from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
-from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import OtherCluster
+from offsetmgr.cli.runbook_bounce import _default_state, _prepared
+from offsetmgr.cli.runbook_options import PhaseName
+from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
+from offsetmgr.core.errors import MalformedData, OtherCluster, UsageError
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.baseline_file import read_baseline
+from offsetmgr.migration.baseline_file import NoBaseline, read_baseline
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import BounceState, load, save
-from offsetmgr.migration.bounce_plan import BounceSpec, plan_bounce
-from offsetmgr.migration.fleet_bounce import bounce_groups
+from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec, plan_bounce
+from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, Registry
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
+from offsetmgr.migration.restart_command import CommandResult
+from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import to_json, write_runbook
 from offsetmgr.testing.memory import MemoryStore
 
@@ -42,7 +46,10 @@ class Group:
         def owners_at(_: float) -> Mapping[int, PartitionOwner]:
             return {n: PartitionOwner(self.member.id, 5) for n in range(2)}
 
-        return ScriptedGroup(lambda _: [self.member], owners_at, lambda second: 10 + int(second), kafka_at)
+        def zookeeper_at(second: float) -> int:
+            return 10 if self.phase is CommitMode.KAFKA else 10 + int(second)
+
+        return ScriptedGroup(lambda _: [self.member], owners_at, zookeeper_at, kafka_at)
 
 
 def finished(path: Path, at_end: RegisteredMember) -> None:
@@ -128,3 +135,118 @@ def test_a_state_file_of_version_3_is_read(tmp_path: Path) -> None:
     assert state is not None
     assert (state.finished_members, state.baseline.stores) == ({}, {})
     at_cluster("c2", Group(member("h1", 7), CommitMode.DUAL)).require_stores("state file", state.baseline)
+
+
+def aborted(path: Path, baseline: Observation) -> None:
+    """Saves a bounce to dual whose first member passed and whose second member failed, before the way back."""
+    steps = [RestartStep("m1", "h1", 1, StepStatus.PASSED), RestartStep("m2", "h2", 2, StepStatus.COMMAND_FAILED)]
+    save(BounceState("g", TO_DUAL, baseline, steps, opened_ms=1), path)
+
+
+def test_a_bounce_with_a_new_baseline_does_not_resume_the_aborted_bounce(tmp_path: Path) -> None:
+    """After the way back, every member must be restarted again."""
+    path, group = tmp_path / "state.json", Group(member("h1", 7), CommitMode.ZOOKEEPER)
+    first = Observation("g", START_MS - 86_400_000, {}, {}, (), {}, {}, {}, stores={"zookeeper": "c1", "kafka": "c1"})
+    aborted(path, first)
+    view = group.scripted().view()
+    second = replace(SPEC, baseline=replace(first, at_ms=START_MS, members={group.member.id: group.member}))
+    for call in (plan_bounce, bounce):
+        with pytest.raises(UsageError, match=r"an earlier bounce of group g \(baseline of 2023-11-13T22:13:20Z\)"):
+            call(view, second, path)
+    assert len(plan_bounce(view, replace(SPEC, baseline=first), path).steps) == 2  # resumes
+    assert len(plan_bounce(view, SPEC, path).steps) == 2
+    assert [step.member for step in plan_bounce(view, second, tmp_path / "new.json").steps] == [group.member.id]
+
+
+def test_a_new_baseline_has_another_default_state_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Observation("g", START_MS, {}, {}, (), {}, {}, {})
+    aborted(Path("bounce-g-dual.json"), first)
+    same, new = replace(SPEC, baseline=first), replace(SPEC, baseline=replace(first, at_ms=START_MS + 1))
+    view = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted().view()
+    assert _default_state(view, [same], None, PhaseName.DUAL, several=False) == Path("bounce-g-dual.json")
+    assert _default_state(view, [new], None, PhaseName.DUAL, several=False) == Path("bounce-g-dual-2.json")
+    assert "the bounce in bounce-g-dual.json has another baseline, so this is a new one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("recorded", "seen"), [(CommitMode.KAFKA, CommitMode.DUAL), (None, CommitMode.KAFKA)])
+def test_a_wave_is_resumed_after_other_groups_have_gone_on(
+    tmp_path: Path, recorded: CommitMode | None, seen: CommitMode
+) -> None:
+    """The journal of the plan, or the commits, show that the group has gone on. It is not blocked."""
+    finished(tmp_path / "state.json", member("h1", 7))
+    group = Group(member("h1", 8), seen)
+    spec = replace(SPEC, recorded=recorded)
+    (found,) = bounce_groups(group.scripted().view(), [spec], tmp_path / "state.json", execute=True)
+    assert (found.ok, found.result) == (True, None)
+    assert found.note == "gone on to phase kafka; to take it back to dual, name another --state"
+    assert journal_record("g", found) is None
+
+
+def test_a_finished_wave_is_skipped_and_not_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    group, path = Group(member("h1", 7), CommitMode.DUAL), Path("bounce-fleet-dual.json")
+    finished(path, group.member)
+    view = group.scripted().view()
+    assert _default_state(view, [SPEC], Path("fleet.json"), PhaseName.DUAL, several=True) == path
+    (found,) = bounce_groups(view, [SPEC], path, execute=True)
+    assert (found.ok, found.note) == (True, "finished by an earlier run, according to the state file")
+
+    group.member = member("h1", 8)
+    view = group.scripted().view()
+    new = _default_state(view, [SPEC], Path("fleet.json"), PhaseName.DUAL, several=True)
+    assert new == Path("bounce-fleet-dual-2.json")
+    (found,) = bounce_groups(view, [SPEC], new, execute=True)
+    assert (found.ok, found.note) == (True, "in phase dual already")
+    assert journal_record("g", found) is None
+
+
+def test_a_bounce_into_the_present_phase_does_not_block_a_group(tmp_path: Path) -> None:
+    view = Group(member("h1", 8), CommitMode.DUAL).scripted().view()
+    (found,) = bounce_groups(view, [SPEC], tmp_path / "new.json", execute=True, several=False)
+    assert isinstance(found.error, AlreadyInPhase)
+    assert journal_record("g", found) is None
+
+
+def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) -> None:
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER)
+    view, path = group.scripted().view(), tmp_path / "wave-1.json"
+    books = to_json([write_runbook(view, "g", CommitMode.DUAL, window=WINDOW)] * 2)
+    books["runbooks"][1] = {"group": "damaged", "baseline": {"group": "damaged"}}
+    path.write_text(json.dumps(books))
+
+    def spec(name: str) -> BounceSpec:
+        return replace(SPEC, group=name, baseline=read_baseline(path, name))
+
+    specs = [_prepared(spec, name) for name in ("absent", "damaged", "g")]
+    absent, damaged, planned = bounce_groups(view, specs, tmp_path / "state.json", execute=False)
+    assert isinstance(absent.error, NoBaseline)
+    assert absent.error.why == "it belongs to group damaged, g, not to absent"
+    assert journal_record("absent", absent) is not None
+    assert isinstance(damaged.error, NoBaseline)
+    assert planned.ok
+    path.unlink()
+    with pytest.raises(MalformedData, match="No such file"):  # concerns every group
+        _prepared(spec, "g")
+
+
+@pytest.mark.parametrize(("configure", "runs"), [(None, 2), ("configure {settings}", 1)])
+def test_a_rollout_whose_members_did_not_register_is_repeated(tmp_path: Path, configure: str | None, runs: int) -> None:
+    """No new member registers after `kubectl`. With ``configure``, another rollout would restart the members again."""
+    commands: list[str] = []
+
+    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+        commands.append(command)
+        group.members_at = lambda _: []
+        return CommandResult(0)
+
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted()
+    rollout = Rollout("deployment/g", configure=configure)
+    spec = replace(SPEC, start=CommitMode.ZOOKEEPER, command="", rollout=rollout)
+    for _ in range(2):
+        result = bounce(group.view(), spec, tmp_path / "state.json", run=run)
+        assert (result.outcome, result.steps[0].status) == (BounceOutcome.FAILED, StepStatus.RETURNED)
+        assert "0 of 1 members of deployment/g have registered" in result.why
+    assert len(commands) == runs

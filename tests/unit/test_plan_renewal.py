@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from one_migration import ORDERS, Migration, commit
 
+from offsetmgr.cli.runbook_options import PlanOfGroups
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import FileFailure, JournalError, UsageError
+from offsetmgr.core.errors import FileFailure, JournalError, MalformedData, PlanError, UsageError
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
@@ -65,6 +66,24 @@ def test_the_groups_that_moved_since_the_plan_are_named_but_not_those_that_were_
     assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source, frozenset(["c3"])) == {"c3": 2}
 
 
+@pytest.mark.parametrize("broken", ["b2", ("b2", ORDERS[1])])
+def test_a_failed_read_does_not_show_that_a_group_has_not_moved(fleet: Migration, broken: object) -> None:
+    commit(fleet.source, "b2", 10, 20)  # as the plan has them
+    assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source) == {"c3": 2}
+    fleet.source.broken[broken] = MalformedData("znode /consumers/b2", "it cannot be read")  # type: ignore[index]
+    with pytest.raises(PlanError, match=r"source of group b2 cannot be compared with it: .*cannot be read") as caught:
+        moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source)
+    assert "--accept-stale" in caught.value.hint
+    assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source, frozenset(["c3"])) == {"c3": 2}
+
+
+def test_an_offset_that_is_gone_from_the_source_has_changed(fleet: Migration) -> None:
+    commit(fleet.source, "b2", 10, 20)
+    del fleet.source.data["b2"][ORDERS[0]]
+    del fleet.source.data["c3"]
+    assert moved_groups(PlanFile(fleet.path), fleet.state(), fleet.source) == {"b2": 1, "c3": 2}
+
+
 def test_a_later_wave_is_applied_with_the_offsets_of_its_day(fleet: Migration) -> None:
     done = renewed(fleet)
     assert (done.renewed, done.kept) == (2, 1)
@@ -96,6 +115,23 @@ def test_the_old_plan_is_closed(fleet: Migration) -> None:
     with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
         open_plan(fleet.path)
     open_plan(second(fleet).path)
+
+
+def test_a_bounce_that_outlasts_a_renewal_writes_nothing_to_the_closed_journal(
+    fleet: Migration, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = PlanOfGroups.open(fleet.path)
+    assert planned is not None
+    renewed(fleet)
+    before = journal_path(fleet.path).read_bytes()
+    record = {"kind": "group-phase", "group": "a1", "phase": "kafka", "why": "2 members committed"}
+    with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
+        append_to_journal(planned.plan, [record])
+    planned.record([record])
+    assert journal_path(fleet.path).read_bytes() == before
+    shown = capsys.readouterr().err
+    assert "warning: the plan's journal does not record this step: " in shown
+    assert f"(use {second(fleet).path})" in shown
 
 
 def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) -> None:
