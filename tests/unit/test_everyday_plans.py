@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, parse_duration, scenario_of
+from offsetmgr.cli.durations import parse_duration
+from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, scenario_of
 from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
