@@ -322,9 +322,10 @@ class OffsetAdmin(Closeable):
         allow_rewind: bool = False,
         translate: OffsetTranslation | None = None,
     ) -> PlannedEdit:
-        """Plans to load the offsets of a snapshot file; without ``groups``, all groups of the file. Offsets that would
-        move backward are rejected unless ``allow_rewind``. Raises `UsageError` for a file of before-images (see
-        `plan_undo`), `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
+        """Plans to load the offsets of a snapshot file; without ``groups``, all groups of the file. Unlike
+        ``offsets import``, it does not check topics and log ranges. Offsets that would move backward are rejected
+        unless ``allow_rewind``. Raises `UsageError` for a file of before-images (see `plan_undo`), `GroupNotFound`,
+        `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
         from offsetmgr.groups.before_images import holds_images
         from offsetmgr.groups.edits import plan_import
         from offsetmgr.groups.export import open_file

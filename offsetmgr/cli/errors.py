@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from offsetmgr.cli.colours import coloured_message
-from offsetmgr.cli.output_collector import COLLECTOR
+from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
 
 FAILED: Final = 1
@@ -60,14 +60,17 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints the errors of a command that also prints results. Identical errors and hints are printed once. Returns 1
-    if there are errors, else 0."""
+    """Prints the errors of a command that also prints results. Identical errors and hints are printed once. With
+    ``--watch``, prints the time with each error, and no hints. Returns 1 if there are errors, else 0."""
     failed = list(errors)
     if (collector := COLLECTOR.get()) is not None:
         collector.errors += failed
         return FAILED if failed else 0
+    watched = WATCHED_OUTPUT.get()
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
-        _print_line(f"error: {text}")
+        _print_line(f"error: {text}" if watched is None else f"error: {watched.time}: {text}")
+    if watched is not None:
+        return FAILED if failed else 0
     for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):
         _print_line(f"hint: {hint}")
     return FAILED if failed else 0

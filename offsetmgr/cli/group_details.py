@@ -11,10 +11,10 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command, write_watched
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import Committed, GroupDescription
 from offsetmgr.core.plurals import count_of
@@ -93,8 +93,7 @@ def describe(
         raise UsageError(
             given, f"selects partitions, but {option} shows no partitions", f"leave out {given} or {option}"
         )
-    watched = watch is not None
-    table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watched)
+    table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watch is not None)
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store = connect.store()
@@ -106,9 +105,9 @@ def describe(
         chosen = choose_groups(store, names, all_groups=all_groups, others=others)
         found = describe_groups(store, cluster, directory, chosen, topics, others=others)
         if state:
-            shown = write_watched(STATE, _state_rows(found, errors), output, watched=watched)
+            shown = write_rows(STATE, _state_rows(found, errors), output)
         elif members:
-            shown = write_watched(MEMBERS, _member_rows(found, errors), output, watched=watched)
+            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
             stale = StaleOffsetCounter(store, others)
             topic_matches = TopicMatches(topics)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
@@ -70,11 +71,9 @@ def where(
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
     window: Annotated[
         float | None,
-        typer.Option(
+        seconds_option(
             "--window",
-            metavar="SECONDS",
-            min=0,
-            help="Watch commits for at most this time, to see the phase instead of inferring it.",
+            "Watch commits for at most this time, to see the phase instead of inferring it.",
             show_default=False,
         ),
     ] = None,

@@ -14,7 +14,7 @@ from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
-from offsetmgr.cli.watch import Changes, Count, Watch, WatchCommand, watch_command, write_watched
+from offsetmgr.cli.watch import Changes, Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import UsageError
 
 app = typer.Typer(
@@ -327,7 +327,7 @@ def status(
         if changes is None:
             write_rows(columns, rows, output)
         else:
-            write_watched(changes.columns, changes.add(rows), output, watched=True)
+            write_rows(changes.columns, changes.add(rows), output)
         for report in reports:
             if not managers and report.status is not None and not stores_in_topic(report.status):
                 note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")

@@ -12,6 +12,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import Reason, Yes
@@ -40,9 +41,7 @@ def finalize_command(
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
-    window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch live members.")
-    ] = 60.0,
+    window: Annotated[float, seconds_option("--window", "Maximum time to watch live members.")] = 60.0,
     accept_idle: Annotated[
         bool, typer.Option("--accept-idle", help="Accept partitions without traffic if no message can be lost.")
     ] = False,

@@ -13,6 +13,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.migrate_plan import parse_renames
@@ -76,7 +77,7 @@ def mirror_command(
     ] = 2000,
     window: Annotated[
         float,
-        typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time that --once watches live old consumers."),
+        seconds_option("--window", "Maximum time that --once watches live old consumers."),
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,

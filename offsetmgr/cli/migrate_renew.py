@@ -21,7 +21,7 @@ from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.renewal import renew
+from offsetmgr.migration.renewal import finish_renewal, renew
 
 app = typer.Typer()
 
@@ -47,6 +47,10 @@ def renew_command(
     and the states of the groups that were applied: the command copies the journal. The old plan is closed, and its
     commands name the new plan. The command writes no offset.
     """
+    if finish_renewal(PlanFile(plan_path), output):
+        note(f"an earlier run had written {output} and was killed; its work is complete now, and {plan_path} is closed")
+        note(f"next: offsetmgr migrate apply {output}{scope_options(groups, wave)}")
+        return
     plan, _ = open_plan(plan_path)
     only = select_groups(plan, groups or (), wave or ())
     sides = SourceAndTarget.of_plan(

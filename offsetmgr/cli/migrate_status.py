@@ -12,11 +12,12 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
-from offsetmgr.cli.render import Column, OutputFormat, note
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command, write_watched
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
@@ -63,12 +64,8 @@ def status_command(
     wave: WaveOption = None,
     window: Annotated[
         float | None,
-        typer.Option(
-            "--window",
-            metavar="SECONDS",
-            min=0,
-            help="Ask the servers too, and watch the members' commits for up to this time.",
-            show_default=False,
+        seconds_option(
+            "--window", "Ask the servers too, and watch the members' commits for up to this time.", show_default=False
         ),
     ] = None,
     watch: Watch = None,
@@ -114,18 +111,16 @@ def status_command(
         if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):
             _write_page(plan, found, format, output, watched=live is not None)
         else:
-            _write_rows(plan, state, found, OutputFormat(format.value), watched=watch is not None)
+            _write_rows(plan, state, found, OutputFormat(format.value))
         return 0
 
     watch_command(once, watch, count)
 
 
-def _write_rows(
-    plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat, *, watched: bool
-) -> None:
+def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat) -> None:
     if output is OutputFormat.TABLE:
         migrate_output.show_plan_header(plan.header)
-    write_watched(COLUMNS, [_row(one) for one in found], output, watched=watched)
+    write_rows(COLUMNS, [_row(one) for one in found], output)
     if output is OutputFormat.TABLE:
         for line in summary_lines(found):
             note(line)

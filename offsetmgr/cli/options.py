@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
@@ -162,7 +163,7 @@ RunningFlag = Annotated[
 
 WaitEmpty = Annotated[
     float,
-    typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
+    seconds_option("--wait-empty", "Wait this long for active groups to become empty."),
 ]
 
 

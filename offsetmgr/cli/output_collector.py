@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 
@@ -35,3 +35,16 @@ class OutputCollector:
 
 COLLECTOR: Final[ContextVar[OutputCollector | None]] = ContextVar("COLLECTOR", default=None)
 """The collector of the present thread."""
+
+
+class WatchedOutput(Protocol):
+    """Writes the rows of a command that ``--watch`` repeats. ``time`` is the time of the present output."""
+
+    time: str
+
+    def write(self, columns: Sequence[Any], rows: Iterable[Sequence[Any]], output: Any, /) -> int:
+        """Writes the rows of a table with the time, and returns their number."""
+
+
+WATCHED_OUTPUT: Final[ContextVar[WatchedOutput | None]] = ContextVar("WATCHED_OUTPUT", default=None)
+"""The output of ``--watch``; None without ``--watch``."""

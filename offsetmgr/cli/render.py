@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
-from offsetmgr.cli.output_collector import COLLECTOR
+from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.cli.table_fit import fitted_widths, shortened, table_width, wrapped_line
 from offsetmgr.core.model import BrokerPartition
 
@@ -121,11 +121,11 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
     each column."""
     if (collector := COLLECTOR.get()) is not None:
         return collector.add_rows(columns, rows)
+    if (watched := WATCHED_OUTPUT.get()) is not None:
+        return watched.write(columns, rows, output)
     if output is OutputFormat.JSON:
         return _write_json(columns, rows)
-    if output is OutputFormat.CSV:
-        return _write_csv(columns, rows)
-    return _write_table(columns, rows)
+    return write_csv(columns, rows) if output is OutputFormat.CSV else write_table(columns, rows)
 
 
 def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
@@ -182,9 +182,11 @@ def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     return count
 
 
-def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, titles: bool = True) -> int:
+    """Writes CSV, with or without a title line, and returns the number of rows."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([c.name for c in columns])
+    if titles:
+        writer.writerow([c.name for c in columns])
     count = 0
     for batch in _batches(rows):
         writer.writerows(batch)
@@ -199,7 +201,8 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
     sys.stdout.flush()
 
 
-def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
+    """Writes a table for people, and returns the number of rows."""
     shown: list[tuple[int, _PaddedCells]] = []
     count = 0
     available = table_width()

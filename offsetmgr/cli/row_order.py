@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.render import Column, OutputFormat
-from offsetmgr.cli.watch import Changes, write_watched
+from offsetmgr.cli.render import Column, OutputFormat, write_rows
+from offsetmgr.cli.watch import Changes
 from offsetmgr.core.errors import UsageError
 
 Sort = Annotated[
@@ -74,7 +74,7 @@ class PartitionTable:
             rows = self._changes.add(rows)
         if self._sort is not None or self._top is not None:
             rows = ordered(self.columns, rows, self._sort, self._top)
-        return write_watched(self.columns, rows, output, watched=self._changes is not None)
+        return write_rows(self.columns, rows, output)
 
 
 def _sort_column(columns: Sequence[Column], sort: str | None) -> int:

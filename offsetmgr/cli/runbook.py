@@ -12,6 +12,7 @@ import typer
 
 from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
@@ -85,9 +86,7 @@ def write(
             "baseline gets one of the same name.",
         ),
     ] = None,
-    window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for the phase.")
-    ] = 60,
+    window: Annotated[float, seconds_option("--window", "Maximum time to watch for the phase.")] = 60,
     poll: Poll = 0.5,
     command: Command = None,
     test_command: TestCommand = None,
@@ -192,7 +191,7 @@ def check(
     group: OneGroup,
     phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
     baseline: Baseline = None,
-    window: Annotated[float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch.")] = 180,
+    window: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
     poll: Poll = 0.5,
     quiet: Quiet = 10,
     accept_idle: AcceptIdle = False,

@@ -15,6 +15,7 @@ import typer
 from offsetmgr.cli.command_tests import show_command_tests
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
@@ -102,9 +103,7 @@ def bounce(
         ),
     ] = None,
     host: Hosts = None,
-    window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for each gate.")
-    ] = 180,
+    window: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
     poll: Poll = 0.5,
     quiet: Quiet = 10,
     accept_idle: AcceptIdle = False,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.cli.durations import parse_duration
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
     from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
-_DURATION: Final = re.compile(
-    r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d{1,18})D)?"
-    r"(?:T(?=[-+\d])(?:(?P<h>[-+]?\d{1,18})H)?(?:(?P<m>[-+]?\d{1,18})M)?(?:(?P<s>[-+]?\d{1,18})(?:[.,](?P<f>\d{0,9}))?S)?)?",
-    re.IGNORECASE,
-)
-_SHORT_DURATION: Final = re.compile(
-    r"(?P<d>\d{1,18}d)?(?P<t>(?:\d{1,18}h)?(?:\d{1,18}m)?(?:\d{1,18}(?:[.]\d{1,9})?s)?)"
-)
 _DATE_TIME: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})(?: +|T)(?P<hour>\d{1,2})(?=:)")
 _DAY_TIME: Final = re.compile(r"(?P<day>today|yesterday)(?: +(?P<time>\d{1,2}:\d{2}(?::\d{2})?))?", re.IGNORECASE)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -102,21 +95,6 @@ def _to_time(at_ms: int, option: str, text: str) -> ToTime:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
     return ToTime(at_ms)
-
-
-def parse_duration(text: str, option: str = "--by-duration") -> int:
-    """Converts an ISO-8601 duration of days, hours, minutes and seconds to milliseconds, like
-    ``java.time.Duration.parse``. Also accepts the form ``1d2h30m15s``."""
-    short = _SHORT_DURATION.fullmatch(text.strip())
-    iso = f"P{short['d'] or ''}{'T' if short['t'] else ''}{short['t']}" if short is not None else text.strip()
-    match = _DURATION.fullmatch(iso)
-    if match is None or not any(match[part] for part in "dhms"):
-        raise UsageError(option, f"{text!r} is not of the form PnDTnHnMnS or 1d2h30m", "as in 2h30m, PT2H30M, P1D, 90s")
-    seconds = int(match["s"] or 0)
-    total = int(match["d"] or 0) * 86_400 + int(match["h"] or 0) * 3_600 + int(match["m"] or 0) * 60 + seconds
-    fraction = int((match["f"] or "0").ljust(3, "0")[:3])
-    milliseconds = total * 1000 + (-fraction if (match["s"] or "").startswith("-") else fraction)
-    return -milliseconds if match["sign"] == "-" else milliseconds
 
 
 def parse_datetime(text: str, option: str = "--to-datetime", *, now_ms: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""``--watch``: repeats a command's output until Ctrl-C, with the changes since the previous output."""
+"""``--watch``: repeats a command's output until Ctrl-C, with its time and the changes since the previous output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.render import Column, OutputFormat, note, write_json_lines, write_rows
+from offsetmgr.cli.durations import parse_seconds, seconds_option
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.output_collector import WATCHED_OUTPUT
+from offsetmgr.cli.render import Column, OutputFormat, note, write_csv, write_json_lines, write_table
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 
 DEFAULT_WATCH: Final = "5"
 CHANGES: Final = (
@@ -22,11 +26,12 @@ offset per second."""
 
 Watch = Annotated[
     float | None,
-    typer.Option(
+    seconds_option(
         "--watch",
+        f"Repeat the output at this interval (default: {DEFAULT_WATCH} s), such as 10 or 1m, until Ctrl-C; JSON has "
+        "one row a line.",
+        least=0.1,
         metavar="[SECONDS]",
-        min=0.1,
-        help=f"Repeat the output at this interval (default: {DEFAULT_WATCH} s) until Ctrl-C; JSON has one row a line.",
         show_default=False,
     ),
 ]
@@ -42,35 +47,85 @@ class WatchCommand(typer.core.TyperCommand):
         remaining_args: list[str] = []
         for at, argument in enumerate(args):
             remaining_args.append(argument)
-            if argument == "--watch" and not _is_number(args[at + 1] if at + 1 < len(args) else ""):
+            if argument == "--watch" and not _is_interval(args[at + 1] if at + 1 < len(args) else ""):
                 remaining_args.append(DEFAULT_WATCH)
         return super().parse_args(ctx, remaining_args)
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
+def _is_interval(text: str) -> bool:
+    try:
+        return text[:1] in tuple(".0123456789") and parse_seconds(text, "--watch") >= 0
+    except UsageError:
+        return False
 
 
 def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
     """Calls ``once`` every ``seconds`` seconds, and at most ``count`` times if ``count`` is given. If ``seconds`` is
-    None, calls ``once`` only one time. Returns the exit code of the last call."""
+    None, calls ``once`` only one time. Returns the exit code of the last call.
+
+    Prints an error in one line with the time, and continues, because a server may respond again later. The first call
+    may also find that the command line is wrong; then the error ends the command.
+    """
     if seconds is None:
         return once()
     code = 0
     done = 0
+    output = _WatchedOutput()
+    token = WATCHED_OUTPUT.set(output)
     try:
         while True:
-            if sys.stdout.isatty():
-                sys.stdout.write("\x1b[2J\x1b[H")
-                sys.stdout.flush()
-                note(f"{_now()}, every {seconds:g} s; Ctrl-C ends")
-            code = once()
+            output.begin(seconds)
+            code = _output(once, output.time, first=not done)
             done += 1
             if count is not None and done >= count:
                 return code
             time.sleep(seconds)
     except KeyboardInterrupt:
         return code
+    finally:
+        WATCHED_OUTPUT.reset(token)
+
+
+def _output(once: Callable[[], int], time_of_output: str, *, first: bool) -> int:
+    try:
+        return once()
+    except OffsetMgrError as error:
+        if isinstance(error, UsageError) or (first and not error.retriable):
+            raise
+        note(f"error: {time_of_output}: {' '.join(str(error).split())}")
+        return FAILED
+
+
+class _WatchedOutput:
+    """Adds the time of each output to the tables of a watched command, unless a terminal shows only the last output."""
+
+    def __init__(self) -> None:
+        self.time = ""
+        self._dated = False
+        self._names: list[str] = []
+
+    def begin(self, seconds: float) -> None:
+        """Begins the next output."""
+        self.time, self._dated = _now(), False
+        if sys.stdout.isatty():
+            sys.stdout.write("\x1b[2J\x1b[H")
+            sys.stdout.flush()
+            note(f"{self.time}, every {seconds:g} s; Ctrl-C ends")
+
+    def write(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+        """Writes rows like `write_rows`. JSON has one object a line, and CSV one title line for all outputs, so that a
+        program can read the rows as they arrive."""
+        if output is OutputFormat.TABLE:
+            if not self._dated and not sys.stdout.isatty():
+                sys.stdout.write(f"{self.time}\n")
+            self._dated = True
+            return write_table(columns, rows)
+        columns, rows = (Column("time"), *columns), ((self.time, *row) for row in rows)
+        if output is OutputFormat.JSON:
+            return write_json_lines(columns, rows)
+        names = [column.name for column in columns]
+        has_titles, self._names = names == self._names, names
+        return write_csv(columns, rows, titles=not has_titles)
 
 
 def _now() -> str:
@@ -104,14 +159,3 @@ class Changes:
                 rate = None if moved is None else round(moved / max(now - before[2], 1e-3), 1)
             self._before[key] = (value, position, now)
             yield (*row[:-1], change, rate, row[-1])
-
-
-def write_watched(
-    columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat, *, watched: bool
-) -> int:
-    """Writes rows like `write_rows`. With ``--watch`` and JSON, writes one object a line, with the time of the output,
-    so that a program can read the rows as they arrive."""
-    if not watched or output is not OutputFormat.JSON:
-        return write_rows(columns, rows, output)
-    now = _now()
-    return write_json_lines((Column("time"), *columns), ((now, *row) for row in rows))

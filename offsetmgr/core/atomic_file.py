@@ -70,7 +70,7 @@ def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tup
     target = Path(os.path.realpath(path))
     if not overwrite and target.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    _remove_abandoned(target)
+    remove_abandoned(target.parent, glob.escape(target.name))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         result = _write_temporary(target, temporary, write)
@@ -84,9 +84,10 @@ def _replace(path: Path, write: Callable[[BinaryIO], T], overwrite: bool) -> tup
     return target, result
 
 
-def _remove_abandoned(target: Path) -> None:
-    """Removes the temporary files of ``target`` whose writers have ended. A living writer holds a lock on its file."""
-    for found in target.parent.glob(f".{glob.escape(target.name)}.{8 * '[0-9a-f]'}.tmp"):
+def remove_abandoned(directory: Path, names: str) -> None:
+    """Removes the temporary files whose writers have ended, of the files in ``directory`` that match the glob
+    ``names``. A living writer holds a lock on its file."""
+    for found in directory.glob(f".{names}.{8 * '[0-9a-f]'}.tmp"):
         with contextlib.suppress(OSError), found.open("rb") as stream:
             if os.fstat(stream.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_S:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.config.connection import state_directory
-from offsetmgr.core.atomic_file import write_atomically
+from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
@@ -20,6 +20,9 @@ from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images, write_images
 from offsetmgr.stores.cross_cluster_check import with_origin
+
+_NAMES: Final = "[0-9]*T[0-9]*Z-*-[0-9]*.avro"
+"""The glob of the file names that `new_path` returns."""
 
 
 def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
@@ -104,6 +107,7 @@ class BeforeImageFile:
         path = self.path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(path.parent, _NAMES)  # each run has another file name, so no later run replaces the file
             write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=overwrite)
         except OSError as error:
             unchanged, hint = "nothing was changed", "name another file with --before-image"

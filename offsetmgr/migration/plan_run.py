@@ -51,7 +51,10 @@ def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
 def _current_state(plan: PlanFile) -> MigrationState:
     state = MigrationState.read(journal_path(plan.path), plan.sha256)
     if state.renewed_by:
-        raise JournalError(f"plan {plan.path}", f"it was renewed as {state.renewed_by}", f"use {state.renewed_by}")
+        new = state.renewed_by
+        renew = f"run: offsetmgr migrate renew {shlex.quote(str(plan.path))} -o {shlex.quote(new)}"
+        hint = f"use {new}" if Path(new).exists() else f"if the renewal was interrupted, {renew}"
+        raise JournalError(f"plan {plan.path}", f"it was renewed as {new}", hint)
     return state
 
 

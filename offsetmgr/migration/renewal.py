@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import FileFailure, JournalError, PlanError, UsageError
+from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
-from offsetmgr.migration.journal import Journal, copy_journal, journal_path
+from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner
@@ -81,33 +80,73 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
     """Writes the renewed plan to the new file ``path``, with its journal. ``planner`` has the options of ``plan``.
     ``only`` limits the groups that are planned again.
 
+    The function writes the new plan under a temporary name, copies the journal, closes the old plan, and renames the
+    new plan, in this order. After a kill, at most one of both plans can be executed: the next call for the same
+    ``path`` starts again if the old plan is open, and otherwise `finish_renewal` ends the work.
+
     Raises `JournalError` if another command works on the plan, if a group is applied in part, or if the plan was
     rolled back, finalized or renewed; `UsageError` if no group is waiting; and the errors of `Planner` and
     `write_plan`.
     """
-    new_journal = journal_path(path)
-    if new_journal.exists():
-        raise FileFailure(f"journal {new_journal}", "exists already", "choose another name for the plan")
+    new_journal, part = journal_path(path), _unpublished(plan, path)
+    if path.exists():
+        raise FileFailure(f"file {path}", "exists already", "choose another name")
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
         state = MigrationState.read(journal.path, plan.sha256)
         _check(plan, state)
         again = [group.group for group in plan.groups_of(only) if is_waiting(group, state)]
         if not again:
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
+        _remove_interrupted(part, new_journal)
         header = planner.header()
-        part = path.with_name(f".{path.name}.part")
-        with suppress(FileNotFoundError):
-            part.unlink()  # an interrupted run left it
         try:
             summary, sha256 = write_plan(part, header, _groups(plan, planner, again), planner.target.topic_ids)
             copy_journal(journal.path, new_journal, sha256)
-            with part.open("rb") as written:
-                replace_file(path, lambda out: shutil.copyfileobj(written, out), overwrite=False)
-        finally:
-            with suppress(FileNotFoundError):
-                part.unlink()
+        except BaseException:
+            new_journal.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+            raise
         journal.append([{"kind": "renewed", "by": str(path.absolute())}])
+        _publish(part, path)
     return RenewedPlan(header, summary, len(again), summary.groups - len(again))
+
+
+def finish_renewal(plan: PlanFile, path: Path) -> bool:
+    """Ends a renewal of ``plan`` as ``path`` that was killed after it had closed ``plan``. Returns False if there is no
+    such renewal. Raises `JournalError` if another command works on the plan."""
+    part = _unpublished(plan, path)
+    if path.exists() or not part.exists():
+        return False
+    with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        if MigrationState.read(journal.path, plan.sha256).renewed_by != str(path.absolute()):
+            return False
+        _publish(part, path)
+    return True
+
+
+def _unpublished(plan: PlanFile, path: Path) -> Path:
+    """The temporary name of the new plan. It names the old plan, so that no renewal of another plan removes it."""
+    return path.with_name(f".{path.name}.{plan.sha256[:16]}.part")
+
+
+def _publish(part: Path, path: Path) -> None:
+    with part.open("rb") as written:
+        replace_file(path, lambda out: shutil.copyfileobj(written, out), overwrite=False)
+    part.unlink()
+
+
+def _remove_interrupted(part: Path, new_journal: Path) -> None:
+    """Removes the files of a killed renewal that had not closed the old plan. Raises `FileFailure` if the new journal
+    belongs to another plan."""
+    if new_journal.exists():
+        try:
+            belongs = next(record for _, record in read_journal(new_journal)).get("plan") == PlanFile(part).sha256
+        except (OffsetMgrError, StopIteration):
+            belongs = False
+        if not belongs:
+            raise FileFailure(f"journal {new_journal}", "exists already", "choose another name for the plan")
+        new_journal.unlink()
+    part.unlink(missing_ok=True)
 
 
 def _check(plan: PlanFile, state: MigrationState) -> None:

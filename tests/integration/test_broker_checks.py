@@ -9,14 +9,12 @@ import socket
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -28,6 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from processes import Commands, wait_for
+from secured_broker import Secured
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotAuthorized
@@ -42,10 +41,10 @@ from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.log.kafka.broker_checks import check_brokers
 from offsetmgr.manager.log.topic import DEFAULT_TOPIC, settings_for
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.sandbox.ports import free_port
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
 
+pytest_plugins = ["secured_fixtures"]
 pytestmark = pytest.mark.servers
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
@@ -185,52 +184,6 @@ def test_every_listed_broker_is_checked_and_a_killed_one_until_the_cluster_remov
 
 
 # --- rights ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Secured:
-    """A broker with an authorizer. `admin` has all rights, and the principal of `properties` only the granted ones."""
-
-    bootstrap: str
-    admin: AdminClient
-    properties: dict[str, str]
-
-    def grant(self, acls: list[AclBinding]) -> None:
-        for created in self.admin.create_acls(acls).values():
-            created.result(20)
-
-    def revoke(self, acls: list[AclBinding]) -> None:
-        for deleted in self.admin.delete_acls([acl_filter(acl) for acl in acls]).values():
-            deleted.result(20)
-
-
-def acl_filter(acl: AclBinding) -> Any:
-    return AclBindingFilter(
-        acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
-    )
-
-
-@pytest.fixture(scope="module")
-def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    directory = tmp_path_factory.mktemp("secured")
-    plain, login = free_port(), f"127.0.0.1:{free_port()}"
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    config = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://{login}",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_offsetmgr="secret";',
-        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    where = f"{zookeeper.connect}/{directory.name}"
-    with KafkaBroker(directory, zookeeper=where, port=plain, config=config) as broker:
-        properties = {
-            "security.protocol": "sasl_plaintext",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "offsetmgr",
-            "sasl.password": "secret",
-        }
-        yield Secured(login, AdminClient({"bootstrap.servers": broker.bootstrap}), properties)
 
 
 def documented_acls() -> list[AclBinding]:

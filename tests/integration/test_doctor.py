@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import NewTopic
 from conftest import MakeTopic
+from documented_commands import TOOLS
 from kazoo_client import connected
+from secured_broker import Secured
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox.java import java_command
 
+pytest_plugins = ["secured_fixtures"]
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 
 DEAD = "127.0.0.1:1"
@@ -118,3 +125,47 @@ def test_an_unreachable_cluster_of_many_is_a_row(
     rows = doctor(capsys, "--context", "prod-*", code=1)
     assert {row["cluster"] for row in rows} == {"prod-1", "prod-2"}
     assert {row["cluster"] for row in rows if row["result"] == "failed"} == {"prod-2"}
+
+
+def test_permissions_and_the_login_on_a_broker_with_an_authorizer(
+    secured: Secured, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The remedies are commands for Kafka's own tool; after these commands nothing is missing."""
+    for created in secured.admin.create_topics([NewTopic(unique, 1, 1)]).values():
+        created.result(20)
+    consumer = Consumer({"bootstrap.servers": secured.open, "group.id": unique})
+    consumer.commit(offsets=[Position(unique, 0, 0)], asynchronous=False)
+    consumer.close()
+    login = tmp_path / "client.properties"
+
+    def checks(password: str = "secret", code: int = 0) -> dict[str, dict[str, Any]]:
+        properties = secured.properties | {"sasl.password": password}
+        login.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        options = ("--bootstrap-server", secured.bootstrap, "--command-config", str(login), "-g", unique)
+        return {row["check"]: row for row in doctor(capsys, *options, code=code)}
+
+    def follow(fix: str) -> None:
+        arguments = fix.replace("User:NAME", "User:offsetmgr").replace(secured.bootstrap, secured.open)
+        tool, *rest = shlex.split(arguments)
+        subprocess.run(java_command([jars.resolve("kafka-3.9")], TOOLS[tool], rest), check=True, timeout=60)
+
+    assert checks("wrong", code=1)["login"]["result"] == "failed"
+    rows = checks()
+    assert rows["login"]["result"] == "ok"
+    assert rows["login"]["detail"].startswith("SASL_PLAINTEXT PLAIN as offsetmgr")
+    # The command checks a group only with Describe on the offsets topic, and a topic only with Describe on the topic.
+    for missing in (("the cluster", "__consumer_offsets"), (f"group {unique}",), (f"topic {unique}",)):
+        rows = checks()
+        if missing == (f"topic {unique}",):
+            assert rows["permissions on topics"]["result"] == "not known"
+            follow(
+                f"kafka-acls --bootstrap-server {secured.open} --add --allow-principal User:NAME"
+                f" --operation Describe --topic {unique}"
+            )
+            rows = checks()
+        for resource in missing:
+            assert rows[f"permissions on {resource}"]["result"] == "warning"
+            follow(rows[f"permissions on {resource}"]["fix"])
+    rows = checks()
+    for resource in ("the cluster", "__consumer_offsets", "groups", "topics"):
+        assert rows[f"permissions on {resource}"]["result"] == "ok"

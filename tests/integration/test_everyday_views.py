@@ -154,6 +154,7 @@ def test_watching_ends_cleanly_with_ctrl_c(cli: Cli, kafka: KafkaBroker, topic: 
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        assert process.stdout.readline().endswith("Z\n")  # the time
         assert process.stdout.readline().startswith("GROUP")
         assert process.stdout.readline().startswith(topic)
         process.send_signal(signal.SIGINT)

@@ -303,10 +303,11 @@ def test_tables_csv_and_watch(planted: Planted) -> None:
     planted.node("/cluster/id", '{"version":"1","id":"abc"}')
 
     out, err = planted.zk("brokers", "--watch", "0.1", "--count", "2")
-    first, second = out.splitlines()[:2]
+    time, first, second = out.splitlines()[:3]
+    assert time.endswith("Z")
     assert first.split() == ["BROKER", "ROLE", "ENDPOINTS", "FORMAT", "REGISTERED-AT", "EPHEMERAL-OWNER"]
     assert second.split()[:4] == ["1", "controller", "PLAINTEXT://h1:9092", "1"]
-    assert out.splitlines()[2:] == [first, second]
+    assert out.splitlines()[4:] == [first, second]
     assert err.splitlines() == ["cluster id abc, controller broker 1, controller epoch not known"] * 2
 
     rows = list(csv.DictReader(io.StringIO(planted.zk("tree", "/cluster", "--format", "csv")[0])))

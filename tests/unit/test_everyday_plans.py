@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, parse_duration, scenario_of
+from offsetmgr.cli.durations import parse_duration
+from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, scenario_of
 from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
@@ -573,3 +576,21 @@ def test_diff_compares_the_union_of_both_sides(store: SnapshotStore, tmp_path: P
         ("c", T0, "only-right"),
     ]
     assert list(diff(store, store, ["a", "b"])) == []
+
+
+def test_new_before_images_remove_the_temporary_files_of_killed_edits(store: SnapshotStore, tmp_path: Path) -> None:
+    """A living writer holds a lock on its temporary file. Other files stay."""
+    directory = tmp_path / "before-images"
+    directory.mkdir()
+    killed = directory / ".20261121T111115.941Z-offsets-reset-25778.avro.0123abcd.tmp"
+    living = directory / ".20261121T111115.942Z-migrate-mirror-25779.avro.0123abcd.tmp"
+    fresh = directory / ".20261121T111115.943Z-offsets-set-25780.avro.0123abcd.tmp"
+    other = directory / ".backup.avro.0123abcd.tmp"
+    for path in (killed, living, fresh, other):
+        path.write_bytes(b"half")
+    for path in (killed, living, other):
+        os.utime(path, (0, 0))
+    with living.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        BeforeImageFile(new_path(directory, "offsets set", 1_000), header_for(store)).intend([])
+    assert {path for path in (killed, living, fresh, other) if path.exists()} == {living, fresh, other}

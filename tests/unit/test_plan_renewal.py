@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_migration import ORDERS, Migration, commit
@@ -11,6 +14,7 @@ from one_migration import ORDERS, Migration, commit
 from offsetmgr.cli.runbook_options import PlanOfGroups
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, MalformedData, PlanError, UsageError
+from offsetmgr.migration import renewal
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
@@ -18,7 +22,7 @@ from offsetmgr.migration.journaled_writer import JournaledWriter
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.renewal import RenewedPlan, moved_groups, renew
+from offsetmgr.migration.renewal import RenewedPlan, finish_renewal, moved_groups, renew
 
 
 @pytest.fixture
@@ -152,3 +156,81 @@ def test_nothing_is_renewed_if_every_group_was_begun_or_a_journal_exists(fleet: 
     journal_path(second(fleet).path).write_bytes(b"")
     with pytest.raises(FileFailure, match="exists already"):
         renewed(fleet)
+
+
+def executable(migration: Migration) -> list[Path]:
+    """The plans that apply accepts."""
+    found = []
+    for path in (migration.path, second(migration).path):
+        try:
+            open_plan(path)
+        except (JournalError, PlanError):
+            continue
+        found.append(path)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [
+        ("write_plan", ["plan.json"]),
+        ("copy_journal", ["plan.json"]),
+        ("Journal.append", ["plan.json"]),
+        ("_publish", []),
+        ("shutil.copyfileobj", []),
+        ("Path.unlink", ["second.json"]),
+    ],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_step_leaves_at_most_one_plan_and_the_same_command_ends_the_renewal(
+    fleet: Migration, step: str, left: list[str], when: str
+) -> None:
+    """``left`` are the plans that can be executed after a kill before the step."""
+    if pid := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    else:
+        try:
+            owner, _, name = step.rpartition(".")
+            where = {"": renewal, "Journal": Journal, "shutil": shutil, "Path": Path}[owner]
+            done = getattr(where, name)
+
+            def killed(*arguments: Any, **named: Any) -> None:
+                if step == "Path.unlink" and not str(arguments[0]).endswith(".part"):
+                    return done(*arguments, **named)
+                if step == "Path.unlink" and not arguments[0].exists():
+                    return done(*arguments, **named)
+                if when == "after":
+                    done(*arguments, **named)
+                os._exit(9)
+
+            setattr(where, name, killed)
+            renewed(fleet)
+        finally:
+            os._exit(1)
+    found = [path.name for path in executable(fleet)]
+    if when == "before":
+        assert found == left
+    assert len(found) <= 1
+
+    if found != ["second.json"] and not finish_renewal(PlanFile(fleet.path), second(fleet).path):
+        renewed(fleet)
+    assert [path.name for path in executable(fleet)] == ["second.json"]
+    assert second(fleet).state().apply.done
+    apply_group(second(fleet), "b2")
+
+
+def test_a_closed_plan_without_its_successor_names_the_command_that_ends_the_renewal(fleet: Migration) -> None:
+    renewed(fleet)
+    second(fleet).path.unlink()
+    with pytest.raises(JournalError) as caught:
+        open_plan(fleet.path)
+    assert caught.value.hint.endswith(f"offsetmgr migrate renew {fleet.path} -o {second(fleet).path}")
+
+
+def test_the_journal_of_another_plan_is_not_removed(fleet: Migration) -> None:
+    journal = journal_path(second(fleet).path)
+    with Journal(journal, plan_sha256="0" * 64, clock=SystemClock()):
+        pass
+    with pytest.raises(FileFailure, match="exists already"):
+        renewed(fleet)
+    assert journal.exists()

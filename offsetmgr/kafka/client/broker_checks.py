@@ -186,10 +186,10 @@ async def _clock_rows(
         leaders = await leader_clocks(client, connection, clock, deadline)
     except OffsetMgrError as error:
         return [*rows, failed_check("clock", str(connection.address), error)]
-    for at in advertised:
+    for at, number in advertised.items():
         if at in leaders:
             rows.append(clock_check(str(at), leaders[at]))
-        elif controller is None:
+        elif controller is None or number != controller[0]:
             why = (
                 "the broker reports no time: Kafka before 3.0 does not, nor without commits or permission to read them"
             )

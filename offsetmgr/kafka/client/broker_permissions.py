@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -14,7 +16,8 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, OFFSETS_TOPIC
+from offsetmgr.kafka.protocol.requests import METADATA_OPTIONS, OFFSETS_TOPIC, FetchedGroup
+from offsetmgr.kafka.protocol.schema_codec import Message
 
 MAX_GROUPS: Final = 20
 """The number of groups whose permissions are checked if the caller names no groups."""
@@ -28,10 +31,11 @@ _CLUSTER_NEEDS: Final = {
     "Describe": "list all groups, read the clock of the controller",
     "DescribeConfigs": "read the retention of offsets",
 }
-_TOPIC_NEEDS: Final = {"Describe": "read log ranges"}
+_OFFSETS_TOPIC_NEEDS: Final = {"Describe": "find the leaders of the offsets topic"}
+_TOPIC_NEEDS: Final = {"Describe": "read its offsets and log ranges", "Read": "write its offsets and read its records"}
 _GROUP_NEEDS: Final = {
     "Describe": "read offsets",
-    "Read": "write offsets and take the group lock",
+    "Read": "take the group lock and write offsets, together with Read on each topic",
     "Delete": "delete groups and offsets",
 }
 
@@ -39,39 +43,85 @@ _GROUP_NEEDS: Final = {
 async def check_permissions(
     client: Client, connection: BrokerConnection, bootstrap: str, groups: Sequence[str], deadline: float
 ) -> list[CheckResult]:
-    """Returns the permissions on the cluster, on ``__consumer_offsets`` and on ``groups``, or on some existing groups
-    if ``groups`` is empty. Raises `OffsetMgrError` if the broker does not respond."""
+    """Returns the permissions on the cluster, on ``__consumer_offsets``, on ``groups`` (on some existing groups if
+    ``groups`` is empty), and on the topics of their commits. Raises `OffsetMgrError` if the broker does not respond."""
     if not connection.supports(ApiKey.METADATA, _METADATA_VERSION):
         why = "brokers before Kafka 2.3 do not report permissions"
         fix = "list the ACLs of the principal with kafka-acls"
         return [CheckResult("permissions", bootstrap, CheckStatus.UNKNOWN, why, fix)]
-    message = {
-        **METADATA_OPTIONS,
-        "topics": [{"name": OFFSETS_TOPIC}],
-        "include_cluster_authorized_operations": True,
-        "include_topic_authorized_operations": True,
-    }
-    answer = await connection.call(Request(ApiKey.METADATA, _METADATA_VERSION, message), remaining(deadline))
+    answer = await _metadata(connection, [OFFSETS_TOPIC], deadline)
     cluster = answer.get("cluster_authorized_operations", _NOT_REPORTED)
-    rows = [_row("permissions on the cluster", bootstrap, cluster, _CLUSTER_NEEDS, CheckStatus.WARNING)]
+    rows = [_row("the cluster", "--cluster", bootstrap, cluster, _CLUSTER_NEEDS)]
     exists = False
     for topic in answer["topics"]:
         exists = not topic["error_code"]
-        if exists:
-            check = f"permissions on {OFFSETS_TOPIC}"
-            rows.append(_row(check, bootstrap, topic["topic_authorized_operations"], _TOPIC_NEEDS, CheckStatus.WARNING))
+        if exists or topic["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            bits = topic["topic_authorized_operations"] if exists else 0
+            rows.append(_row(OFFSETS_TOPIC, f"--topic {OFFSETS_TOPIC}", bootstrap, bits, _OFFSETS_TOPIC_NEEDS))
     if not groups:
         listed = await connection.call(requests.list_groups(), remaining(deadline))
-        known = [group["group_id"] for group in listed["groups"]][:MAX_GROUPS]
-        return rows + await _described(connection, bootstrap, known, deadline)
-    if not exists:  # a lookup of coordinators would create the topic
+        groups = [group["group_id"] for group in listed["groups"]][:MAX_GROUPS]
+        rows += await _described(connection, bootstrap, groups, deadline)
+    elif not exists:  # a lookup of coordinators would create the topic
         why = f"the topic {OFFSETS_TOPIC} does not exist yet, or the principal may not describe it"
-        return [*rows, CheckResult("permissions on groups", bootstrap, CheckStatus.UNKNOWN, why)]
-    for group, at in (await client.find_coordinators(groups, deadline)).items():
-        if isinstance(at, OffsetMgrError):
-            rows.append(failed_check(f"permissions on group {group}", bootstrap, at))
+        rows.append(CheckResult("permissions on groups", bootstrap, CheckStatus.UNKNOWN, why))
+        groups = ()
+    else:
+        for group, at in (await client.find_coordinators(groups, deadline)).items():
+            if isinstance(at, OffsetMgrError):
+                rows.append(_group_row(group, bootstrap, at))
+                continue
+            rows += await _described(await client.node(at).connection(deadline), bootstrap, [group], deadline)
+    try:
+        return rows + await _topic_rows(client, connection, bootstrap, groups, deadline)
+    except OffsetMgrError as error:
+        return [*rows, failed_check("permissions on topics", bootstrap, error)]
+
+
+async def _metadata(connection: BrokerConnection, topics: Iterable[str], deadline: float) -> Message:
+    """Returns the metadata of the topics with the permissions of the principal."""
+    message = {
+        **METADATA_OPTIONS,
+        "topics": [{"name": name} for name in topics],
+        "include_cluster_authorized_operations": True,
+        "include_topic_authorized_operations": True,
+    }
+    return await connection.call(Request(ApiKey.METADATA, _METADATA_VERSION, message), remaining(deadline))
+
+
+async def _topic_rows(
+    client: Client, connection: BrokerConnection, bootstrap: str, groups: Sequence[str], deadline: float
+) -> list[CheckResult]:
+    """Returns a row for each topic of the groups' commits with missing permissions, and one row for all other topics.
+
+    Brokers leave out the commits for topics that the principal may not describe.
+    """
+    check = "permissions on topics"
+    found = await client.fetch(dict.fromkeys(groups), deadline) if groups else {}
+    fetched = [group for group in found.values() if isinstance(group, FetchedGroup)]
+    names = sorted({partition.topic for group in fetched for partition in (*group.offsets, *group.errors)})
+    rows, complete = [], []
+    for topic in (await _metadata(connection, names, deadline))["topics"]:
+        name, code = topic["name"], topic["error_code"]
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            continue  # the topic was deleted
+        if code and code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            error = kafka_error(code, f"topic {name}")
+            rows.append(failed_check(f"permissions on topic {name}", bootstrap, error))
             continue
-        rows += await _described(await client.node(at).connection(deadline), bootstrap, [group], deadline)
+        bits = 0 if code else topic["topic_authorized_operations"]
+        row = _row(f"topic {name}", f"--topic {shlex.quote(name)}", bootstrap, bits, _TOPIC_NEEDS)
+        if row.status is CheckStatus.OK:
+            complete.append(name)
+        else:
+            rows.append(row)
+    if complete:
+        detail = f"{_shown(complete)}: {', '.join(_TOPIC_NEEDS)}; brokers do not list topics without Describe"
+        rows.append(CheckResult(check, bootstrap, CheckStatus.OK, detail))
+    if not rows:
+        why = "topics: not checked, because the brokers list no commit of these groups for a topic with Describe"
+        fix = "name a group that has commits with --group, and allow Describe on its topics"
+        rows.append(CheckResult(check, bootstrap, CheckStatus.UNKNOWN, why, fix))
     return rows
 
 
@@ -87,26 +137,36 @@ async def _described(
     answer = await connection.call(request, remaining(deadline))
     rows, complete = [], []
     for group in answer["groups"]:
-        name = group["group_id"]
-        check = f"permissions on group {name}"
-        if group["error_code"]:
-            rows.append(failed_check(check, bootstrap, kafka_error(group["error_code"], f"group {name}")))
-            continue
-        row = _row(check, bootstrap, group["authorized_operations"], _GROUP_NEEDS, CheckStatus.WARNING)
+        name, code = group["group_id"], group["error_code"]
+        found = kafka_error(code, f"group {name}") if code else group["authorized_operations"]
+        row = _group_row(name, bootstrap, found)
         if row.status is CheckStatus.OK:
             complete.append(name)
         else:
             rows.append(row)
     if complete:
-        shown = ", ".join(complete[:3]) + (f" and {len(complete) - 3} more" if len(complete) > 3 else "")
-        rows.append(
-            CheckResult("permissions on groups", bootstrap, CheckStatus.OK, f"{shown}: {', '.join(_GROUP_NEEDS)}")
-        )
+        detail = f"{_shown(complete)}: {', '.join(_GROUP_NEEDS)}"
+        rows.append(CheckResult("permissions on groups", bootstrap, CheckStatus.OK, detail))
     return rows
 
 
-def _row(check: str, bootstrap: str, bits: int, needs: Mapping[str, str], if_missing: CheckStatus) -> CheckResult:
-    """Returns the result for one resource. ``needs`` maps the operations that offsetmgr needs to their purpose."""
+def _group_row(group: str, bootstrap: str, found: int | OffsetMgrError) -> CheckResult:
+    """Returns the result for one group. ``found`` has its permissions, or the error of a request."""
+    if isinstance(found, NotAuthorized):
+        found = 0
+    if isinstance(found, OffsetMgrError):
+        return failed_check(f"permissions on group {group}", bootstrap, found)
+    return _row(f"group {group}", f"--group {shlex.quote(group)}", bootstrap, found, _GROUP_NEEDS)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _row(resource: str, option: str, bootstrap: str, bits: int, needs: Mapping[str, str]) -> CheckResult:
+    """Returns the result for one resource. ``option`` names the resource for ``kafka-acls``; ``needs`` maps the
+    operations that offsetmgr needs to their purpose."""
+    check = f"permissions on {resource}"
     if bits == _NOT_REPORTED:
         return CheckResult(check, bootstrap, CheckStatus.UNKNOWN, "the broker does not report them")
     allowed = {name for bit, name in _OPERATIONS.items() if bits >> bit & 1}
@@ -114,9 +174,7 @@ def _row(check: str, bootstrap: str, bits: int, needs: Mapping[str, str], if_mis
     if not missing:
         return CheckResult(check, bootstrap, CheckStatus.OK, ", ".join(name for name in needs))
     detail = "; ".join(f"{name} is missing (needed to {purpose})" for name, purpose in missing.items())
-    where = check.removeprefix("permissions on ")
     operations = " ".join(f"--operation {name}" for name in missing)
-    options = {"the cluster": "--cluster", OFFSETS_TOPIC: f"--topic {OFFSETS_TOPIC}"}
-    option = options.get(where, f"--{where}")
-    fix = f"kafka-acls --add --allow-principal User:NAME {operations} {option}"
-    return CheckResult(check, bootstrap, if_missing, detail, fix)
+    servers = shlex.quote(bootstrap)
+    fix = f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:NAME {operations} {option}"
+    return CheckResult(check, bootstrap, CheckStatus.WARNING, detail, fix)

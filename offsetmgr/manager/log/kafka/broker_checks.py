@@ -72,7 +72,8 @@ async def _ask_brokers(client: Client, deadline: float) -> list[BrokerSettings]:
             raise NotAuthorized(
                 f"settings of broker {address}",
                 "not authorized to read them, so the manager cannot check how long the broker rejects earlier managers",
-                "allow it: kafka-acls --add --allow-principal User:NAME --operation DescribeConfigs --cluster",
+                f"allow it: kafka-acls --bootstrap-server {address} --add --allow-principal User:NAME"
+                " --operation DescribeConfigs --cluster",
             ) from None
         found.append(BrokerSettings(f"{number} ({address})", supported, values))
     return found
