@@ -12,7 +12,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.groups.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.partition_map import PartitionMap
-from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanOptions
+from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
@@ -92,24 +92,25 @@ def write_reverse_plan_file(
     path: Path,
     *,
     allow_rewind: bool,
+    only: GroupScope | None = None,
     shown: ShownPlans = lambda plans, _count: plans,
 ) -> WrittenPlan:
     """Plans the way back from ``plan``, and writes it to the new file ``path``. ``back`` is the reverse migration.
 
-    ``allow_rewind`` also copies offsets that were rewound in the target. ``shown`` is as in `write_plan_file`. Raises
-    the errors of `ReversePlanner` and `write_plan`.
+    ``allow_rewind`` also copies offsets that were rewound in the target. ``only`` limits the groups. ``shown`` is as in
+    `write_plan_file`. Raises the errors of `ReversePlanner` and `write_plan`.
     """
     with back.legacy_members() as members:
         planner = Planner(
             back.source,
             back.target,
-            reverse_options(plan),
+            reverse_options(plan, only),
             SystemClock(),
             back.cluster(),
             members,
             translate=plan.header.translate,
         )
-        reverse = ReversePlanner(plan, state, planner, allow_rewind)
+        reverse = ReversePlanner(plan, state, planner, allow_rewind, only)
         header = planner.header()
         steps = shown(reverse.steps(), len(reverse.groups))
         summary, sha256 = write_plan(path, header, steps, planner.target.topic_ids)

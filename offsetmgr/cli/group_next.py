@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from offsetmgr.groups.lag import TITLES
 from offsetmgr.groups.selection import literal_pattern
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.group_location import GroupPhase
+from offsetmgr.migration.runbook_commands import file_label
 
 if TYPE_CHECKING:
     from offsetmgr.migration.group_location import GroupLocation, MigratedGroup
@@ -16,42 +18,73 @@ if TYPE_CHECKING:
 def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
     """Returns the next command, or None if there is nothing to do, and the reason. ``options`` are the connection
     options of the present command line; they start with a space."""
-    group, sample, plan = shlex.quote(one.group), one.sample, one.sample.plan
-    zookeeper, kafka = sample.store("zookeeper"), sample.store("kafka")
-    old = bool(zookeeper and zookeeper.members)
-    match one.phase.phase:
-        case GroupPhase.UNKNOWN:
-            return _find_out(one, group, options)
-        case GroupPhase.MOVED:
-            if plan is None or plan.source_deleted:
-                return None, "the migration is finalized, and the offsets in the source are deleted"
-            command = f"{_finalize(plan)} --delete-source{options}"
-            return command, "deletes the old offsets in the source, once you do not need a way back"
-        case GroupPhase.DUAL:
-            command = f"offsetmgr runbook write --group {group} --to kafka -o {group}.json{options}"
-            return command, "writes the steps from dual commit to Kafka"
-        case GroupPhase.ZOOKEEPER if kafka is not None and zookeeper is not None:
-            if plan is not None and plan.state == "applied" and old:
-                command = f"offsetmgr runbook write --group {group} --to dual -o {group}.json{options}"
-                return command, "the offsets are copied; writes the steps from ZooKeeper to dual commit"
-            sides = f"--from {shlex.quote(zookeeper.uri)} --to {shlex.quote(kafka.uri)}"
-            return (
-                f"offsetmgr migrate plan {sides} --group {group} -o {group}.plan{options}",
-                "plans the copy of the offsets to Kafka",
-            )
-        case GroupPhase.KAFKA if plan is not None and plan.state == "applied":
-            command = f"{_finalize(plan)}{options}"
-            return command, "verifies again, and records the end of the migration"
-        case _:
-            return None, f"the group is in phase {one.phase.phase.value}"
+    plan, phase = one.sample.plan, one.phase.phase
+    if phase is GroupPhase.UNKNOWN:
+        return _determine(one, shlex.quote(one.group), options)
+    if phase is GroupPhase.MOVED:
+        if plan is None or plan.source_deleted:
+            return None, "the migration is finalized, and the offsets in the source are deleted"
+        command = f"{_finalize(plan)} --delete-source{options}"
+        return command, "deletes the old offsets in the source, once you do not need a way back"
+    if plan is not None and (found := _with_plan(one, plan, options)) is not None:
+        return found
+    if phase is GroupPhase.DUAL:
+        return _runbook(one, GroupPhase.KAFKA, options), "writes the steps from dual commit to Kafka"
+    zookeeper, kafka = one.sample.store("zookeeper"), one.sample.store("kafka")
+    if phase is GroupPhase.ZOOKEEPER and kafka is not None and zookeeper is not None:
+        sides = shlex.join(("--from", zookeeper.uri, "--to", kafka.uri, "--group", one.group))
+        return f"offsetmgr migrate plan {sides} -o {_plan_file(one)}{options}", "plans the copy of the offsets to Kafka"
+    return None, f"the group is in phase {phase.value}"
+
+
+def _with_plan(one: GroupLocation, plan: MigratedGroup, options: str) -> tuple[str | None, str] | None:
+    """Returns the next step of the plan; None if the plan has no step for the phase of the group."""
+    phase, source, target = one.phase.phase, plan.source, plan.target
+    if plan.state == "rolling back":
+        return f"{_of_group('rollback', plan)}{options}", "completes the rollback"
+    if plan.state in ("planned", "applying") and phase in (source, GroupPhase.DUAL):
+        return f"{_of_group('apply', plan)}{options}", "copies the offsets of the plan"
+    if plan.state != "applied":
+        return None
+    if phase == target:
+        return f"{_finalize(plan)}{options}", "verifies again, and records the end of the migration"
+    if phase is GroupPhase.DUAL:
+        last = GroupPhase.ZOOKEEPER if target == GroupPhase.ZOOKEEPER else GroupPhase.KAFKA
+        return _runbook(one, last, options), f"writes the steps from dual commit to {TITLES[last]}"
+    registry = one.sample.store("zookeeper")
+    has_old_members = registry is not None and bool(registry.members)
+    if phase != source or (phase is GroupPhase.ZOOKEEPER and target == GroupPhase.KAFKA and not has_old_members):
+        return None  # without members that commit, only a new plan copies the offsets that were committed since
+    names = f"{TITLES[phase]} to dual commit"
+    if {source, target} == {GroupPhase.ZOOKEEPER, GroupPhase.KAFKA} and has_old_members:
+        return _runbook(one, GroupPhase.DUAL, options), f"the offsets are copied; writes the steps from {names}"
+    return None, f"the offsets are copied to {plan.target_uri}, and the group still commits to {TITLES[phase]}"
+
+
+def _runbook(one: GroupLocation, to: GroupPhase, options: str) -> str:
+    """Returns the command that writes the runbook to the phase, as a file for offsetmgr and as a page."""
+    plan, label = one.sample.plan, file_label(one.group)
+    named = ("--plan", plan.path) if plan is not None and plan.state == "applied" else ()
+    outputs = ("-o", f"{label}.json", "-o", f"{label}.html")
+    return shlex.join(("offsetmgr", "runbook", "write", "--group", one.group, "--to", to, *named, *outputs)) + options
+
+
+def _plan_file(one: GroupLocation) -> str:
+    """Returns the name of a new plan file. It differs from the plan that the user named, which cannot be replaced."""
+    name = f"{file_label(one.group)}.plan"
+    return name if one.sample.plan is None or one.sample.plan.path != name else f"{file_label(one.group)}-2.plan"
+
+
+def _of_group(command: str, plan: MigratedGroup) -> str:
+    return shlex.join(("offsetmgr", "migrate", command, plan.path, "--group", literal_pattern(plan.group)))
 
 
 def _finalize(plan: MigratedGroup) -> str:
     return shlex.join(("offsetmgr", "migrate", "finalize", plan.path, literal_pattern(plan.group)))
 
 
-def _find_out(one: GroupLocation, group: str, options: str) -> tuple[str | None, str]:
-    """Returns the command that can find out an unknown phase."""
+def _determine(one: GroupLocation, group: str, options: str) -> tuple[str | None, str]:
+    """Returns the command that can determine an unknown phase."""
     sample = one.sample
     if unread := next((s for s in sample.stores if s.error is not None), None):
         return None, f"{unread.title} cannot be read: correct its address, its access or the server first"

@@ -124,17 +124,26 @@ def _raise_common_error(runs: list[ClusterRun]) -> None:
 
 def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
     """Drops the errors of clusters that do not have a named group, if another cluster has it. Returns a note for
-    each."""
+    each: the number of clusters in which a group does not exist, and the text of any other reason, such as a topic in
+    which the group has no offsets."""
     if not any(run.output.has_rows for run in runs):
         return []
     found = Counter(error.what for run in runs for error in run.output.errors if isinstance(error, GroupNotFound))
-    missing = {what: count for what, count in found.items() if count < len(runs)}
+    missing = {what for what, count in found.items() if count < len(runs)}
+    absent: Counter[str] = Counter()
+    others: list[str] = []
     for run in runs:
-        kept = [error for error in run.output.errors if error.what not in missing]
-        if run.output.errors and not kept:
+        dropped = [e for e in run.output.errors if isinstance(e, GroupNotFound) and e.what in missing]
+        for error in dropped:
+            if error.why.startswith("does not exist"):
+                absent[error.what] += 1
+            else:
+                others.append(f"{run.name}: {_one_line(error)}")
+        if dropped and len(dropped) == len(run.output.errors):
             run.code = 0
-        run.output.errors[:] = kept
-    return [f"{what} does not exist in {count_of(count, 'cluster')} of {len(runs)}" for what, count in missing.items()]
+        run.output.errors[:] = [error for error in run.output.errors if error not in dropped]
+    texts = [f"{what} does not exist in {count_of(count, 'cluster')} of {len(runs)}" for what, count in absent.items()]
+    return texts + others
 
 
 def _write(runs: list[ClusterRun], output: OutputFormat) -> None:

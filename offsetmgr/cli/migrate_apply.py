@@ -14,7 +14,15 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes
-from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
+from offsetmgr.cli.plan_execution import (
+    exit_if_interrupted,
+    option_text,
+    plan_writer,
+    print_next_step,
+    scope_arguments,
+    scope_options,
+    shortened,
+)
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError, UsageError
@@ -85,19 +93,19 @@ def apply_command(
         note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
     if state.apply.opened and not state.is_rolled_back:
         note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
+    options = connect.repeated_options(from_command_config, to_command_config)
     if not accept_stale:
-        _reject_stale(sides, plan, state, only, scope_options(group, wave))
+        _reject_stale(sides, plan, state, only, scope_arguments(group, wave) + option_text(options))
     scope = summary_of(plan, only)
     if only is not None:
         note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
     if scope.writes:
         confirm(f"write {count_of(scope.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
-    options = connect.repeated_options(from_command_config, to_command_config)
     run = PlanRun("apply", only, reason or "", options)
     earlier = bool(state.apply.written)
     with plan_writer(plan, run, target, wait_empty) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
-    scope_words = scope_options(group, wave) + "".join(f" {shlex.quote(word)}" for word in options)
+    scope_words = scope_options(group, wave) + option_text(options)
     migrate_output.show_report(report, "written")
     print_next_step(report, f"next: offsetmgr migrate verify {plan_path}{scope_words}")
     if scope.refused or scope.failed_groups:
@@ -117,7 +125,8 @@ def apply_command(
 def _reject_stale(
     sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, scope: str
 ) -> None:
-    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has changed since."""
+    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has changed since.
+    ``scope`` are the arguments with which ``migrate renew`` plans the same groups."""
     from offsetmgr.migration.renewal import MAX_AGE_MS, moved_groups
 
     age_ms = SystemClock().now_ms() - plan.header.created_at

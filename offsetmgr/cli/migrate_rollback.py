@@ -93,7 +93,7 @@ def rollback_command(
     A group that was rolled back, even in part, is not applied again: make a new plan for it.
 
     If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
-    creates a plan in the other direction.
+    creates a plan in the other direction, of the groups that --group or --wave selects.
     """
     from offsetmgr.migration.rollback import preview, rollback
 
@@ -105,15 +105,14 @@ def rollback_command(
             {
                 "--force": force,
                 "--wait-empty": wait_empty > 0,
-                "--group": group,
-                "--wave": wave,
                 "--run": run,
                 "--dry-run": dry_run,
             }
         )
         plan, state = open_plan(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
-        _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
+        only = select_groups(plan, group or (), wave or ())
+        _plan_back(back, plan, state, reverse_plan, only, allow_rewind=allow_rewind)
         return
     plan, state = open_plan(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
@@ -265,7 +264,13 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore, 
 
 
 def _plan_back(
-    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool
+    sides: SourceAndTarget,
+    plan: PlanFile,
+    state: MigrationState,
+    output: Path,
+    only: GroupScope | None,
+    *,
+    allow_rewind: bool,
 ) -> None:
     written = write_reverse_plan_file(
         sides,
@@ -273,6 +278,7 @@ def _plan_back(
         state,
         output,
         allow_rewind=allow_rewind,
+        only=only,
         shown=lambda plans, count: progress(plans, "groups planned", count),
     )
     header, summary = written.header, written.summary

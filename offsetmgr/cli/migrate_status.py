@@ -16,16 +16,25 @@ from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
+from offsetmgr.cli.plan_execution import option_text
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.fleet import GroupStatus, counts, group_statuses, select_groups
+from offsetmgr.migration.fleet import (
+    RESTART_VARIABLE,
+    CommandOptions,
+    GroupStatus,
+    counts,
+    group_statuses,
+    select_groups,
+)
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
 
 app = typer.Typer()
 
@@ -92,7 +101,12 @@ def status_command(
     The state comes from the plan and the journal. With --window, it also comes from the servers: the phase of live
     members, and the partitions that do not verify.
     """
-    if output is not None and format not in (StatusFormat.MARKDOWN, StatusFormat.HTML):
+    is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
+    options = CommandOptions(
+        option_text(connect.repeated_options(from_command_config, to_command_config)),
+        option_text(connect.repeated_options()),
+    )
+    if output is not None and not is_page:
         raise UsageError("--output", "is for a page", "add --format html or --format markdown")
 
     def once() -> int:
@@ -107,8 +121,8 @@ def status_command(
             )
             note(f"asking the servers, and watching live members for up to {window:g} s")
             live = sides.fleet_view(plan, state, ObservationWindow(window)).observe(only)
-        found = group_statuses(plan, state, only, live)
-        if format in (StatusFormat.MARKDOWN, StatusFormat.HTML):
+        found = group_statuses(plan, state, only, live, None if is_page else options)
+        if is_page:
             _write_page(plan, found, format, output, watched=live is not None)
         else:
             _write_rows(plan, state, found, OutputFormat(format.value))
@@ -124,6 +138,8 @@ def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStat
     if output is OutputFormat.TABLE:
         for line in summary_lines(found):
             note(line)
+        if any(RESTART_VARIABLE in one.next_command for one in found):
+            note(f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'")
         if state.refreshed_at is not None:
             note(f"the offsets in the target were renewed on {migrate_output.moment(state.refreshed_at)}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,16 @@ def scope_options(groups: list[str] | None, waves: list[int] | None) -> str:
     """Returns the options that limit a further command to the same groups, with a leading space."""
     options = [f"--group {shlex.quote(name)}" for name in groups or ()] + [f"--wave {wave}" for wave in waves or ()]
     return "".join(f" {option}" for option in options)
+
+
+def scope_arguments(groups: list[str] | None, waves: list[int] | None) -> str:
+    """Like `scope_options`, for a command that takes the groups as arguments."""
+    return option_text(groups or ()) + scope_options(None, waves)
+
+
+def option_text(words: Iterable[str]) -> str:
+    """Returns words of a command line as text, each with a leading space."""
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def shortened(names: Sequence[str]) -> str:

@@ -168,7 +168,9 @@ def _check_idle(history: PartitionHistory, rules: EvidenceThresholds, result: _M
         return result(False, Confidence.UNKNOWN, why, "check the brokers of this partition", final=False)
     if history.lag > 0:
         why = f"{history.lag} messages are waiting and no commit was seen; {_numbers(history)}"
-        remedy = "use a --window of at least three auto.commit.interval.ms; if that does not help, the member is stuck"
+        remedy = (
+            "use a --window of at least three times auto.commit.interval.ms; if that does not help, the member is stuck"
+        )
         return result(False, Confidence.UNKNOWN, why, remedy, final=False)
     if history.unchanged_ms < rules.quiet_ms:
         return result(

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -20,6 +21,9 @@ from offsetmgr.groups.selection import GroupSelection
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState
+
+RESTART_VARIABLE: Final = "$RESTART"
+"""The restart command of the members in a next command. The operator defines the variable, as in a runbook."""
 
 
 class GroupState(StrEnum):
@@ -83,6 +87,15 @@ class GroupStatus:
     next_command: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """The connection options of the next commands, as text; each option starts with a space. ``plan`` are the options
+    of commands that execute a plan, ``members`` those of commands about the members of a group."""
+
+    plan: str = ""
+    members: str = ""
+
+
 def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[int] = ()) -> GroupScope | None:
     """Returns the plan's groups that a pattern or a wave selects, with both only those that both select; None if there
     are neither patterns nor waves.
@@ -117,9 +130,11 @@ def group_statuses(
     state: MigrationState,
     only: GroupScope | None = None,
     live: Mapping[str, LiveGroup] | None = None,
+    options: CommandOptions | None = None,
 ) -> list[GroupStatus]:
-    """Returns the state of each group, by wave and name. ``live`` is the evidence from the servers, by group."""
-    statuses = _Statuses(plan, state)
+    """Returns the state of each group, by wave and name. ``live`` is the evidence from the servers, by group.
+    ``options`` are the connection options of the next commands."""
+    statuses = _Statuses(plan, state, options or CommandOptions())
     found = [statuses.status(group, (live or {}).get(group.group)) for group in plan.groups_of(only)]
     return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.group))
 
@@ -145,6 +160,7 @@ class _Statuses:
 
     plan: PlanFile
     state: MigrationState
+    options: CommandOptions
 
     @property
     def end(self) -> GroupState:
@@ -242,17 +258,19 @@ class _Statuses:
 
     def _next_command(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> str:
         plan, name = shlex.quote(str(self.plan.path)), shlex.quote(group.group)
+        options, of_members = self.options.plan, self.options.members
         if word is GroupState.ROLLED_BACK_IN_PART:
-            return f"offsetmgr migrate rollback {plan} --group {name}"
+            return f"offsetmgr migrate rollback {plan} --group {name}{options}"
         if word in _CLOSED:
             return ""
         if not self.state.is_applied(group):
-            return f"offsetmgr migrate apply {plan} --group {name}"
+            return f"offsetmgr migrate apply {plan} --group {name}{options}"
         has_members = bool(group.old_members if live is None else live.members)
         phase = self.end if word is GroupState.DUAL else GroupState.DUAL
         if word is GroupState.DUAL or (has_members and word is not self.end):
-            return f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value} --command TEMPLATE"
-        return f"offsetmgr migrate finalize {plan} {name}"
+            bounce = f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value}"
+            return f'{bounce} --command "{RESTART_VARIABLE}"{of_members}'
+        return f"offsetmgr migrate finalize {plan} {name}{options}"
 
 
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
-from offsetmgr.migration.fleet import GroupState, GroupStatus, counts
+from offsetmgr.migration.fleet import RESTART_VARIABLE, GroupState, GroupStatus, counts
 from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
 
 _GROUP: Final = DocumentColumn("group", "name")
 _WAVES: Final = (
@@ -32,6 +34,11 @@ _GROUPS: Final = (
     DocumentColumn("evidence", "words"),
     DocumentColumn("next command", "code"),
 )
+_COMMANDS: Final = (
+    "Run the next commands in the directory of the plan. They contain no connection options, because this page is also"
+    " for other readers: add the options of your login, such as --command-config. In a restart,"
+    f" {RESTART_VARIABLE} is the command that restarts one member, as in RESTART='{EXAMPLE_RESTART}'."
+)
 
 
 def fleet_title(plan: PlanFile) -> str:
@@ -42,7 +49,11 @@ def fleet_title(plan: PlanFile) -> str:
 def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, watched: bool) -> list[DocumentPart]:
     """Returns the parts of the page. ``watched`` is True if the servers were asked; otherwise the page shows what the
     plan and the journal record."""
-    finalized = sum(one.state is GroupState.FINALIZED for one in found)
+    states = Counter(one.state for one in found)
+    finalized = states[GroupState.FINALIZED]
+    other_plan = (
+        states[GroupState.NOT_PLANNED] + states[GroupState.ROLLED_BACK] + states[GroupState.ROLLED_BACK_IN_PART]
+    )
     origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
     parts: list[DocumentPart] = [
         Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),
@@ -55,9 +66,11 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
                 ("groups", len(found)),
                 ("finalized", finalized),
                 ("blocked", sum(bool(one.blocked_by) for one in found)),
-                ("to do", len(found) - finalized),
+                ("to do", len(found) - finalized - other_plan),
+                ("not planned or rolled back", other_plan),
             ]
         ),
+        Paragraph(_COMMANDS),
         SectionTitle("Waves"),
         Table(_WAVES, [_wave_row(*row) for row in counts(found)]),
         SectionTitle("Blocked groups"),

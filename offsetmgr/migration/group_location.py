@@ -62,6 +62,11 @@ class StoreSample:
         """The committed offsets that could be read."""
         return {tp: found.offset for tp, found in self.offsets.items() if isinstance(found, Committed)}
 
+    @property
+    def problem(self) -> OffsetMgrError | None:
+        """The error of the store, or of the first partition that could not be read; None if all offsets are known."""
+        return self.error or next((e for e in self.offsets.values() if isinstance(e, OffsetMgrError)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseEvidence:
@@ -79,7 +84,8 @@ class MigratedGroup:
 
     path: str
     group: str
-    """The name of the group in the plan."""
+    """The name of the group in the plan and in the source."""
+    target_group: str
     state: str
     source: str | None
     target: str | None
@@ -103,6 +109,13 @@ class GroupSample:
     storage_mode: CommitMode | None = None
     """The storage mode that `offsetmgr migrate switch` records in ZooKeeper, for groups that follow it."""
     plan: MigratedGroup | None = None
+    renamed: Mapping[str, StoreSample] = field(default_factory=dict)
+    """The source and the target of a plan that renames the group, each read under its own name, by the store's name."""
+
+    def side(self, name: str | None) -> StoreSample | None:
+        """Returns the sample of a side of the plan, under the name that the group has there; None if the side is not
+        configured."""
+        return self.renamed.get(name or "") or self.store(name or "")
 
     def store(self, name: str) -> StoreSample | None:
         """Returns the sample of a store (``zookeeper``, ``kafka``, ``manager``); None if it is not configured."""
@@ -154,6 +167,8 @@ def locate(sample: GroupSample) -> GroupLocation:
     unread = ""
     if phase.phase is GroupPhase.MOVED and sample.plan is not None:
         valid = sample.plan.target
+        if sample.group != sample.plan.target_group:
+            unread = f"lag unknown, because the group is {sample.plan.target_group} in {sample.plan.target_uri}"
         if sample.store(valid or "") is None:
             unread = f"lag unknown, because the target {sample.plan.target_uri} was not read"
     every = sorted({tp for store in sample.stores for tp in store.offsets})
@@ -192,12 +207,14 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
     if plan is None or plan.finalized_at is None:
         return None
     why = f"{plan.path} moved it from {plan.source_uri} to {plan.target_uri}, finalized {at(plan.finalized_at)}"
-    source = sample.store(plan.source or "")
-    target = sample.store(plan.target or "")
+    source, target = sample.side(plan.source), sample.side(plan.target)
     if target is None or target.error is not None:
         return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the target was not read")
     if source is None or source.error is not None:
         return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
+    for store in (source, target):
+        if store.problem is not None:
+            return _unknown(f"{why}, but offsets in {store.title} cannot be read: {store.problem}")
     ahead = [tp for tp, offset in sorted(source.committed.items()) if offset > target.committed.get(tp, -1)]
     if ahead:
         newer = f"{source.title} is ahead of {target.title} on {ahead[0]}"
@@ -216,9 +233,8 @@ def _recorded(sample: GroupSample) -> PhaseEvidence | None:
 def _infer(sample: GroupSample) -> PhaseEvidence:
     """Infers the phase from offsets and members."""
     for store in sample.stores:
-        problem = store.error or next((e for e in store.offsets.values() if isinstance(e, OffsetMgrError)), None)
-        if problem is not None:
-            return _unknown(f"offsets in {store.title} cannot be read: {problem}")
+        if store.problem is not None:
+            return _unknown(f"offsets in {store.title} cannot be read: {store.problem}")
     holding = [store for store in sample.stores if store.committed]
     old, new = _members(sample, ("zookeeper",)), _members(sample, ("kafka", "manager"))
     if old and new:

@@ -100,8 +100,9 @@ class GroupLocator:
                 deleted = group.group in state.delete.done
                 phase, finalized_at = state.phase_of(group), state.group_finalized_at(group.group)
                 found = MigratedGroup(
-                    str(path), group.group, phase, here, there, source.uri, target.uri, finalized_at, deleted
-                )
+                    str(path), group.group, group.target_group, phase, here, there, source.uri, target.uri,
+                    finalized_at, deleted,
+                )  # fmt: skip
                 self._plans.update(dict.fromkeys((group.group, group.target_group), found))
 
     def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
@@ -111,11 +112,22 @@ class GroupLocator:
         while names := list(islice(remaining, BATCH_GROUPS)):
             seen = self._watch(names, window)
             recorded = self._modes(names)
-            samples = [self._read(one, names) for one in self.stores]  # in this order: ZooKeeper before Kafka
+            plans = {name: self._plans[name] for name in names if name in self._plans}
+            every = list(dict.fromkeys([*names, *(n for p in plans.values() for n in (p.group, p.target_group))]))
+            samples = [self._read(one, every) for one in self.stores]  # in this order: ZooKeeper before Kafka
             logs = self._logs({tp for store in samples for found in store.values() for tp in found.offsets})
             for name in names:
                 read = tuple(store[name] for store in samples)
-                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), self._plans.get(name)))
+                plan = plans.get(name)
+                renamed = self._renamed(plan, samples) if plan is not None and plan.group != plan.target_group else {}
+                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), plan, renamed))
+
+    def _renamed(self, plan: MigratedGroup, samples: Sequence[Mapping[str, StoreSample]]) -> Mapping[str, StoreSample]:
+        """Returns both sides of a plan, each under the name that the group has there."""
+        names = {plan.source: plan.group, plan.target: plan.target_group}
+        return {
+            one.name: read[names[one.name]] for one, read in zip(self.stores, samples, strict=True) if one.name in names
+        }
 
     def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
         zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))

@@ -17,6 +17,7 @@ from offsetmgr.migration.plan import (
     Action,
     AheadPolicy,
     GroupPlan,
+    GroupScope,
     PlanOptions,
     PlanStep,
     check_renames,
@@ -26,12 +27,12 @@ from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 
 
-def reverse_options(plan: PlanFile) -> PlanOptions:
-    """Returns the options of a reverse plan. They select the same topics and groups, give the groups their original
-    names, and keep an offset that is ahead in the old store."""
+def reverse_options(plan: PlanFile, only: GroupScope | None = None) -> PlanOptions:
+    """Returns the options of a reverse plan. They select the same topics and groups (of the groups, only those in
+    ``only``), give the groups their original names, and keep an offset that is ahead in the old store."""
     options = plan.header.options
-    reverse = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
-    groups = tuple(literal_pattern(group.target_group) for group in plan.groups())
+    reverse = {group.target_group: group.group for group in plan.groups_of(only) if group.target_group != group.group}
+    groups = tuple(literal_pattern(group.target_group) for group in plan.groups_of(only))
     return PlanOptions(AheadPolicy.KEEP, options.clamp, options.topics, groups, reverse, onto_existing=True)
 
 
@@ -44,8 +45,8 @@ class _Forward(NamedTuple):
 
 @dataclass(frozen=True)
 class ReversePlanner:
-    """Plans every group of ``plan`` in the other direction. ``base`` is the planner of the other direction, with
-    `reverse_options`.
+    """Plans every group of ``plan`` in the other direction, or only those in ``only``. ``base`` is the planner of the
+    other direction, with `reverse_options`.
 
     A group that was never copied gets an entry with a note. If a copied offset no longer exists in the new store, the
     step is refused. If the old store is ahead and still holds the offset that was copied, no member has committed to
@@ -59,6 +60,7 @@ class ReversePlanner:
     allow_rewind: bool = False
     """Whether the reverse plan may move an offset back in the old store, if the offset was moved back in the new store
     after the copy."""
+    only: GroupScope | None = None
     _read: dict[str, _Forward] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -77,7 +79,11 @@ class ReversePlanner:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {group.target_group: position for position, group in self.plan.positioned_groups()}
+        return {
+            group.target_group: position
+            for position, group in self.plan.positioned_groups()
+            if self.only is None or group.group in self.only
+        }
 
     @cached_property
     def _options_if_rewound(self) -> PlanOptions:

@@ -130,7 +130,7 @@ def _hint_for_unknown_phase(history: GroupHistory) -> str:
     )
     if history.partitions and idle:
         return "no partition had traffic: send a message to a partition of each member, or give the phase with --from"
-    return "use a --window of at least three auto.commit.interval.ms, or give the phase with --from"
+    return "use a --window of at least three times auto.commit.interval.ms, or give the phase with --from"
 
 
 def check_phase(

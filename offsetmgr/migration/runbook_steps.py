@@ -81,7 +81,8 @@ class _Steps(RunbookCommands):
             "Check the servers",
             (
                 "The command checks for each server that it answers, its release, the permissions of your login, and"
-                " the difference between its clock and yours. The exit code is 0 if all checks pass.",
+                " the difference between its clock and yours. The exit code is 1 if a check failed. Read the warnings:"
+                " they do not change the exit code.",
             ),
             commands=(f"offsetmgr doctor --group {self.group}{self.servers}",),
             prints="RESULT ... CHECK ... ENDPOINT ... DETAIL...\nok ...\n...\n... ok...",
@@ -225,8 +226,8 @@ class _Steps(RunbookCommands):
             closed=(("kept in the source: ...", "Kafka is behind there. Find the reason before you delete it."),),
             way_back="Copy the present offsets back to ZooKeeper:",
             back=(
-                f"offsetmgr migrate rollback {self.plan} --reverse-plan {reverse}{arguments.followups}",
-                f"offsetmgr migrate apply {reverse} --yes{arguments.followups}",
+                f"offsetmgr migrate rollback {self.plan}{self.of_group} --reverse-plan {reverse}{arguments.followups}",
+                f"offsetmgr migrate apply {reverse}{self.of_group} --yes{arguments.followups}",
             ),
         )
 
@@ -258,8 +259,8 @@ class _Steps(RunbookCommands):
             way_back="Stop the new consumers, copy their offsets back, and start the old consumers as before the first"
             " bounce (offsets.storage=zookeeper):",
             back=(
-                f"offsetmgr migrate rollback {self.plan} --reverse-plan {reverse}{arguments.followups}",
-                f"offsetmgr migrate apply {reverse} --yes{arguments.followups}",
-                f"offsetmgr migrate verify {reverse}{arguments.followups}",
+                f"offsetmgr migrate rollback {self.plan}{self.of_group} --reverse-plan {reverse}{arguments.followups}",
+                f"offsetmgr migrate apply {reverse}{self.of_group} --yes{arguments.followups}",
+                f"offsetmgr migrate verify {reverse}{self.of_group}{arguments.followups}",
             ),
         )

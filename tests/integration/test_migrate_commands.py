@@ -575,7 +575,8 @@ def test_a_rewind_made_in_kafka_is_migrated_back_only_with_its_flag(world: World
     assert [row["status"] for row in found] == ["refused", "equal"]
     assert "--force: has no effect with --reverse-plan" in world.run(*back, "forced.json", "--force", code=2).stderr
 
-    world.run(*back, "allowed.json", "--allow-rewind")
+    assert "not found in plan" in world.run(*back, "other.json", "--group", "other", code=1).stderr
+    world.run(*back, "allowed.json", "--allow-rewind", "--group", unique)
     world.run("migrate", "apply", "allowed.json", "--yes")
     world.run("migrate", "verify", "allowed.json")
     assert world.offsets(world.zk, unique) == {0: 10, 1: 50}

@@ -63,11 +63,13 @@ def test_a_wave_after_two_weeks_gets_the_offsets_of_its_day(
             old,
         )
 
-    refused = cli("migrate", "apply", str(plan), "--wave", "3", "--yes", code=1)
-    assert f"it is 14 days old, and 1 group changed in the source since then: {third}\n" in refused.stderr
+    refused = cli("migrate", "apply", str(plan), "--group", third, "--yes", code=1)
+    assert f"it is 14 days old, and 1 group changed in the source since then: {third}
+" in refused.stderr
     cli("offsets", "get", "-g", third, *new, code=1)  # it does not exist
     command = re.search(r"plan them again: offsetmgr (migrate renew .*); or", refused.stderr)
     assert command is not None
+    assert command[1] == f"migrate renew {plan} -o FILE {third}"
     second = str(tmp_path / "second.json")
     done = cli(*shlex.split(command[1].replace("FILE", second)))
     assert f"planned 1 group again; 1 group kept; {plan} is closed\n" in done.stderr

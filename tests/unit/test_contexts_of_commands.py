@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def test_every_command_with_a_context_is_in_one_of_the_lists() -> None:
     assert several == MANY
     assert others == ONE.keys()
     assert not several & changing
+
+
+def test_the_guide_lists_the_commands_that_accept_several_contexts() -> None:
+    page = Path(__file__, "../../../docs/how-to/many-clusters.md").resolve().read_text()
+    listed = page.rpartition("The commands are ")[2].partition(". All other")[0]
+    found = set()
+    for text in re.findall(r"`([^`]+)`", listed):
+        group, _, names = text.partition(" ")
+        found |= {f"{group} {name}".strip() for name in names.split("|")}
+    assert found == MANY
 
 
 @pytest.fixture

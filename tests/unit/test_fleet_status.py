@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 from one_migration import Migration, commit
+from test_doc_blocks import parse
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_mode import CommitMode
@@ -20,7 +22,14 @@ from offsetmgr.core.document import (
     to_markdown,
 )
 from offsetmgr.core.errors import GateRefused, JournalError
-from offsetmgr.migration.fleet import GroupState, GroupStatus, LiveGroup, StateOrigin, group_statuses
+from offsetmgr.migration.fleet import (
+    CommandOptions,
+    GroupState,
+    GroupStatus,
+    LiveGroup,
+    StateOrigin,
+    group_statuses,
+)
 from offsetmgr.migration.fleet_bounce import GroupBounce, journal_record
 from offsetmgr.migration.fleet_page import fleet_parts, fleet_title
 from offsetmgr.migration.fleet_view import FleetView
@@ -64,6 +73,41 @@ def test_the_journal_records_the_phase_of_a_group(migration: Migration) -> None:
     assert "runbook bounce" in found.next_command
     assert "--to-phase kafka" in found.next_command
     assert status(migration, "audit").state is GroupState.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("phase", "applied", "expected"),
+    [
+        (None, False, ["migrate", "apply", "PLAN", "--group", "<b>|odd", "--from-command-config", "a b"]),
+        (CommitMode.ZOOKEEPER, True, ["runbook", "bounce", "--plan", "PLAN", "--group", "<b>|odd", "--to-phase",
+                                      "dual", "--command", "$RESTART", "--context", "prod"]),
+        (CommitMode.KAFKA, True, ["migrate", "finalize", "PLAN", "<b>|odd", "--from-command-config", "a b"]),
+    ],
+)  # fmt: skip
+def test_the_next_commands_have_the_connection_options_and_are_valid(
+    migration: Migration, phase: CommitMode | None, applied: bool, expected: list[str]
+) -> None:
+    if applied:
+        migration.apply()
+    options = CommandOptions(" --from-command-config 'a b'", " --context prod")
+    live = {"<b>|odd": seen(phase)}
+    rows = group_statuses(PlanFile(migration.path), migration.state(), live=live, options=options)
+    (command,) = [one.next_command for one in rows if one.group == "<b>|odd"]
+    words = shlex.split(command)[1:]
+    parse(words)
+    assert words == [str(migration.path) if word == "PLAN" else word for word in expected]
+    assert "TEMPLATE" not in command
+
+
+def test_the_page_counts_groups_that_this_plan_cannot_finish_by_themselves(migration: Migration) -> None:
+    migration.apply()
+    plan, only = PlanFile(migration.path), frozenset(["shop"])
+    with Journal(journal_path(migration.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
+        writer = JournaledWriter("undo", migration.target, journal, SystemClock(), only=only)
+        assert rollback(plan, migration.state(), writer).ok
+    text = to_markdown("t", fleet_parts(plan, group_statuses(plan, migration.state()), 0, watched=False))
+    assert "- groups: 3\n- finalized: 0\n- blocked: 0\n- to do: 2\n- not planned or rolled back: 1\n" in text
+    assert "They contain no connection options" in text
 
 
 def test_a_stopped_bounce_blocks_the_group_until_it_passes(migration: Migration) -> None:

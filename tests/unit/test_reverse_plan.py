@@ -21,13 +21,16 @@ def migration(tmp_path: Path) -> Migration:
     return Migration(tmp_path)
 
 
-def reverse_plan_of(migration: Migration, *, allow_rewind: bool = False) -> dict[str, GroupPlan]:
+def reverse_plan_of(
+    migration: Migration, *, allow_rewind: bool = False, only: frozenset[str] | None = None
+) -> dict[str, GroupPlan]:
     """The groups of the reverse plan, read from its file, by their names in the store that they leave."""
     plan = PlanFile(migration.path)
-    planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
+    planner = Planner(migration.target, migration.source, reverse_options(plan, only), SystemClock())
     path = migration.directory / "back.json"
     path.unlink(missing_ok=True)
-    write_plan(path, planner.header(), ReversePlanner(plan, migration.state(), planner, allow_rewind).steps())
+    reverse = ReversePlanner(plan, migration.state(), planner, allow_rewind, only)
+    write_plan(path, planner.header(), reverse.steps())
     return {group.group: group for group in PlanFile(path).groups()}
 
 
@@ -46,6 +49,19 @@ def test_a_group_that_was_never_copied_is_named_and_does_not_stop_the_others(mig
     assert found["live"].note == ""
     assert found["nothing"].steps == ()
     assert found["nothing"].note == "left out: there was nothing to copy, and memory:target holds none of it"
+
+
+def test_a_reverse_plan_is_limited_to_groups_although_another_cannot_be_planned(migration):
+    for group in ("shop", "audit"):
+        commit(migration.source, group, 10)
+    migration.options = PlanOptions(rename={"shop": "new"})
+    migration.plan()
+    migration.apply()
+    migration.target.broken = {"audit": CorruptData("audit", "no answer")}
+    assert reverse_plan_of(migration)["audit"].error
+    found = reverse_plan_of(migration, only=frozenset(["shop"]))
+    assert actions(found.pop("new")) == [(0, "skip-equal")]
+    assert found == {}
 
 
 def test_a_group_that_the_plan_rejected_is_left_out(migration):

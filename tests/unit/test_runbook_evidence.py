@@ -393,7 +393,8 @@ ANOTHER_CLIENT = "stop the other client, then check again"
             idle((10, 1), 10, end=25),
             *(ZOOKEEPER, False, Confidence.UNKNOWN, False),
             "15 messages are waiting and no commit was seen; ZooKeeper 10, Kafka 10, log end 25, no change for 3.0 s",
-            "use a --window of at least three auto.commit.interval.ms; if that does not help, the member is stuck",
+            "use a --window of at least three times auto.commit.interval.ms;"
+            " if that does not help, the member is stuck",
             (10, 10, 25),
             id="waiting-messages",
         ),

@@ -126,6 +126,20 @@ def test_the_ways_back_undo_the_bounces_in_reverse_order() -> None:
     assert all(command.endswith("--execute --yes") for command in last.back)
 
 
+def test_a_runbook_of_a_plan_moves_only_its_group_back() -> None:
+    for arguments, scoped in ((FROM_PLAN, True), (ARGUMENTS, False)):
+        back = [c for step in steps(ZOOKEEPER, KAFKA, arguments) for c in step.back if " migrate " in c]
+        assert sum("--reverse-plan" in command for command in back) == 2
+        assert all(("--group 'my shop'" in command) is scoped for command in back)
+
+
+def test_the_check_of_the_servers_does_not_let_a_warning_pass_for_a_passed_check() -> None:
+    (check,) = [step for step in steps(ZOOKEEPER, KAFKA) if step.title == CHECKS[0]]
+    assert check.text[-1].endswith(
+        "The exit code is 1 if a check failed. Read the warnings: they do not change the exit code."
+    )
+
+
 def test_the_time_of_a_bounce_follows_from_its_members_and_windows() -> None:
     (bounce,) = [step for step in steps(ZOOKEEPER, DUAL) if step.title == TO_DUAL]
     assert bounce.takes == (

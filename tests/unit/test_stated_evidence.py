@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from one_migration import Migration, commit
 from test_runbook_evidence import NEW, observation
 
 from offsetmgr.cli.migrate_output import gates_text
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
-from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.core.errors import MalformedData
+from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.finalize_gates import OldConsumerGate
 from offsetmgr.migration.group_location import GroupPhase, GroupSample, MigratedGroup, StoreSample, locate
+from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.migration.plan import GroupPlan, PlanOptions
+from offsetmgr.migration.plan_run import append_to_journal
 from offsetmgr.migration.verify import VerifyEvidence
 
-T0 = TopicPartition("orders", 0)
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
 
 
@@ -79,7 +84,15 @@ def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None
 
 
 MOVED = MigratedGroup(
-    "p.json", "shop", "finalized", "zookeeper", "kafka", "zookeeper://h", "kafka://h", finalized_at=1_700_000_000_000
+    "p.json",
+    "shop",
+    "shop",
+    "finalized",
+    "zookeeper",
+    "kafka",
+    "zookeeper://h",
+    "kafka://h",
+    finalized_at=1_700_000_000_000,
 )
 
 
@@ -94,3 +107,36 @@ def test_the_lag_of_a_moved_group_is_unknown_if_the_target_was_not_read(others: 
         found = locate(sample(held("zookeeper", 10), *others, plan=plan))
         assert (found.phase.phase, found.lag) == (GroupPhase.MOVED, None)
         assert found.partitions[0].note == "lag unknown, because the target kafka://h was not read"
+
+
+@pytest.mark.parametrize("unread", ["zookeeper", "kafka"])
+def test_a_partition_that_cannot_be_read_makes_no_claim_that_the_group_has_moved(unread: str) -> None:
+    broken = MalformedData("znode /offsets/1", "is not a number")
+    stores = [held("zookeeper", 10), held("kafka", 20)]
+    stores = [replace(s, offsets={**s.offsets, T1: broken}) if s.name == unread else s for s in stores]
+    found = locate(sample(*stores, plan=MOVED)).phase
+    assert found.phase is GroupPhase.UNKNOWN
+    assert found.why.endswith(f"cannot be read: {broken}")
+
+
+@pytest.mark.parametrize(("left", "phase"), [(20, GroupPhase.MOVED), (21, GroupPhase.UNKNOWN)])
+@pytest.mark.parametrize("name", ["a/b", "a-b"])
+def test_each_side_of_a_renamed_group_is_read_under_its_own_name(
+    tmp_path: Path, name: str, left: int, phase: GroupPhase
+) -> None:
+    migration = Migration(tmp_path, options=PlanOptions(rename={"a/b": "a-b"}))
+    commit(migration.source, "a/b", 20)
+    plan = migration.plan()
+    migration.apply()
+    finalized = {"kind": "group-finalized", "group": "a/b", "verified": 1, "left_out": 0, "gate": ["seen", ""]}
+    append_to_journal(plan, [finalized])
+    commit(migration.source, "a/b", left)
+    sides = {"kafka": migration.source, "zookeeper": migration.target}
+    empty = GroupDescription("", "EMPTY")
+    locator = GroupLocator(
+        [ConfiguredStore(kind, sides[kind], lambda names: dict.fromkeys(names, empty)) for kind in sorted(sides)], None
+    )
+    locator.add_plan(migration.path)
+    (found,) = locator.locate([name])
+    assert found.phase.phase is phase, found.phase.why
+    assert (found.phase.confidence is Confidence.SEEN) is (phase is GroupPhase.MOVED)
