@@ -89,6 +89,8 @@ class Edit:
         """Command lines that undo the changes. The list is empty if nothing was changed."""
         self.followup_options = followup_options
         self._weaknesses: tuple[Weakness, ...] = ()
+        self.more_warnings: Callable[[], Iterable[str]] = lambda: ()
+        """Returns warnings about the plan, which are printed before the prompt."""
         self.failed: set[str] = set()
         """Groups in which a change was rejected or failed."""
 
@@ -133,8 +135,8 @@ class Edit:
 
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
-        for weakness in self._weaknesses:
-            note(f"warning: {weakness.text}")
+        for text in (*(weakness.text for weakness in self._weaknesses), *self.more_warnings()):
+            note(f"warning: {text}")
 
     def _show(self, proposal: EditPlan) -> None:
         """Prints the plan on stdout. With --execute, JSON and CSV output is printed after the writes, because it

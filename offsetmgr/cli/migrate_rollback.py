@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,7 +28,10 @@ from offsetmgr.migration.plan_run import PlanRun, open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
+    from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
     from offsetmgr.migration.journaled_writer import Report
     from offsetmgr.migration.rollback import RollbackPreview
 
@@ -92,10 +95,12 @@ def rollback_command(
     With --run, only the offsets that this run of apply wrote are restored, and the other runs of the plan keep theirs.
     A group that was rolled back, even in part, is not applied again: make a new plan for it.
 
+    Offsets are restored exactly: before it asks, the command warns of those that are outside their log now.
+
     If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
     creates a plan in the other direction.
     """
-    from offsetmgr.migration.rollback import preview, rollback
+    from offsetmgr.migration.rollback import preview, restored_offsets, rollback
 
     sources = connect.connection(from_command_config), connect.connection(to_command_config)
     if reverse_plan is None and allow_rewind:
@@ -117,9 +122,12 @@ def rollback_command(
         return
     plan, state = open_plan(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
-    target = SourceAndTarget.of_plan(connect, plan.header, *sources).target
+    sides = SourceAndTarget.of_plan(connect, plan.header, *sources)
+    target = sides.target
+    one_run = state.run(run) if run else None
+    checks = _log_checks(sides)
     if dry_run:
-        _show_preview(preview(plan, state, target, only, force=force, run=state.run(run) if run else None))
+        _show_preview(preview(plan, state, target, only, force=force, run=one_run), checks)
         return
     if state.apply.intents and state.finalized_at is None:
         applied = f"the run {run} of migrate apply" if run else f"{plan_path} was applied"
@@ -128,6 +136,8 @@ def rollback_command(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
+        checks.count(restored_offsets(plan, state, only, one_run))
+        _show_warnings(checks)
         started = len(state.apply.intents.keys() & only) if only is not None else len(state.apply.intents)
         confirm(f"roll back {count_of(started, 'group')}?", yes=yes)
     operation = PlanRun("undo", only, reason or "", undoes_run=run or "")
@@ -183,15 +193,38 @@ def _with_run(state: MigrationState, only: GroupScope | None, run: str | None) -
     return chosen
 
 
-def _show_preview(found: Iterable[RollbackPreview]) -> None:
+def _log_checks(sides: SourceAndTarget) -> RestoredOffsetChecks:
+    """Returns the checks of the offsets that a rollback restores. They have the log ranges if brokers are known."""
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+
+    def log_ranges(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        logs = sides.logs()
+        return {} if logs is None else logs.log_ranges(partitions)
+
+    return RestoredOffsetChecks(log_ranges)
+
+
+def _show_warnings(checks: RestoredOffsetChecks) -> None:
+    for text in checks.warnings():
+        note(f"warning: {text}")
+
+
+def _show_preview(found: Iterable[RollbackPreview], checks: RestoredOffsetChecks) -> None:
     """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
     rows = list(found)
-    write_rows(
-        PREVIEW, [(one.group, *one.tp, one.now, one.before, one.problem or None) for one in rows], OutputFormat.TABLE
-    )
+    checks.load((one.tp, one.before) for one in rows if one.before is not None)
+
+    def note_of(one: RollbackPreview) -> str | None:
+        return one.problem or (checks.note(one.tp, one.before) if one.before is not None else "") or None
+
+    write_rows(PREVIEW, [(one.group, *one.tp, one.now, one.before, note_of(one)) for one in rows], OutputFormat.TABLE)
     bad = sum(bool(one.problem) for one in rows)
+    restored = sum(not one.problem and one.now == one.before for one in rows)
+    others = f"; {restored:,} {'is' if restored == 1 else 'are'} restored already" if restored else ""
     refused = f", and refuse {bad:,}" if bad else ""
-    note(f"dry run: would restore {count_of(len(rows) - bad, 'offset')}{refused}; nothing was changed")
+    _show_warnings(checks)
+    changes = count_of(len(rows) - bad - restored, "offset")
+    note(f"dry run: would restore {changes}{refused}{others}; nothing was changed")
     if bad:
         raise typer.Exit(1)
 

@@ -34,7 +34,9 @@ from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
+    from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.log_checks import LogChecks
     from offsetmgr.groups.selection import TopicSelection
 
@@ -168,8 +170,9 @@ def import_offsets(
 
     If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
     missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
-    are deleted, and offsets that have moved since are rejected unless --allow-rewind. --group names the group for files
-    that do not contain it.
+    are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
+    an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
+    not contain it.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
@@ -194,9 +197,9 @@ def import_offsets(
             selected = set(undone)
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
-            code = edit.run(
-                require_topics(plan_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
-            )
+            proposals = plan_undo(store, images, topics, force=allow_rewind, crossing=crossing)
+            proposals = proposals if unchecked else _restored_with_notes(connect, edit, proposals)
+            code = edit.run(require_topics(proposals, topics, file))
             if edit.confirmed:
                 created = (one.group for one in load_images(path) if not one.before)
                 _note_empty_groups(store, [group for group in created if group in selected])
@@ -225,17 +228,35 @@ def import_offsets(
             exit_edit(edit.run(require_topics(proposals, topics, file)))
 
 
-def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
-    """Returns the checks of offsets against the logs. Returns None if no brokers are known, or if the store holds
-    positions of Kafka 0.7, which belong to no log."""
+def _has_logs(connect: ConnectFlags, store: OffsetStore) -> bool:
+    """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
+    hold positions of Kafka 0.7, which belong to no log."""
     from offsetmgr.core.offset_store import PartitionKinds
-    from offsetmgr.groups.log_checks import LogChecks
 
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-        return None
-    cluster = connect.cluster_or_none()
-    if cluster is None:
-        if store.uri.startswith("zookeeper:"):
-            note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
-        return None
-    return LogChecks(cluster.log_ranges, topics)
+        return False
+    known = connect.bootstrap() is not None
+    if not known and store.uri.startswith("zookeeper:"):
+        note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
+    return known
+
+
+def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
+    from offsetmgr.groups.log_checks import LogChecks
+
+    return LogChecks(connect.cluster("offsets import").log_ranges, topics) if _has_logs(connect, store) else None
+
+
+def _restored_with_notes(
+    connect: ConnectFlags, edit: Edit, proposals: Iterator[GroupEditPlan]
+) -> Iterator[GroupEditPlan]:
+    """Returns the plans of an undo with a note on each offset that is outside its log. The edit then warns of these
+    offsets before its prompt."""
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+
+    if not _has_logs(connect, edit.store):
+        return proposals
+    # Brokers that do not respond must not prevent the undo of an edit in ZooKeeper, so the cluster is opened late.
+    checks = RestoredOffsetChecks(lambda partitions: connect.cluster("offsets import").log_ranges(partitions))
+    edit.more_warnings = checks.warnings
+    return checks.noted(proposals)

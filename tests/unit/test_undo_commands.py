@@ -1,0 +1,132 @@
+"""The undo of edits and of migrations, on snapshot files: warnings, notes, and the commands that are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from one_migration import OneLog
+
+from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.cli.app import run
+from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.core.errors import OffsetMgrError, Unreachable
+from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
+from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
+from offsetmgr.stores.snapshot import SnapshotStore
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the stores here.avro and there.avro. In here.avro, group a has committed 5 in orders-0."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    for name, group in (("here", "a"), ("there", "b")):
+        with SnapshotStore(tmp_path / f"{name}.avro") as store:
+            store.commit(group, {ORDERS: OffsetAndMetadata(5)})
+    return tmp_path
+
+
+def offset(name: str = "here", group: str = "a") -> int | None:
+    with SnapshotStore(Path(f"{name}.avro")) as store:
+        found = store.fetch(group).get(ORDERS)
+    return found.offset if isinstance(found, Committed) else None
+
+
+def set_offset(value: int, *options: str, name: str = "here") -> RecordedOperation:
+    store = f"file:{Path.cwd() / name}.avro"
+    topic = ["--group", "a", "--topic", "orders:0", "--to-offset", str(value)]
+    assert run(["offsets", "set", *topic, "--store", store, "--execute", "--yes", *options]) == 0
+    return OperationLog().operations()[-1]
+
+
+def undo_images(one: RecordedOperation, *options: str) -> int:
+    store = f"file:{Path.cwd() / 'here.avro'}"
+    return run(["offsets", "import", one.start.files[0], "--store", store, "--bootstrap-server", "h:1", *options])
+
+
+def the_log_is(log: LogRange | OffsetMgrError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConnectFlags, "cluster", lambda _connect, _what: OneLog(log))
+    monkeypatch.setattr(SourceAndTarget, "logs", lambda _sides: OneLog(log))
+
+
+def migrate(capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies group a to there.avro, where it has 3."""
+    with SnapshotStore(Path("there.avro")) as store:
+        store.commit("a", {ORDERS: OffsetAndMetadata(3)})
+    sides = ["--from", f"file:{Path.cwd() / 'here.avro'}", "--to", f"file:{Path.cwd() / 'there.avro'}"]
+    assert run(["migrate", "plan", *sides, "--group", "a", "--if-ahead", "keep", "-o", "plan.json"]) == 0
+    assert run(["migrate", "apply", "plan.json", "--yes"]) == 0
+    assert offset("there") == 5
+    capsys.readouterr()
+
+
+# --- offsets outside the log ------------------------------------------------------------------------
+
+
+def test_the_undo_warns_of_an_offset_below_the_log_and_restores_it_exactly(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = set_offset(8)
+    the_log_is(LogRange(7, 9), monkeypatch)
+    capsys.readouterr()
+
+    assert undo_images(one) == 0
+    shown = capsys.readouterr()
+    assert "below the log's start (7): auto.offset.reset would decide" in " ".join(shown.out.split())
+    assert "warning: 1 offset would be restored outside the log" in shown.err
+    assert undo_images(one, "--execute", "--yes") == 0
+    assert "warning: 1 offset would be restored outside the log" in capsys.readouterr().err
+    assert offset() == 5
+
+
+def test_the_undo_has_no_warning_within_the_log_or_if_it_is_unchecked(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = set_offset(8)
+    the_log_is(LogRange(5, 9), monkeypatch)
+    assert undo_images(one) == 0
+    the_log_is(LogRange(7, 9), monkeypatch)
+    assert undo_images(one, "--unchecked") == 0
+    assert "warning:" not in capsys.readouterr().err
+
+
+def test_brokers_that_do_not_respond_do_not_prevent_the_undo(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = set_offset(8)
+
+    def unreachable(_connect: ConnectFlags, _what: str) -> OneLog:
+        raise Unreachable("brokers h:1", "no connection")
+
+    monkeypatch.setattr(ConnectFlags, "cluster", unreachable)
+    assert undo_images(one, "--execute", "--yes") == 0
+    assert "warning: the restored offsets were not compared with the logs: brokers h:1" in capsys.readouterr().err
+    assert offset() == 5
+
+
+def test_a_rollback_warns_of_an_offset_beyond_the_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrate(capsys)
+    the_log_is(LogRange(0, 2), monkeypatch)
+
+    assert run(["migrate", "rollback", "plan.json", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "beyond the log's end (2): auto.offset.reset would decide" in " ".join(shown.out.split())
+    assert "warning: 1 offset would be restored outside the log" in shown.err
+    assert run(["migrate", "rollback", "plan.json", "--yes"]) == 0
+    assert "warning: 1 offset would be restored outside the log" in capsys.readouterr().err
+    assert offset("there") == 3
+
+
+def test_a_dry_run_of_a_rollback_counts_the_offsets_that_are_restored_already(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrate(capsys)
+    set_offset(3, name="there")
+
+    assert run(["migrate", "rollback", "plan.json", "--dry-run"]) == 0
+    assert "would restore 0 offsets; 1 is restored already; nothing was changed\n" in capsys.readouterr().err
