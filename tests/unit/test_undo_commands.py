@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from one_migration import OneLog
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.app import run
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 from offsetmgr.stores.snapshot import SnapshotStore
+from offsetmgr.testing.memory import MemoryStore
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -130,3 +133,37 @@ def test_a_dry_run_of_a_rollback_counts_the_offsets_that_are_restored_already(
 
     assert run(["migrate", "rollback", "plan.json", "--dry-run"]) == 0
     assert "would restore 0 offsets; 1 is restored already; nothing was changed\n" in capsys.readouterr().err
+
+
+# --- the options of the undo ------------------------------------------------------------------------
+
+
+class StoreAt(MemoryStore):
+    @property
+    def uri(self) -> str:
+        return self.id
+
+
+@pytest.mark.parametrize(
+    ("store", "servers"),
+    [
+        ("kafka://k:9092", ["--zookeeper", "z:2181/kafka"]),
+        ("zookeeper://z:2181/kafka", ["--bootstrap-server", "k:9092"]),
+    ],
+)
+def test_the_undo_of_an_edit_repeats_the_servers(store: str, servers: list[str]) -> None:
+    settings = SettingsLayer(store=store, bootstrap_server="k:9092", zookeeper="z:2181/kafka")
+    with ConnectFlags(settings, None) as connect:
+        assert list(connect.undo_options(StoreAt(store))) == servers
+
+
+def test_the_undo_of_an_edit_works_from_any_directory_and_with_the_same_context(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(directory / "own.toml"))
+    (directory / "own.toml").write_text('default-context = "prod"\n[context.prod]\nzookeeper = "z:2181"\n')
+    (directory / "client.properties").write_text("client.id=me\n")
+
+    one = set_offset(8, "--command-config", "client.properties")
+    words = shlex.split(one.start.undo[0])
+    assert words[6:] == ["--command-config", str(directory / "client.properties"), "--context", "prod"]
