@@ -128,6 +128,7 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
         raise UsageError(
             f"undo of {one.id}", f"{one.undone_by} undid it already", f"offsetmgr edits show {one.undone_by}"
         )
+    _check_ended(one, execute=execute)
     note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
     reason = reason or f"undo of {one.id}"
@@ -135,6 +136,18 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
         failed = max(failed, _run(one, shlex.split(command), execute=execute, yes=yes, reason=reason))
     if failed:
         raise typer.Exit(failed)
+
+
+def _check_ended(one: RecordedOperation, *, execute: bool) -> None:
+    """Prints a warning if the outcome of the operation is unknown. Raises `UsageError` if the operation still runs and
+    ``execute`` is true, because it would write again what the undo restores."""
+    if one.is_running and execute:
+        what, why = f"undo of {one.id}", f"{one.start.name} still runs, as process {one.pid}"
+        raise UsageError(what, why, "wait until it ends, or stop it with Ctrl-C, and run the undo then")
+    if one.is_running:
+        note(f"warning: {one.start.name} still runs, as process {one.pid}; --execute works only after its end")
+    elif one.ended_ms is None:
+        note(f"warning: the log has no end of {one.start.name}: check that it does not run on {one.host} any more")
 
 
 def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, reason: str) -> int:

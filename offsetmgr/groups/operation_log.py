@@ -14,7 +14,6 @@ import secrets
 import shlex
 import socket
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -28,6 +27,7 @@ from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
 
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class RecordedOperation:
     ``outcome`` is ``done``, ``failed`` (at least one change failed, or an error ended the operation), ``interrupted``,
     or ``unknown`` if the log has no end of the operation. ``written`` and ``failed`` count offsets; they are None if
     the outcome is unknown. ``undone_by`` is the id of the operation that undid this one, if every command of the undo
-    succeeded.
+    succeeded and was not undone itself. ``pid`` and ``process_start`` identify the process (`start_time`).
     """
 
     id: str
@@ -74,6 +74,16 @@ class RecordedOperation:
     written: int | None = None
     failed: int | None = None
     undone_by: str = ""
+    pid: int | None = None
+    process_start: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process of the operation still runs on this machine. False if the record is of an older
+        offsetmgr, which did not record the process."""
+        if self.ended_ms is not None or self.pid is None or self.host != socket.gethostname():
+            return False
+        return bool(self.process_start) and start_time(self.pid) == self.process_start
 
 
 @dataclass(slots=True)
@@ -115,6 +125,8 @@ class OperationLog:
                 "at_ms": now,
                 "user": _user(),
                 "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "process_start": start_time(os.getpid()),
                 "command": _command_line(),
                 "undoes": _undoes.get(),
                 **asdict(start),
@@ -155,11 +167,13 @@ class OperationLog:
                     written=record.integer("written"),
                     failed=record.integer("failed"),
                 )
-        undone = Counter(one.undoes for one in found.values() if one.outcome == "done")
-        for one in list(found.values()):
-            other = found.get(one.undoes)
-            if other is not None and undone[other.id] >= len(other.start.undo):
-                found[other.id] = replace(other, undone_by=one.id)
+        undone: dict[str, list[str]] = {}
+        for one in reversed(found.values()):  # an undo begins after the operation that it undoes
+            undoes = undone.get(one.id, [])
+            if undoes and len(undoes) >= len(one.start.undo):
+                found[one.id] = replace(one, undone_by=undoes[0])
+            elif one.outcome == "done":
+                undone.setdefault(one.undoes, []).append(one.id)
         return list(found.values())
 
     def find(self, id_: str) -> RecordedOperation:
@@ -224,6 +238,8 @@ def _started(record: FieldReader) -> RecordedOperation:
         record.text("command"),
         start,
         record.text("undoes"),
+        pid=record.optional_integer("pid"),
+        process_start=record.optional_text("process_start") or "",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,27 @@ def test_the_command_line_has_no_credentials(log: OperationLog, monkeypatch: pyt
         pass
     assert "secret" not in log.path.read_text()
     assert log.operations()[0].command.startswith("offsetmgr --store ")
+
+
+def test_an_undo_that_was_undone_does_not_count(log: OperationLog) -> None:
+    with log.recorded(START) as edit:
+        pass
+    with undoing(edit.id), log.recorded(START) as undo:
+        pass
+    with undoing(undo.id), log.recorded(START) as redo:
+        pass
+    assert (log.find(edit.id).undone_by, log.find(undo.id).undone_by) == ("", redo.id)
+    with undoing(edit.id), log.recorded(START) as second:
+        pass
+    assert log.find(edit.id).undone_by == second.id
+
+
+def test_an_operation_runs_as_long_as_its_process_and_has_no_end(log: OperationLog) -> None:
+    with log.recorded(START):
+        (one,) = log.operations()
+        assert one.is_running
+        assert not replace(one, process_start="of an earlier process").is_running
+        assert not replace(one, host="another").is_running
+        older = replace(one, pid=None, process_start="")
+        assert not older.is_running
+    assert not log.operations()[0].is_running

@@ -167,3 +167,26 @@ def test_the_undo_of_an_edit_works_from_any_directory_and_with_the_same_context(
     one = set_offset(8, "--command-config", "client.properties")
     words = shlex.split(one.start.undo[0])
     assert words[6:] == ["--command-config", str(directory / "client.properties"), "--context", "prod"]
+
+
+# --- edits undo -------------------------------------------------------------------------------------
+
+
+def test_an_edit_whose_undo_was_undone_can_be_undone_again(directory: Path) -> None:
+    edit = set_offset(8)
+    for undone in (edit.id, None, edit.id):
+        undo = OperationLog().operations()[-1].id if undone is None else undone
+        assert run(["edits", "undo", undo, "--execute", "--yes"]) == 0
+    assert offset() == 5
+
+
+def test_an_operation_that_still_runs_is_not_undone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = set_offset(8)
+    with OperationLog().recorded(edit.start) as running:
+        assert run(["edits", "undo", running.id]) == 0
+        assert "warning: offsets set still runs, as process " in capsys.readouterr().err
+        assert run(["edits", "undo", running.id, "--execute", "--yes"]) == 2
+        assert "offsets set still runs, as process " in capsys.readouterr().err
+        assert offset() == 8
+    assert run(["edits", "undo", running.id, "--execute", "--yes"]) == 0
+    assert offset() == 5
