@@ -25,7 +25,7 @@ from typing import Any, Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
@@ -50,6 +50,11 @@ class OperationStart:
     files: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def names_all_groups(self) -> bool:
+        """Whether ``groups`` has the names of all groups of the operation. See `MAX_GROUPS`."""
+        return self.group_count == len(self.groups) or self.group_count < len(self.groups) < MAX_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,9 @@ class OperationLog:
     def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
         self.path = path or state_directory() / "operations.jsonl"
         self._clock = clock or SystemClock()
+        self.newer: dict[str, UnknownVersion] = {}
+        """The operations that `operations` left out, because their records are of an unknown version: each id with the
+        error."""
 
     def new_id(self) -> str:
         """Returns an id for an operation that begins now."""
@@ -153,11 +161,17 @@ class OperationLog:
                 )
 
     def operations(self) -> list[RecordedOperation]:
-        """Returns all operations, the oldest first. Raises `FileFailure`, `MalformedData` and `UnknownVersion`."""
+        """Returns all operations whose records are of a known version, the oldest first; see `newer`. Raises
+        `FileFailure` and `MalformedData`."""
         found: dict[str, RecordedOperation] = {}
         for record in self._records():
             id_ = record.text("id")
             if record.text("kind") == "start":
+                try:
+                    record.version((VERSION,))
+                except UnknownVersion as error:
+                    self.newer[id_] = error
+                    continue
                 found[id_] = _started(record)
             elif id_ in found:
                 found[id_] = replace(
@@ -177,10 +191,13 @@ class OperationLog:
         return list(found.values())
 
     def find(self, id_: str) -> RecordedOperation:
-        """Returns one operation. Raises `UsageError` if the log does not have it, and the errors of `operations`."""
+        """Returns one operation. Raises `UsageError` if the log does not have it, `UnknownVersion` if `newer` has it,
+        and the errors of `operations`."""
         for one in self.operations():
             if one.id == id_:
                 return one
+        if error := self.newer.get(id_):
+            raise error
         raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
 
     def _records(self) -> Iterator[FieldReader]:
@@ -219,7 +236,6 @@ def shortened(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _started(record: FieldReader) -> RecordedOperation:
-    record.version((VERSION,))
     start = OperationStart(
         name=record.text("name"),
         stores=tuple(record.text_list("stores")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
+from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, RecordedOperation
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -190,3 +192,46 @@ def test_an_operation_that_still_runs_is_not_undone(directory: Path, capsys: pyt
         assert offset() == 8
     assert run(["edits", "undo", running.id, "--execute", "--yes"]) == 0
     assert offset() == 5
+
+
+def test_one_warning_names_the_records_of_a_newer_version(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in (6, 7, 8):
+        known = set_offset(value)
+    path = OperationLog().path
+    lines = path.read_text().splitlines()
+    lines[0], lines[2] = (line.replace('"version": 1', '"version": 2') for line in (lines[0], lines[2]))
+    path.write_text("\n".join(lines) + "\n")
+    capsys.readouterr()
+
+    assert run(["edits", "list"]) == 0
+    shown = capsys.readouterr()
+    assert known.id in shown.out
+    assert shown.err.count("warning: 2 operations of a newer offsetmgr left out") == 1
+    assert run(["edits", "undo", known.id, "--execute", "--yes"]) == 0
+    assert offset() == 7
+
+
+def test_the_list_of_a_group_has_the_operations_that_may_include_it(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = set_offset(8)
+    for groups, count in ((MAX_GROUPS, 1_500), (MAX_GROUPS, 900), (3, 3), (3, 2)):
+        names = tuple(f"other-{n}" for n in range(groups))
+        with OperationLog().recorded(replace(named.start, groups=names, group_count=count)):
+            pass
+    capsys.readouterr()
+
+    assert run(["edits", "list", "--group", "a", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["groups"], row["note"]) for row in rows] == [
+        (1, None),
+        (1_500, "may include it"),
+        (900, "may include it"),
+    ]
+
+
+def test_the_list_of_a_group_without_operations_fails(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["edits", "list"]) == 0
+    set_offset(8)
+    assert run(["edits", "list", "--group", "b"]) == 1
+    assert "no edit or migration of group 'b' was made" in capsys.readouterr().err
