@@ -24,7 +24,7 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan import Action, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import PlanRun, open_plan
+from offsetmgr.migration.plan_run import PlanRun, open_renewed
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def rollback_command(
     With --run, only the offsets that this run of apply wrote are restored, and the other runs of the plan keep theirs.
     A group that was rolled back, even in part, is not applied again: make a new plan for it.
 
-    Offsets are restored exactly: before it asks, the command warns of those that are outside their log now.
+    Offsets are restored exactly: before it asks, the command warns of those that are outside their log now. If the plan
+    was renewed, the command works on the new plan, which has the before-images of both.
 
     If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
     creates a plan in the other direction.
@@ -116,11 +117,11 @@ def rollback_command(
                 "--dry-run": dry_run,
             }
         )
-        plan, state = open_plan(plan_path)
+        plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
-    plan, state = open_plan(plan_path)
+    plan, state = _open(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
     sides = SourceAndTarget.of_plan(connect, plan.header, *sources)
     target = sides.target
@@ -130,7 +131,7 @@ def rollback_command(
         _show_preview(preview(plan, state, target, only, force=force, run=one_run), checks)
         return
     if state.apply.intents and state.finalized_at is None:
-        applied = f"the run {run} of migrate apply" if run else f"{plan_path} was applied"
+        applied = f"the run {run} of migrate apply" if run else f"{plan.path} was applied"
         note(f"restores {plan.header.target.uri} to what it held before {applied}")
         migrate_output.show_weaknesses(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
@@ -148,6 +149,16 @@ def rollback_command(
             _compare_others(plan, state, target, only)
             raise
     _show_result(report, plan, state, target, only, run)
+
+
+def _open(path: Path) -> tuple[PlanFile, MigrationState]:
+    """Opens the plan. If it was renewed, prints a note and opens the newest plan."""
+    plan, state = open_renewed(path)
+    if plan.path != path:
+        note(
+            f"{path} was renewed: this command works on {plan.path}, with every group that was applied with either plan"
+        )
+    return plan, state
 
 
 def _reject_options(given: Mapping[str, object]) -> None:

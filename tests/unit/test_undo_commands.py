@@ -235,3 +235,26 @@ def test_the_list_of_a_group_without_operations_fails(directory: Path, capsys: p
     set_offset(8)
     assert run(["edits", "list", "--group", "b"]) == 1
     assert "no edit or migration of group 'b' was made" in capsys.readouterr().err
+
+
+# --- plans that were renewed ------------------------------------------------------------------------
+
+
+def test_an_apply_is_undone_after_its_plan_was_renewed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, group in (("there", "a"), ("here", "c"), ("there", "c")):
+        with SnapshotStore(Path(f"{name}.avro")) as store:
+            store.commit(group, {ORDERS: OffsetAndMetadata(3 if name == "there" else 5)})
+    sides = ["--from", f"file:{directory / 'here.avro'}", "--to", f"file:{directory / 'there.avro'}"]
+    assert run(["migrate", "plan", *sides, "--all-groups", "--if-ahead", "keep", "-o", "plan.json"]) == 0
+    assert run(["migrate", "apply", "plan.json", "--group", "a", "--yes"]) == 0
+    apply = OperationLog().operations()[-1]
+    assert run(["migrate", "renew", "plan.json", "-o", "second.json"]) == 0
+    assert run(["migrate", "apply", "second.json", "--yes"]) == 0
+    assert (offset("there"), offset("there", "c")) == (5, 5)
+    capsys.readouterr()
+
+    assert run(["edits", "undo", apply.id]) == 0
+    assert f"plan.json was renewed: this command works on {directory / 'second.json'}" in capsys.readouterr().err
+    assert run(["edits", "undo", apply.id, "--execute", "--yes"]) == 0
+    assert (offset("there"), offset("there", "c")) == (3, 5)
+    assert OperationLog().find(apply.id).undone_by
