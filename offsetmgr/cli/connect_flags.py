@@ -112,9 +112,10 @@ class ConnectFlags(Connections):
         context = self.resolved.context
         return (*words, *(("--context", context) if context is not None else ()))
 
-    def undo_options(self, store: OffsetStore) -> tuple[str, ...]:
+    def undo_options(self, store: OffsetStore, command_config: str | None = None) -> tuple[str, ...]:
         """Returns the options that the undo of an edit of ``store`` needs besides ``--store``: `repeated_options`, the
-        ZooKeeper where old consumers are registered, and the brokers that have the logs."""
+        ZooKeeper where old consumers are registered, and the brokers that have the logs. Other edits of the store need
+        them too."""
         named = (
             ("--zookeeper", "zookeeper:", self.flags.zookeeper, self.resolved.zookeeper),
             ("--bootstrap-server", "kafka:", self.flags.bootstrap_server, self.resolved.bootstrap_server),
@@ -124,7 +125,10 @@ class ConnectFlags(Connections):
             for option, scheme, given, known in named
             if not store.uri.startswith(scheme) and (given or self.resolved.context is None)  # a context names the rest
         )
-        return (*self.repeated_options(), *(word for option, value in servers if value for word in (option, value)))
+        return (
+            *self.repeated_options(command_config=command_config),
+            *(word for option, value in servers if value for word in (option, value)),
+        )
 
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""

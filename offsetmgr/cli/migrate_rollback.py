@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -14,6 +13,7 @@ from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
@@ -107,19 +107,11 @@ def rollback_command(
     if reverse_plan is None and allow_rewind:
         raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        _reject_options(
-            {
-                "--force": force,
-                "--wait-empty": wait_empty > 0,
-                "--group": group,
-                "--wave": wave,
-                "--run": run,
-                "--dry-run": dry_run,
-            }
-        )
+        _reject_options(force=force, wait_empty=wait_empty > 0, group=group, wave=wave, run=run, dry_run=dry_run)
         plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
-        _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
+        options = connect.repeated_options(to_command_config, from_command_config)  # the sides are exchanged
+        _plan_back(back, plan, state, reverse_plan, options, allow_rewind=allow_rewind)
         return
     plan, state = _open(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
@@ -148,7 +140,11 @@ def rollback_command(
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target, only)
             raise
-    _show_result(report, plan, state, target, only, run)
+    followups = _FollowupOptions(
+        connect.repeated_options(from_command_config, to_command_config),
+        connect.undo_options(target, to_command_config),
+    )
+    _show_result(report, plan, state, target, only, run, followups)
 
 
 def _open(path: Path) -> tuple[PlanFile, MigrationState]:
@@ -161,27 +157,44 @@ def _open(path: Path) -> tuple[PlanFile, MigrationState]:
     return plan, state
 
 
-def _reject_options(given: Mapping[str, object]) -> None:
+def _reject_options(**given: object) -> None:
     """Raises `UsageError` if an option is given that has no effect with --reverse-plan."""
-    for option, value in given.items():
+    for name, value in given.items():
         if value:
-            raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
+            raise UsageError(
+                f"--{name.replace('_', '-')}", "has no effect with --reverse-plan, which writes only a plan"
+            )
+
+
+class _FollowupOptions(NamedTuple):
+    """The connection options of the commands that the user may run next: those of the plan, and edits of the
+    target."""
+
+    of_plan: tuple[str, ...]
+    of_target: tuple[str, ...]
 
 
 def _show_result(
-    report: Report, plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None, run: str | None
+    report: Report,
+    plan: PlanFile,
+    state: MigrationState,
+    target: OffsetStore,
+    only: GroupScope | None,
+    run: str | None,
+    followups: _FollowupOptions,
 ) -> None:
     """Prints the result. Raises `Exit` with code 1 if an offset differs from its before-image."""
     migrate_output.show_report(report, "restored")
     if report.failed:
-        note(f"if a group already consumes from the target: migrate rollback {plan.path} --reverse-plan FILE")
+        back = command_line("migrate", "rollback", plan.path, "--reverse-plan", "FILE", options=followups.of_plan)
+        note(f"if a group already consumes from the target: {back}")
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
     if report.groups and not differing and not report.closed:
         print_next_step(report, f"rolled back: every offset is as it was before{' this run' if run else ''}")
         if report.ok:
-            _note_empty_groups(plan, state, target)
+            _note_empty_groups(plan, state, target, followups.of_target)
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
@@ -249,11 +262,9 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
             yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
 
 
-def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore) -> None:
+def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore, options: Sequence[str]) -> None:
     """Prints the groups that had no offset before ``migrate apply``, and exist without an offset now, with the command
     that removes them."""
-    from offsetmgr.groups.selection import literal_pattern
-
     created = {
         group.target_group
         for group in plan.groups()
@@ -262,11 +273,10 @@ def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStor
     found = target.scan(sorted(created.intersection(target.groups())))
     empty = [one.group for one in found if not (one.offsets or one.errors or one.error)]
     if empty:
-        names = " ".join(f"--group {shlex.quote(literal_pattern(name))}" for name in empty)
         note(
             f"{count_of(len(empty), 'group')} that had no offset before {'is' if len(empty) == 1 else 'are'} empty now"
         )
-        note(f"to remove: offsetmgr groups delete --store {shlex.quote(plan.header.target.uri)} {names} --execute")
+        note(f"to remove: {delete_groups_command(plan.header.target.uri, empty, options)}")
 
 
 def late_deletion_note(store: OffsetStore) -> str:
@@ -309,8 +319,15 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore, 
 
 
 def _plan_back(
-    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool
+    sides: SourceAndTarget,
+    plan: PlanFile,
+    state: MigrationState,
+    output: Path,
+    options: Sequence[str],
+    *,
+    allow_rewind: bool,
 ) -> None:
+    """Writes the reverse plan. ``options`` are the connection options of the commands that execute it."""
     written = write_reverse_plan_file(
         sides,
         plan,
@@ -325,6 +342,6 @@ def _plan_back(
     migrate_output.show_plan_summary(summary)
     migrate_output.show_attention(PlanFile(output))
     note(f"reverse plan written to {output}; nothing was changed")
-    note(f"next: offsetmgr migrate apply {output}")
+    note(f"next: {command_line('migrate', 'apply', output, options=options)}")
     if summary.failed_groups or summary.actions[Action.REFUSE_LOST]:
         raise typer.Exit(1)

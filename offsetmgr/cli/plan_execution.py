@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -30,10 +29,10 @@ def print_next_step(report: Report, then: str) -> None:
         note(then)
 
 
-def scope_options(groups: list[str] | None, waves: list[int] | None) -> str:
-    """Returns the options that limit a further command to the same groups, with a leading space."""
-    options = [f"--group {shlex.quote(name)}" for name in groups or ()] + [f"--wave {wave}" for wave in waves or ()]
-    return "".join(f" {option}" for option in options)
+def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[str, ...]:
+    """Returns the options that limit a further command to the same groups."""
+    given = [("--group", name) for name in groups or ()] + [("--wave", str(wave)) for wave in waves or ()]
+    return tuple(word for option in given for word in option)
 
 
 def shortened(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,6 +14,7 @@ import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import delete_groups_command
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AllGroups,
@@ -133,7 +134,7 @@ def _written_to(file: str) -> Iterator[str]:
         sys.stdout.flush()
 
 
-def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
+def _note_empty_groups(store: OffsetStore, created: list[str], options: Sequence[str]) -> None:
     """Prints the groups that exist without offsets after an edit was undone.
 
     The undo deleted the offsets that the edit had created in these groups. The groups may have existed without offsets
@@ -143,8 +144,8 @@ def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
 
     if stay := groups_left_without_offsets(store, created):
         others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
-        verb, them = ("stay", "them") if others else ("stays", "it")
-        note(f"group {stay[0]!r}{others} {verb}, empty; offsetmgr groups delete --group NAME --execute removes {them}")
+        note(f"group {stay[0]!r}{others} {'stay' if others else 'stays'}, empty")
+        note(f"to remove: {delete_groups_command(store.uri, stay, options)}")
 
 
 @app.command("import")
@@ -202,7 +203,7 @@ def import_offsets(
             code = edit.run(require_topics(proposals, topics, file))
             if edit.confirmed:
                 created = (one.group for one in load_images(path) if not one.before)
-                _note_empty_groups(store, [group for group in created if group in selected])
+                _note_empty_groups(store, [one for one in created if one in selected], connect.undo_options(store))
             exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None

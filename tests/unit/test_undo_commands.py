@@ -13,6 +13,7 @@ from one_migration import OneLog
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.app import run
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.followup_commands import MAX_NAMED, delete_groups_command
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
@@ -258,3 +259,46 @@ def test_an_apply_is_undone_after_its_plan_was_renewed(directory: Path, capsys: 
     assert run(["edits", "undo", apply.id, "--execute", "--yes"]) == 0
     assert (offset("there"), offset("there", "c")) == (3, 5)
     assert OperationLog().find(apply.id).undone_by
+
+
+# --- the commands that are printed ------------------------------------------------------------------
+
+
+def printed(shown: str, label: str) -> list[str]:
+    (line,) = [line for line in shown.splitlines() if line.startswith(label)]
+    return shlex.split(line.removeprefix(label))
+
+
+def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "to.properties").write_text("client.id=me\n")
+    options = ["--to-command-config", str(directory / "to.properties")]
+    sides = ["--from", f"file:{directory / 'here.avro'}", "--to", f"file:{directory / 'there.avro'}"]
+    with SnapshotStore(Path("here.avro")) as store:
+        store.commit("c d", {ORDERS: OffsetAndMetadata(5)})
+
+    assert run(["migrate", "plan", *sides, "--all-groups", "-o", "my plan.json", *options]) == 0
+    apply = ["offsetmgr", "migrate", "apply", "my plan.json", *options]
+    assert printed(capsys.readouterr().err, "next: ") == apply
+    assert run(["migrate", "renew", "my plan.json", "-o", "second plan.json", "a", *options]) == 0
+    renewed = ["offsetmgr", "migrate", "apply", "second plan.json", "--group", "a", *options]
+    assert printed(capsys.readouterr().err, "next: ") == renewed
+    assert run(["migrate", "apply", "second plan.json", "--yes", *options]) == 0
+    shown = capsys.readouterr().err
+    assert printed(shown, "next: ") == ["offsetmgr", "migrate", "verify", "second plan.json", *options]
+    assert printed(shown, "undo: ") == ["offsetmgr", "migrate", "rollback", "second plan.json", *options]
+    assert run(["migrate", "rollback", "second plan.json", "--reverse-plan", "back plan.json", *options]) == 0
+    back = ["offsetmgr", "migrate", "apply", "back plan.json", "--from-command-config", options[1]]
+    assert printed(capsys.readouterr().err, "next: ") == back
+
+
+def test_the_command_that_removes_empty_groups_has_all_names_and_options() -> None:
+    command = delete_groups_command("kafka://h:9092", ["a b", "c*"], ["--context", "prod"])
+    assert shlex.split(command) == [
+        *("offsetmgr", "groups", "delete", "--store", "kafka://h:9092", "--group", "a b", "--group", "c[*]"),
+        *("--context", "prod", "--execute"),
+    ]
+    many = delete_groups_command("kafka://h:9092", [f"g{n}" for n in range(MAX_NAMED + 3)], [])
+    assert many.count("--group") == MAX_NAMED
+    assert many.endswith("--execute  (3 more empty groups: see offsetmgr groups list)")
