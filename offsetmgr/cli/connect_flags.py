@@ -112,6 +112,24 @@ class ConnectFlags(Connections):
         context = self.resolved.context
         return (*words, *(("--context", context) if context is not None else ()))
 
+    def undo_options(self, store: OffsetStore, command_config: str | None = None) -> tuple[str, ...]:
+        """Returns the options that the undo of an edit of ``store`` needs besides ``--store``: `repeated_options`, the
+        ZooKeeper where old consumers are registered, and the brokers that have the logs. Other edits of the store need
+        them too."""
+        named = (
+            ("--zookeeper", "zookeeper:", self.flags.zookeeper, self.resolved.zookeeper),
+            ("--bootstrap-server", "kafka:", self.flags.bootstrap_server, self.resolved.bootstrap_server),
+        )
+        servers = (
+            (option, given or known)
+            for option, scheme, given, known in named
+            if not store.uri.startswith(scheme) and (given or self.resolved.context is None)  # a context names the rest
+        )
+        return (
+            *self.repeated_options(command_config=command_config),
+            *(word for option, value in servers if value for word in (option, value)),
+        )
+
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
         option = next((option for option, value in given.items() if value), None)
@@ -147,7 +165,7 @@ class ConnectFlags(Connections):
         from offsetmgr.cli.edit_command import Edit
 
         directory = directory or self.directory_for_edit()
-        return Edit(operation, store, directory, flags, followup_options=self.followup_options, **shown)
+        return Edit(operation, store, directory, flags, undo_options=self.undo_options(store), **shown)
 
     def wait_until_empty(self, groups: Iterable[str], seconds: float) -> None:
         """Waits until the groups have no members, and prints progress; does nothing if ``seconds`` is 0. Raises
@@ -170,8 +188,8 @@ class ConnectFlags(Connections):
         from offsetmgr.cli.running_edit import RunningEditCommand
 
         checks = running_checks(self, operation, store)
-        followups = self.followup_options
-        return RunningEditCommand(operation, store, flags, checks, running, followup_options=followups, as_csv=as_csv)
+        options = self.undo_options(store)
+        return RunningEditCommand(operation, store, flags, checks, running, undo_options=options, as_csv=as_csv)
 
 
 def contexts_of(text: str | None) -> list[str] | None:

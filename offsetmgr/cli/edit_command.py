@@ -3,9 +3,9 @@ command lines that undo them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from shlex import join, split
+from shlex import join
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -70,7 +70,7 @@ class Edit:
         directory: DescribeGroups,
         flags: EditFlags,
         *,
-        followup_options: str = "",
+        undo_options: Sequence[str] = (),
         print_undo: bool = True,
         as_csv: bool = False,
     ) -> None:
@@ -87,8 +87,10 @@ class Edit:
         """Whether the command lines in ``undo`` are printed when the edit ends."""
         self.undo: list[str] = []
         """Command lines that undo the changes. The list is empty if nothing was changed."""
-        self.followup_options = followup_options
+        self.undo_options = undo_options
         self._weaknesses: tuple[Weakness, ...] = ()
+        self.more_warnings: Callable[[], Iterable[str]] = lambda: ()
+        """Returns warnings about the plan, which are printed before the prompt."""
         self.failed: set[str] = set()
         """Groups in which a change was rejected or failed."""
 
@@ -133,8 +135,8 @@ class Edit:
 
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
-        for weakness in self._weaknesses:
-            note(f"warning: {weakness.text}")
+        for text in (*(weakness.text for weakness in self._weaknesses), *self.more_warnings()):
+            note(f"warning: {text}")
 
     def _show(self, proposal: EditPlan) -> None:
         """Prints the plan on stdout. With --execute, JSON and CSV output is printed after the writes, because it
@@ -225,7 +227,7 @@ class Edit:
     def _execute(self, proposal: EditPlan) -> tuple[list[str], Iterator[GroupEditResult]]:
         """Starts the edit. Returns the command lines that undo the edit, and an iterator over the results."""
         path = Path(self.image) if self.image else default_image_path(self.operation)
-        origin = EditOrigin(self.operation, self.reason or "", split(self.followup_options))
+        origin = EditOrigin(self.operation, self.reason or "", self.undo_options)
         started = self.start(proposal, path, lambda path: note(f"before-images: {path}"))
         undo = [join((*undo_command(image, origin.undo_options), "--execute")) for image in started.images]
         return undo, record_operation(started, proposal, origin).results

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.operation_log import RecordedOperation
+    from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,6 +33,7 @@ _LIST: Final = (
     Column("user"),
     Column("undone_by", optional=True),
     Column("reason", optional=True),
+    Column("note", optional=True),
 )
 
 
@@ -40,7 +41,12 @@ _LIST: Final = (
 def list_command(
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="NAME", help="Only operations on this group.", show_default=False),
+        typer.Option(
+            "--group",
+            metavar="NAME",
+            help="Only operations on this group, and those whose record does not name all their groups.",
+            show_default=False,
+        ),
     ] = None,
     last: Annotated[
         int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N operations.", show_default=False)
@@ -50,11 +56,16 @@ def list_command(
     """List the edits and migrations of this account on this machine, the oldest first.
 
     The log is operations.jsonl in the state directory (XDG_STATE_HOME). An operation whose outcome is unknown was
-    killed, or still runs.
+    killed, or still runs. The record of an operation on more than 1,000 groups names the first 1,000; with --group, the
+    list has this operation too, and notes that it may include the group. Without any such operation the exit code is 1.
     """
     from offsetmgr.groups.operation_log import OperationLog
 
-    found = [one for one in OperationLog().operations() if group is None or group in one.start.groups]
+    log = OperationLog()
+    found = [
+        one for one in log.operations() if group is None or group in one.start.groups or not one.start.names_all_groups
+    ]
+    _warn_of_newer(log)
     shown = found[-last:] if last is not None else found
     rows = [
         (
@@ -67,20 +78,21 @@ def list_command(
             one.user,
             one.undone_by or None,
             one.start.reason or None,
+            None if group is None or group in one.start.groups else "may include it",
         )
         for one in shown
     ]
     if not write_rows(_LIST, rows, output):
         of_group = "" if group is None else f" of group {group!r}"
         note(f"nothing is recorded: no edit or migration{of_group} was made from this account on this machine")
+        if group is not None:
+            raise typer.Exit(1)
 
 
 @app.command("show")
 def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.TABLE) -> None:
     """Show one edit or migration: who, when, why, the command, the stores, and the undo."""
-    from offsetmgr.groups.operation_log import OperationLog
-
-    one = OperationLog().find(operation_id)
+    one = _find(operation_id)
     rest = one.start.group_count - len(one.start.groups)
     fields: list[tuple[str, str | int | None]] = [
         ("id", one.id),
@@ -119,15 +131,14 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
     --running also rewinds the offsets that its consumers have committed since. Without --execute the command shows what
     it would change.
     """
-    from offsetmgr.groups.operation_log import OperationLog
-
-    one = OperationLog().find(operation_id)
+    one = _find(operation_id)
     if not one.start.undo:
         raise UsageError(f"undo of {one.id}", f"{one.start.name} has no undo", _hint(one))
     if one.undone_by:
         raise UsageError(
             f"undo of {one.id}", f"{one.undone_by} undid it already", f"offsetmgr edits show {one.undone_by}"
         )
+    _check_ended(one, execute=execute)
     note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
     reason = reason or f"undo of {one.id}"
@@ -135,6 +146,35 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
         failed = max(failed, _run(one, shlex.split(command), execute=execute, yes=yes, reason=reason))
     if failed:
         raise typer.Exit(failed)
+
+
+def _find(operation_id: str) -> RecordedOperation:
+    from offsetmgr.groups.operation_log import OperationLog
+
+    log = OperationLog()
+    one = log.find(operation_id)
+    _warn_of_newer(log)
+    return one
+
+
+def _warn_of_newer(log: OperationLog) -> None:
+    """Prints one warning if the log has records of a newer offsetmgr."""
+    if log.newer:
+        first = next(iter(log.newer.values()))
+        left = f"{count_of(len(log.newer), 'operation')} of a newer offsetmgr"
+        note(f"warning: {left} left out, because this version cannot read the records: {first}")
+
+
+def _check_ended(one: RecordedOperation, *, execute: bool) -> None:
+    """Prints a warning if the outcome of the operation is unknown. Raises `UsageError` if the operation still runs and
+    ``execute`` is true, because it would write again what the undo restores."""
+    if one.is_running and execute:
+        what, why = f"undo of {one.id}", f"{one.start.name} still runs, as process {one.pid}"
+        raise UsageError(what, why, "wait until it ends, or stop it with Ctrl-C, and run the undo then")
+    if one.is_running:
+        note(f"warning: {one.start.name} still runs, as process {one.pid}; --execute works only after its end")
+    elif one.ended_ms is None:
+        note(f"warning: the log has no end of {one.start.name}: check that it does not run on {one.host} any more")
 
 
 def _run(one: RecordedOperation, words: list[str], *, execute: bool, yes: bool, reason: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -12,17 +13,10 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes
-from offsetmgr.cli.plan_execution import (
-    exit_if_interrupted,
-    option_text,
-    plan_writer,
-    print_next_step,
-    scope_arguments,
-    scope_options,
-    shortened,
-)
+from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError, UsageError
@@ -89,13 +83,13 @@ def apply_command(
     migrate_output.show_plan_summary(plan.summary)
     migrate_output.show_attention(plan)
     logs = sides.logs()
+    options = connect.repeated_options(from_command_config, to_command_config)
     if plan.header.cluster_id is not None and logs is None:
         note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
     if state.apply.opened and not state.is_rolled_back:
         note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
-    options = connect.repeated_options(from_command_config, to_command_config)
     if not accept_stale:
-        _reject_stale(sides, plan, state, only, scope_arguments(group, wave) + option_text(options))
+        _reject_stale(sides, plan, state, only, (*(group or ()), *scope_options(None, wave), *options))
     scope = summary_of(plan, only)
     if only is not None:
         note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
@@ -105,14 +99,14 @@ def apply_command(
     earlier = bool(state.apply.written)
     with plan_writer(plan, run, target, wait_empty) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
-    scope_words = scope_options(group, wave) + option_text(options)
+    followups = (*scope_options(group, wave), *options)
     migrate_output.show_report(report, "written")
-    print_next_step(report, f"next: offsetmgr migrate verify {plan_path}{scope_words}")
+    print_next_step(report, f"next: {command_line('migrate', 'verify', plan_path, options=followups)}")
     if scope.refused or scope.failed_groups:
         partitions = count_of(scope.refused, "partition")
         note(f"the plan itself refused {partitions} and {count_of(scope.failed_groups, 'group')}")
     if report.written:
-        note(f"undo: offsetmgr migrate rollback {plan_path}{scope_words}")
+        note(f"undo: {command_line('migrate', 'rollback', plan_path, options=followups)}")
         if earlier:
             note(f"undo of this run alone: {shlex.join(undo_command(str(plan_path), writer, run))}")
     elif report.skipped and report.ok:
@@ -123,10 +117,10 @@ def apply_command(
 
 
 def _reject_stale(
-    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, scope: str
+    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, renew_words: Sequence[str]
 ) -> None:
     """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has changed since.
-    ``scope`` are the arguments with which ``migrate renew`` plans the same groups."""
+    ``renew_words`` are the arguments of the ``migrate renew`` that the error recommends."""
     from offsetmgr.migration.renewal import MAX_AGE_MS, moved_groups
 
     age_ms = SystemClock().now_ms() - plan.header.created_at
@@ -139,7 +133,7 @@ def _reject_stale(
         raise PlanError(
             f"plan {plan.path}",
             f"it is {days} old, and {count_of(len(moved), 'group')} changed in the source since then: {named}",
-            f"plan them again: offsetmgr migrate renew {shlex.quote(str(plan.path))} -o FILE{scope}; "
+            f"plan them again: {command_line('migrate', 'renew', plan.path, '-o', 'FILE', options=renew_words)}; "
             "or write the old offsets with --accept-stale",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.options import (
@@ -150,7 +152,7 @@ def plan_command(
     if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= migrate_output.SHOWN:
         write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(plan.groups()), format)
     note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
-    _print_next_steps(output, summary)
+    _print_next_steps(output, summary, connect.repeated_options(from_command_config, to_command_config))
     if summary.failed_groups:
         raise typer.Exit(1)
 
@@ -163,7 +165,7 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
     )
 
 
-def _print_next_steps(output: Path, summary: PlanSummary) -> None:
+def _print_next_steps(output: Path, summary: PlanSummary, options: Sequence[str]) -> None:
     """Prints the commands that the user runs after the plan was written."""
     if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
@@ -171,7 +173,7 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
             f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
     if not rejected or rejected < sum(summary.actions.values()):
-        note(f"next: offsetmgr migrate apply {output}")
+        note(f"next: {command_line('migrate', 'apply', output, options=options)}")
 
 
 def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
@@ -69,6 +70,7 @@ def renew_command(
     migrate_output.show_waves(PlanFile(output))
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
     note(f"planned {again} again; {kept} kept; {plan_path} is closed")
-    note(f"next: offsetmgr migrate apply {output}{scope_options(groups, wave)}")
+    options = (*scope_options(groups, wave), *connect.repeated_options(from_command_config, to_command_config))
+    note(f"next: {command_line('migrate', 'apply', output, options=options)}")
     if done.summary.failed_groups:
         raise typer.Exit(1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -14,6 +13,7 @@ from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
@@ -24,11 +24,14 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan import Action, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.plan_run import PlanRun, open_plan
+from offsetmgr.migration.plan_run import PlanRun, open_renewed
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
+    from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
     from offsetmgr.migration.journaled_writer import Report
     from offsetmgr.migration.rollback import RollbackPreview
 
@@ -92,41 +95,43 @@ def rollback_command(
     With --run, only the offsets that this run of apply wrote are restored, and the other runs of the plan keep theirs.
     A group that was rolled back, even in part, is not applied again: make a new plan for it.
 
+    Offsets are restored exactly: before it asks, the command warns of those that are outside their log now. If the plan
+    was renewed, the command works on the new plan, which has the before-images of both.
+
     If a group already consumes from the target, restoring before-images would rewind it. Then use --reverse-plan, which
     creates a plan in the other direction, of the groups that --group or --wave selects.
     """
-    from offsetmgr.migration.rollback import preview, rollback
+    from offsetmgr.migration.rollback import preview, restored_offsets, rollback
 
     sources = connect.connection(from_command_config), connect.connection(to_command_config)
     if reverse_plan is None and allow_rewind:
         raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        _reject_options(
-            {
-                "--force": force,
-                "--wait-empty": wait_empty > 0,
-                "--run": run,
-                "--dry-run": dry_run,
-            }
-        )
-        plan, state = open_plan(plan_path)
+        _reject_options(force=force, wait_empty=wait_empty > 0, run=run, dry_run=dry_run)
+        plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
         only = select_groups(plan, group or (), wave or ())
-        _plan_back(back, plan, state, reverse_plan, only, allow_rewind=allow_rewind)
+        options = connect.repeated_options(to_command_config, from_command_config)  # the sides are exchanged
+        _plan_back(back, plan, state, reverse_plan, only, options, allow_rewind=allow_rewind)
         return
-    plan, state = open_plan(plan_path)
+    plan, state = _open(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
-    target = SourceAndTarget.of_plan(connect, plan.header, *sources).target
+    sides = SourceAndTarget.of_plan(connect, plan.header, *sources)
+    target = sides.target
+    one_run = state.run(run) if run else None
+    checks = _log_checks(sides)
     if dry_run:
-        _show_preview(preview(plan, state, target, only, force=force, run=state.run(run) if run else None))
+        _show_preview(preview(plan, state, target, only, force=force, run=one_run), checks)
         return
     if state.apply.intents and state.finalized_at is None:
-        applied = f"the run {run} of migrate apply" if run else f"{plan_path} was applied"
+        applied = f"the run {run} of migrate apply" if run else f"{plan.path} was applied"
         note(f"restores {plan.header.target.uri} to what it held before {applied}")
         migrate_output.show_weaknesses(
             found.text for found in target.weaknesses() if found.subject == KEEPS_ACTIVE_OFFSETS
         )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
+        checks.count(restored_offsets(plan, state, only, one_run))
+        _show_warnings(checks)
         started = len(state.apply.intents.keys() & only) if only is not None else len(state.apply.intents)
         confirm(f"roll back {count_of(started, 'group')}?", yes=yes)
     operation = PlanRun("undo", only, reason or "", undoes_run=run or "")
@@ -136,30 +141,61 @@ def rollback_command(
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true
             _compare_others(plan, state, target, only)
             raise
-    _show_result(report, plan, state, target, only, run)
+    followups = _FollowupOptions(
+        connect.repeated_options(from_command_config, to_command_config),
+        connect.undo_options(target, to_command_config),
+    )
+    _show_result(report, plan, state, target, only, run, followups)
 
 
-def _reject_options(given: Mapping[str, object]) -> None:
+def _open(path: Path) -> tuple[PlanFile, MigrationState]:
+    """Opens the plan. If it was renewed, prints a note and opens the newest plan."""
+    plan, state = open_renewed(path)
+    if plan.path != path:
+        note(
+            f"{path} was renewed: this command works on {plan.path}, with every group that was applied with either plan"
+        )
+    return plan, state
+
+
+def _reject_options(**given: object) -> None:
     """Raises `UsageError` if an option is given that has no effect with --reverse-plan."""
-    for option, value in given.items():
+    for name, value in given.items():
         if value:
-            raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
+            raise UsageError(
+                f"--{name.replace('_', '-')}", "has no effect with --reverse-plan, which writes only a plan"
+            )
+
+
+class _FollowupOptions(NamedTuple):
+    """The connection options of the commands that the user may run next: those of the plan, and edits of the
+    target."""
+
+    of_plan: tuple[str, ...]
+    of_target: tuple[str, ...]
 
 
 def _show_result(
-    report: Report, plan: PlanFile, state: MigrationState, target: OffsetStore, only: GroupScope | None, run: str | None
+    report: Report,
+    plan: PlanFile,
+    state: MigrationState,
+    target: OffsetStore,
+    only: GroupScope | None,
+    run: str | None,
+    followups: _FollowupOptions,
 ) -> None:
     """Prints the result. Raises `Exit` with code 1 if an offset differs from its before-image."""
     migrate_output.show_report(report, "restored")
     if report.failed:
-        note(f"if a group already consumes from the target: migrate rollback {plan.path} --reverse-plan FILE")
+        back = command_line("migrate", "rollback", plan.path, "--reverse-plan", "FILE", options=followups.of_plan)
+        note(f"if a group already consumes from the target: {back}")
     if report.ok and not report.groups:
         note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
     if report.groups and not differing and not report.closed:
         print_next_step(report, f"rolled back: every offset is as it was before{' this run' if run else ''}")
         if report.ok:
-            _note_empty_groups(plan, state, target)
+            _note_empty_groups(plan, state, target, followups.of_target)
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
@@ -182,15 +218,38 @@ def _with_run(state: MigrationState, only: GroupScope | None, run: str | None) -
     return chosen
 
 
-def _show_preview(found: Iterable[RollbackPreview]) -> None:
+def _log_checks(sides: SourceAndTarget) -> RestoredOffsetChecks:
+    """Returns the checks of the offsets that a rollback restores. They have the log ranges if brokers are known."""
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+
+    def log_ranges(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
+        logs = sides.logs()
+        return {} if logs is None else logs.log_ranges(partitions)
+
+    return RestoredOffsetChecks(log_ranges)
+
+
+def _show_warnings(checks: RestoredOffsetChecks) -> None:
+    for text in checks.warnings():
+        note(f"warning: {text}")
+
+
+def _show_preview(found: Iterable[RollbackPreview], checks: RestoredOffsetChecks) -> None:
     """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
     rows = list(found)
-    write_rows(
-        PREVIEW, [(one.group, *one.tp, one.now, one.before, one.problem or None) for one in rows], OutputFormat.TABLE
-    )
+    checks.load((one.tp, one.before) for one in rows if one.before is not None)
+
+    def note_of(one: RollbackPreview) -> str | None:
+        return one.problem or (checks.note(one.tp, one.before) if one.before is not None else "") or None
+
+    write_rows(PREVIEW, [(one.group, *one.tp, one.now, one.before, note_of(one)) for one in rows], OutputFormat.TABLE)
     bad = sum(bool(one.problem) for one in rows)
+    restored = sum(not one.problem and one.now == one.before for one in rows)
+    others = f"; {restored:,} {'is' if restored == 1 else 'are'} restored already" if restored else ""
     refused = f", and refuse {bad:,}" if bad else ""
-    note(f"dry run: would restore {count_of(len(rows) - bad, 'offset')}{refused}; nothing was changed")
+    _show_warnings(checks)
+    changes = count_of(len(rows) - bad - restored, "offset")
+    note(f"dry run: would restore {changes}{refused}{others}; nothing was changed")
     if bad:
         raise typer.Exit(1)
 
@@ -204,11 +263,9 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
             yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
 
 
-def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore) -> None:
+def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore, options: Sequence[str]) -> None:
     """Prints the groups that had no offset before ``migrate apply``, and exist without an offset now, with the command
     that removes them."""
-    from offsetmgr.groups.selection import literal_pattern
-
     created = {
         group.target_group
         for group in plan.groups()
@@ -217,11 +274,10 @@ def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStor
     found = target.scan(sorted(created.intersection(target.groups())))
     empty = [one.group for one in found if not (one.offsets or one.errors or one.error)]
     if empty:
-        names = " ".join(f"--group {shlex.quote(literal_pattern(name))}" for name in empty)
         note(
             f"{count_of(len(empty), 'group')} that had no offset before {'is' if len(empty) == 1 else 'are'} empty now"
         )
-        note(f"to remove: offsetmgr groups delete --store {shlex.quote(plan.header.target.uri)} {names} --execute")
+        note(f"to remove: {delete_groups_command(plan.header.target.uri, empty, options)}")
 
 
 def late_deletion_note(store: OffsetStore) -> str:
@@ -269,9 +325,11 @@ def _plan_back(
     state: MigrationState,
     output: Path,
     only: GroupScope | None,
+    options: Sequence[str],
     *,
     allow_rewind: bool,
 ) -> None:
+    """Writes the reverse plan. ``options`` are the connection options of the commands that execute it."""
     written = write_reverse_plan_file(
         sides,
         plan,
@@ -287,6 +345,6 @@ def _plan_back(
     migrate_output.show_plan_summary(summary)
     migrate_output.show_attention(PlanFile(output))
     note(f"reverse plan written to {output}; nothing was changed")
-    note(f"next: offsetmgr migrate apply {output}")
+    note(f"next: {command_line('migrate', 'apply', output, options=options)}")
     if summary.failed_groups or summary.actions[Action.REFUSE_LOST]:
         raise typer.Exit(1)

@@ -30,15 +30,10 @@ def print_next_step(report: Report, then: str) -> None:
         note(then)
 
 
-def scope_options(groups: list[str] | None, waves: list[int] | None) -> str:
-    """Returns the options that limit a further command to the same groups, with a leading space."""
-    options = [f"--group {shlex.quote(name)}" for name in groups or ()] + [f"--wave {wave}" for wave in waves or ()]
-    return "".join(f" {option}" for option in options)
-
-
-def scope_arguments(groups: list[str] | None, waves: list[int] | None) -> str:
-    """Like `scope_options`, for a command that takes the groups as arguments."""
-    return option_text(groups or ()) + scope_options(None, waves)
+def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[str, ...]:
+    """Returns the options that limit a further command to the same groups."""
+    given = [("--group", name) for name in groups or ()] + [("--wave", str(wave)) for wave in waves or ()]
+    return tuple(word for option in given for word in option)
 
 
 def option_text(words: Iterable[str]) -> str:

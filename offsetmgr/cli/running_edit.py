@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from offsetmgr.cli.confirm import EditFlags
@@ -27,11 +27,11 @@ class RunningEditCommand(Edit):
         checks: RunningChecks,
         options: RunningEdit,
         *,
-        followup_options: str = "",
+        undo_options: Sequence[str] = (),
         as_csv: bool = False,
     ) -> None:
-        followups = " ".join((followup_options, *UNDO_OPTIONS))
-        super().__init__(operation, store, checks.all_members, flags, followup_options=followups, as_csv=as_csv)
+        undo_options = (*undo_options, *UNDO_OPTIONS)
+        super().__init__(operation, store, checks.all_members, flags, undo_options=undo_options, as_csv=as_csv)
         self._checks = checks
         self._options = options._replace(on_step=note)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,6 +14,7 @@ import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import delete_groups_command
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AllGroups,
@@ -34,7 +35,9 @@ from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
+    from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.log_checks import LogChecks
     from offsetmgr.groups.selection import TopicSelection
 
@@ -131,7 +134,7 @@ def _written_to(file: str) -> Iterator[str]:
         sys.stdout.flush()
 
 
-def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
+def _note_empty_groups(store: OffsetStore, created: list[str], options: Sequence[str]) -> None:
     """Prints the groups that exist without offsets after an edit was undone.
 
     The undo deleted the offsets that the edit had created in these groups. The groups may have existed without offsets
@@ -141,8 +144,8 @@ def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
 
     if stay := groups_left_without_offsets(store, created):
         others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
-        verb, them = ("stay", "them") if others else ("stays", "it")
-        note(f"group {stay[0]!r}{others} {verb}, empty; offsetmgr groups delete --group NAME --execute removes {them}")
+        note(f"group {stay[0]!r}{others} {'stay' if others else 'stays'}, empty")
+        note(f"to remove: {delete_groups_command(store.uri, stay, options)}")
 
 
 @app.command("import")
@@ -168,8 +171,9 @@ def import_offsets(
 
     If brokers are known, offsets are checked as by offsets reset: an offset outside its log is clamped, and one of a
     missing topic is rejected. A file of before-images undoes its edit: overwritten offsets are restored, created ones
-    are deleted, and offsets that have moved since are rejected unless --allow-rewind. --group names the group for files
-    that do not contain it.
+    are deleted, and offsets that have moved since are rejected unless --allow-rewind. An undo restores offsets exactly:
+    an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
+    not contain it.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
@@ -194,12 +198,12 @@ def import_offsets(
             selected = set(undone)
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
-            code = edit.run(
-                require_topics(plan_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
-            )
+            proposals = plan_undo(store, images, topics, force=allow_rewind, crossing=crossing)
+            proposals = proposals if unchecked else _restored_with_notes(connect, edit, proposals)
+            code = edit.run(require_topics(proposals, topics, file))
             if edit.confirmed:
                 created = (one.group for one in load_images(path) if not one.before)
-                _note_empty_groups(store, [group for group in created if group in selected])
+                _note_empty_groups(store, [one for one in created if one in selected], connect.undo_options(store))
             exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None
@@ -225,17 +229,35 @@ def import_offsets(
             exit_edit(edit.run(require_topics(proposals, topics, file)))
 
 
-def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
-    """Returns the checks of offsets against the logs. Returns None if no brokers are known, or if the store holds
-    positions of Kafka 0.7, which belong to no log."""
+def _has_logs(connect: ConnectFlags, store: OffsetStore) -> bool:
+    """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
+    hold positions of Kafka 0.7, which belong to no log."""
     from offsetmgr.core.offset_store import PartitionKinds
-    from offsetmgr.groups.log_checks import LogChecks
 
     if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-        return None
-    cluster = connect.cluster_or_none()
-    if cluster is None:
-        if store.uri.startswith("zookeeper:"):
-            note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
-        return None
-    return LogChecks(cluster.log_ranges, topics)
+        return False
+    known = connect.bootstrap() is not None
+    if not known and store.uri.startswith("zookeeper:"):
+        note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
+    return known
+
+
+def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
+    from offsetmgr.groups.log_checks import LogChecks
+
+    return LogChecks(connect.cluster("offsets import").log_ranges, topics) if _has_logs(connect, store) else None
+
+
+def _restored_with_notes(
+    connect: ConnectFlags, edit: Edit, proposals: Iterator[GroupEditPlan]
+) -> Iterator[GroupEditPlan]:
+    """Returns the plans of an undo with a note on each offset that is outside its log. The edit then warns of these
+    offsets before its prompt."""
+    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+
+    if not _has_logs(connect, edit.store):
+        return proposals
+    # Brokers that do not respond must not prevent the undo of an edit in ZooKeeper, so the cluster is opened late.
+    checks = RestoredOffsetChecks(lambda partitions: connect.cluster("offsets import").log_ranges(partitions))
+    edit.more_warnings = checks.warnings
+    return checks.noted(proposals)

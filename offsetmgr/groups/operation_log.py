@@ -14,7 +14,6 @@ import secrets
 import shlex
 import socket
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -26,8 +25,9 @@ from typing import Any, Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
 
 VERSION: Final = 1
@@ -51,6 +51,11 @@ class OperationStart:
     undo: tuple[str, ...] = ()
     reason: str = ""
 
+    @property
+    def names_all_groups(self) -> bool:
+        """Whether ``groups`` has the names of all groups of the operation. See `MAX_GROUPS`."""
+        return self.group_count == len(self.groups) or self.group_count < len(self.groups) < MAX_GROUPS
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedOperation:
@@ -59,7 +64,7 @@ class RecordedOperation:
     ``outcome`` is ``done``, ``failed`` (at least one change failed, or an error ended the operation), ``interrupted``,
     or ``unknown`` if the log has no end of the operation. ``written`` and ``failed`` count offsets; they are None if
     the outcome is unknown. ``undone_by`` is the id of the operation that undid this one, if every command of the undo
-    succeeded.
+    succeeded and was not undone itself. ``pid`` and ``process_start`` identify the process (`start_time`).
     """
 
     id: str
@@ -74,6 +79,16 @@ class RecordedOperation:
     written: int | None = None
     failed: int | None = None
     undone_by: str = ""
+    pid: int | None = None
+    process_start: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process of the operation still runs on this machine. False if the record is of an older
+        offsetmgr, which did not record the process."""
+        if self.ended_ms is not None or self.pid is None or self.host != socket.gethostname():
+            return False
+        return bool(self.process_start) and start_time(self.pid) == self.process_start
 
 
 @dataclass(slots=True)
@@ -92,6 +107,9 @@ class OperationLog:
     def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
         self.path = path or state_directory() / "operations.jsonl"
         self._clock = clock or SystemClock()
+        self.newer: dict[str, UnknownVersion] = {}
+        """The operations that `operations` left out, because their records are of an unknown version: each id with the
+        error."""
 
     def new_id(self) -> str:
         """Returns an id for an operation that begins now."""
@@ -115,6 +133,8 @@ class OperationLog:
                 "at_ms": now,
                 "user": _user(),
                 "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "process_start": start_time(os.getpid()),
                 "command": _command_line(),
                 "undoes": _undoes.get(),
                 **asdict(start),
@@ -141,11 +161,17 @@ class OperationLog:
                 )
 
     def operations(self) -> list[RecordedOperation]:
-        """Returns all operations, the oldest first. Raises `FileFailure`, `MalformedData` and `UnknownVersion`."""
+        """Returns all operations whose records are of a known version, the oldest first; see `newer`. Raises
+        `FileFailure` and `MalformedData`."""
         found: dict[str, RecordedOperation] = {}
         for record in self._records():
             id_ = record.text("id")
             if record.text("kind") == "start":
+                try:
+                    record.version((VERSION,))
+                except UnknownVersion as error:
+                    self.newer[id_] = error
+                    continue
                 found[id_] = _started(record)
             elif id_ in found:
                 found[id_] = replace(
@@ -155,18 +181,23 @@ class OperationLog:
                     written=record.integer("written"),
                     failed=record.integer("failed"),
                 )
-        undone = Counter(one.undoes for one in found.values() if one.outcome == "done")
-        for one in list(found.values()):
-            other = found.get(one.undoes)
-            if other is not None and undone[other.id] >= len(other.start.undo):
-                found[other.id] = replace(other, undone_by=one.id)
+        undone: dict[str, list[str]] = {}
+        for one in reversed(found.values()):  # an undo begins after the operation that it undoes
+            undoes = undone.get(one.id, [])
+            if undoes and len(undoes) >= len(one.start.undo):
+                found[one.id] = replace(one, undone_by=undoes[0])
+            elif one.outcome == "done":
+                undone.setdefault(one.undoes, []).append(one.id)
         return list(found.values())
 
     def find(self, id_: str) -> RecordedOperation:
-        """Returns one operation. Raises `UsageError` if the log does not have it, and the errors of `operations`."""
+        """Returns one operation. Raises `UsageError` if the log does not have it, `UnknownVersion` if `newer` has it,
+        and the errors of `operations`."""
         for one in self.operations():
             if one.id == id_:
                 return one
+        if error := self.newer.get(id_):
+            raise error
         raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
 
     def _records(self) -> Iterator[FieldReader]:
@@ -205,7 +236,6 @@ def shortened(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _started(record: FieldReader) -> RecordedOperation:
-    record.version((VERSION,))
     start = OperationStart(
         name=record.text("name"),
         stores=tuple(record.text_list("stores")),
@@ -224,6 +254,8 @@ def _started(record: FieldReader) -> RecordedOperation:
         record.text("command"),
         start,
         record.text("undoes"),
+        pid=record.optional_integer("pid"),
+        process_start=record.optional_text("process_start") or "",
     )
 
 

@@ -128,6 +128,15 @@ def clamp(offset: int, log: LogRange) -> ResolvedOffset:
     return ResolvedOffset(offset)
 
 
+def outside_log(offset: int, log: LogRange) -> str:
+    """Returns a note if ``offset`` is outside the log, so that a consumer that starts there follows its
+    ``auto.offset.reset``; else an empty string."""
+    if log.start <= offset <= log.end:
+        return ""
+    place = f"below the log's start ({log.start})" if offset < log.start else f"beyond the log's end ({log.end})"
+    return f"{place}: auto.offset.reset would decide"
+
+
 def resolve(
     scenario: Scenario, explicit_offset: int | None, current: Offset, log: LogRange, for_time: int | None
 ) -> ResolvedOffset:

@@ -48,6 +48,15 @@ def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
     return plan, _current_state(plan)
 
 
+def open_renewed(path: Path) -> tuple[PlanFile, MigrationState]:
+    """Like `open_plan`, but if the plan was renewed, returns the newest plan, whose journal has the runs of the old
+    plan."""
+    plan = PlanFile(path)
+    while renewed_by := MigrationState.read(journal_path(plan.path), plan.sha256).renewed_by:
+        plan = PlanFile(Path(renewed_by))
+    return plan, _current_state(plan)
+
+
 def _current_state(plan: PlanFile) -> MigrationState:
     state = MigrationState.read(journal_path(plan.path), plan.sha256)
     if state.renewed_by:

@@ -7,6 +7,7 @@ and owners. The old plan can no longer be executed: its journal names the new on
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -165,7 +166,7 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
     ]
     if partial:
         why = f"{count_of(len(partial), 'group')} applied in part: {', '.join(partial[:3])}"
-        hint = f"run: offsetmgr migrate apply {plan.path} --group {partial[0]}"
+        hint = f"run: {shlex.join(('offsetmgr', 'migrate', 'apply', str(plan.path), '--group', partial[0]))}"
         raise JournalError(what, why, hint)
 
 

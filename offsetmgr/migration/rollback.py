@@ -116,6 +116,15 @@ def preview(
                 yield RollbackPreview(task.target_group, step.tp, applied, now, before, problem)
 
 
+def restored_offsets(
+    plan: PlanFile, state: MigrationState, only: GroupScope | None = None, run: RunProgress | None = None
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Yields the offsets that `rollback` would restore if nothing has changed since apply. Reads no store."""
+    for group in plan.groups_of(only):
+        if group.group not in state.finalized and (task := _task(group, state, run)):
+            yield from ((step.tp, step.after.offset) for step in task.steps if step.after is not None)
+
+
 def _check(plan: PlanFile, state: MigrationState, store: OffsetStore) -> None:
     """Raises the errors of `rollback` that the plan and the journal cause."""
     check_endpoint("target", plan.header.target, store)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.core.process_start import start_time
 
 POLL_S = 0.05
 """Seconds between two checks of a condition."""
@@ -39,11 +40,11 @@ class ProcessRef:
     @classmethod
     def of(cls, pid: int) -> ProcessRef:
         """Returns the process that has this pid now; ``started`` is empty if it has already ended."""
-        return cls(pid, _start_time(pid))
+        return cls(pid, start_time(pid))
 
     def alive(self) -> bool:
         """Returns whether the process still runs. A zombie does not run."""
-        return bool(self.started) and _start_time(self.pid) == self.started
+        return bool(self.started) and start_time(self.pid) == self.started
 
     def stopped(self) -> bool:
         """Returns whether all threads of the process are stopped, for example by SIGSTOP."""
@@ -80,24 +81,3 @@ def _states(pid: int) -> list[str]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
             states.append(file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0])
     return states
-
-
-def _start_time(pid: int) -> str:
-    """Returns a text that distinguishes the process with this pid from all earlier and later processes with the same
-    pid. The text is empty if no process with this pid runs."""
-    try:
-        # Of the fields after the command's closing parenthesis, the 1st is the state and the 20th is the start time
-        # (ticks since boot).
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return "" if Path("/proc/self/stat").exists() else _start_time_from_ps(pid)
-    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
-
-
-def _start_time_from_ps(pid: int) -> str:
-    """Like `_start_time`, for systems without /proc."""
-    answer = subprocess.run(
-        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
-    ).stdout.split(maxsplit=1)
-    return "" if len(answer) < 2 or answer[0].startswith("Z") else answer[1].strip()

@@ -198,10 +198,10 @@ def test_an_undo_names_the_groups_that_it_leaves_empty(cli: Cli, flags: list[str
 
         # Then the output names the group that stays, and the command that removes it
         stays = {"group": topic} in cli.rows("groups", "list", *there)
-        notice = f"group '{topic}' stays, empty; offsetmgr groups delete --group NAME --execute removes it\n"
+        notice = f"group '{topic}' stays, empty\nto remove: offsetmgr "
         assert (notice in undone.stderr) is stays
         if stays:
-            cli("groups", "delete", "--group", topic, "--execute", "--yes", *there)
+            cli(*shlex.split(undone.stderr.split(notice)[1].splitlines()[0]), "--yes")
         assert {"group": topic} not in cli.rows("groups", "list", *there)
 
 

@@ -64,8 +64,7 @@ def test_a_wave_after_two_weeks_gets_the_offsets_of_its_day(
         )
 
     refused = cli("migrate", "apply", str(plan), "--group", third, "--yes", code=1)
-    assert f"it is 14 days old, and 1 group changed in the source since then: {third}
-" in refused.stderr
+    assert f"it is 14 days old, and 1 group changed in the source since then: {third}\n" in refused.stderr
     cli("offsets", "get", "-g", third, *new, code=1)  # it does not exist
     command = re.search(r"plan them again: offsetmgr (migrate renew .*); or", refused.stderr)
     assert command is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,15 +89,12 @@ def test_lines_of_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
     assert sorted(file.read_text().split()) == sorted(str(n) * 1000 for n in range(200))
 
 
-def test_damage_and_unknown_versions_are_errors_with_the_line(log: OperationLog) -> None:
+def test_damage_is_an_error_with_the_line(log: OperationLog) -> None:
     with log.recorded(START):
         pass
     first, _ = log.path.read_bytes().splitlines()
     log.path.write_bytes(b"junk\n" + first + b"\n")
     with pytest.raises(MalformedData, match="line 1"):
-        log.operations()
-    log.path.write_bytes(json.dumps(json.loads(first) | {"version": 9}).encode() + b"\n")
-    with pytest.raises(UnknownVersion, match="version 9"):
         log.operations()
     log.path.write_bytes(b'{"kind": "start"}\n')
     with pytest.raises(MalformedData, match="line 1"):
@@ -115,3 +113,42 @@ def test_the_command_line_has_no_credentials(log: OperationLog, monkeypatch: pyt
         pass
     assert "secret" not in log.path.read_text()
     assert log.operations()[0].command.startswith("offsetmgr --store ")
+
+
+def test_an_undo_that_was_undone_does_not_count(log: OperationLog) -> None:
+    with log.recorded(START) as edit:
+        pass
+    with undoing(edit.id), log.recorded(START) as undo:
+        pass
+    with undoing(undo.id), log.recorded(START) as redo:
+        pass
+    assert (log.find(edit.id).undone_by, log.find(undo.id).undone_by) == ("", redo.id)
+    with undoing(edit.id), log.recorded(START) as second:
+        pass
+    assert log.find(edit.id).undone_by == second.id
+
+
+def test_an_operation_runs_as_long_as_its_process_and_has_no_end(log: OperationLog) -> None:
+    with log.recorded(START):
+        (one,) = log.operations()
+        assert one.is_running
+        assert not replace(one, process_start="of an earlier process").is_running
+        assert not replace(one, host="another").is_running
+        older = replace(one, pid=None, process_start="")
+        assert not older.is_running
+    assert not log.operations()[0].is_running
+
+
+def test_a_record_of_a_newer_version_hides_no_other_record(log: OperationLog) -> None:
+    with log.recorded(START) as newer:
+        pass
+    first, end = log.path.read_bytes().splitlines()
+    log.path.write_bytes(json.dumps(json.loads(first) | {"version": 9}).encode() + b"\n" + end + b"\n")
+    with log.recorded(START) as known:
+        pass
+
+    assert [one.id for one in log.operations()] == [known.id]
+    assert list(log.newer) == [newer.id]
+    assert log.find(known.id).outcome == "done"
+    with pytest.raises(UnknownVersion, match="line 1: is of version 9; known: 1"):
+        log.find(newer.id)

@@ -12,7 +12,6 @@ from one_migration import Migration, commit
 from test_doc_blocks import parse
 
 from offsetmgr.cli import migrate_apply
-from offsetmgr.cli.plan_execution import option_text, scope_arguments
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import PlanError
 from offsetmgr.migration.plan_file import PlanFile
@@ -31,7 +30,7 @@ def test_the_hint_for_an_old_plan_renews_the_same_groups(tmp_path: Path, monkeyp
     migration.plan()
     commit(migration.source, "my shop", 11)
     monkeypatch.setattr(migrate_apply, "SystemClock", Later)
-    scope = scope_arguments(["my shop"], [3]) + option_text(["--command-config", "a b.properties"])
+    scope = ["my shop", "--wave", "3", "--command-config", "a b.properties"]
     sides = SimpleNamespace(source=migration.source)
     with pytest.raises(PlanError) as raised:
         migrate_apply._reject_stale(sides, PlanFile(migration.path), migration.state(), None, scope)  # type: ignore[arg-type]
