@@ -14,6 +14,7 @@ from offsetmgr.cli.offset_reports import LAG
 from offsetmgr.cli.render import OutputFormat, write_rows
 from offsetmgr.cli.row_order import PartitionTable
 from offsetmgr.cli.table_fit import fitted_widths, set_wide, shortened, wrapped_line
+from offsetmgr.cli.watch import watch_command
 from offsetmgr.core.errors import UsageError
 
 MEMBER = "consumer-billing-service-7-0a1b2c3d-4e5f-6789-abcd-ef0123456789"
@@ -136,10 +137,10 @@ def test_watched_rows_have_a_time_the_change_and_the_rate(
 ) -> None:
     now = [10.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))
     table = PartitionTable(LAG, watched=True)
-    table.write([lag_row("a", 0, 50), lag_row("b", 0, None)], OutputFormat.JSON)
-    now[0] += 2
-    table.write([lag_row("a", 0, 30), lag_row("b", 0, 7)], OutputFormat.JSON)
+    outputs = iter([[lag_row("a", 0, 50), lag_row("b", 0, None)], [lag_row("a", 0, 30), lag_row("b", 0, 7)]])
+    watch_command(lambda: table.write(next(outputs), OutputFormat.JSON), 2.0, 2)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["lag"], row["change"], row["rate"]) for row in rows] == [
         (50, None, None),
