@@ -129,7 +129,7 @@ def _pattern(line: str, numbers_vary: bool) -> re.Pattern[str]:
 
 def _word(word: str, numbers_vary: bool) -> str:
     """The pattern that a word of the page stands for."""
-    if word == "vm":
+    if word == "vm" or re.fullmatch(r"[\w-]{22},?", word):  # a host, or a cluster id, which may have no digit
         return r"\S+"
     exact = not any(c.isdigit() for c in word) or (not numbers_vary and re.fullmatch(r"\d{1,4}", word))
     return re.escape(word) if exact else r"\S*\d\S*"

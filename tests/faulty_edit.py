@@ -27,6 +27,8 @@ def send_at(step: str, number: signal.Signals) -> None:
 
     def count(api_key: int, *, before_request: bool) -> None:
         if before_request == before and api_key == ApiKey[name] and counted[api_key] == int(wanted) - before:
+            sys.stderr.write(f"commits sent: {counted[ApiKey.OFFSET_COMMIT]}\n")
+            sys.stderr.flush()
             os.kill(os.getpid(), number)
 
     def patched(original: Any) -> Any:

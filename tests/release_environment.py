@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from confluent_kafka import Producer
 from processes import Commands
 
@@ -25,6 +26,13 @@ from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.stores.uri import open_store
 
 RELEASES: Final = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2")
+
+
+def releases(*in_matrix: str) -> list[Any]:
+    """All releases as parameters. The matrix runs those that are given, and the soak runs all."""
+    return [pytest.param(one, marks=() if one in in_matrix else pytest.mark.soak) for one in RELEASES]
+
+
 RECORDS: Final = 40
 
 

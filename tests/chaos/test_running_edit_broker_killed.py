@@ -39,7 +39,7 @@ STEPS = {
 OFFSETS_PARTITIONS = 50
 
 
-@pytest.mark.parametrize("protocol", STEPS)
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])
 def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"group.protocol": "consumer"} if protocol == "consumer" else {}
     written = 0

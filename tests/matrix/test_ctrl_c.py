@@ -121,7 +121,8 @@ def write_files(directory: Path, address: str) -> None:
     )
     step = PlanStep(TopicPartition("orders", 0), Action.COPY, OffsetAndMetadata(5), None, OffsetAndMetadata(5))
     plan = GroupPlan("billing", "billing", (step,), next(iter(Guard)))
-    write_plan(directory / "billing.plan", header, [plan])
+    for name in ("billing.plan", "fleet.plan"):
+        write_plan(directory / name, header, [plan])
 
 
 @pytest.mark.parametrize("command", commands())
