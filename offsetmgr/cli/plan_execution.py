@@ -62,7 +62,7 @@ def plan_writer(
     writers: list[JournaledWriter] = []
 
     def has_begun() -> bool:
-        return any(writer.report.started for writer in writers)
+        return any(writer.report.begun for writer in writers)
 
     groups = plan.summary.groups if run.only is None else len(run.only)
     try:

@@ -109,6 +109,8 @@ class Report:
     outcomes of groups with failures. ``interrupted`` is True if the caller stopped the run before all groups were done.
     """
 
+    begun: bool = False
+    """Whether an intent was or may have been written to the journal."""
     started: int = 0
     groups: int = 0
     changed: int = 0
@@ -241,6 +243,7 @@ class JournalSink:
         with self._lock:
             records, self._outcomes = self._outcomes, []
         intents = [self._intent(task) for task in batch]
+        self.report.begun = True
         self.journal.append([*records, *intents])
         self.report.started += len(intents)
 

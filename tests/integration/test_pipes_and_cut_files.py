@@ -72,12 +72,12 @@ def test_an_export_goes_to_standard_output_and_an_import_reads_standard_input(wo
     assert not (world.directory / "-").exists()
     world.lower()
 
-    refused = world.piped("offsets", "import", "-", "--as", form, "--execute", data=exported.stdout)
+    refused = world.piped("offsets", "import", "-", "--as", form, "--unchecked", "--execute", data=exported.stdout)
     assert refused.returncode == 2, refused.stderr
     assert b"--yes" in refused.stderr
     assert world.committed() == dict.fromkeys(COMMITTED, 5)
 
-    done = world.piped("offsets", "import", "-", "--as", form, "--execute", "--yes", data=exported.stdout)
+    done = world.piped("offsets", "import", "-", "--as", form, "--unchecked", "--execute", "--yes", data=exported.stdout)
     assert done.returncode == 0, done.stderr
     assert world.committed() == COMMITTED
 
@@ -95,7 +95,7 @@ def test_an_import_reads_a_named_pipe(world: World) -> None:
     world.lower()
     feeding = threading.Thread(target=pipe.write_text, args=(lines,), daemon=True)
     feeding.start()
-    world.commands.run("offsets", "import", "offsets.csv", "--store", world.uri, "--execute", "--yes")
+    world.commands.run("offsets", "import", "offsets.csv", "--store", world.uri, "--unchecked", "--execute", "--yes")
     feeding.join(10)
     assert world.committed() == COMMITTED
 
@@ -107,7 +107,7 @@ def test_a_file_truncated_within_its_last_number_is_rejected_and_nothing_is_writ
     path.write_bytes(path.read_bytes().rstrip()[:-2])  # 1019 becomes 10
     world.lower()
 
-    into = ("offsets", "import", name, "--store", world.uri, "--execute", "--yes")
+    into = ("offsets", "import", name, "--store", world.uri, "--unchecked", "--execute", "--yes")
     stderr = world.commands.run(*into, code=1).stderr
     assert "its last line has no line end, so the file may be truncated within its last number" in stderr
     assert "--accept-unterminated" in stderr
@@ -124,5 +124,5 @@ def test_an_export_of_kafkas_own_tool_can_be_imported(world: World) -> None:
     arguments += ["--group", world.group, "--topic", world.topic, "--export", "--dry-run"]
     lines = java_tool("kafka-3.9", CONSUMER_GROUPS, arguments).stdout
     (world.directory / "theirs.csv").write_text(lines)
-    into = ("offsets", "import", "theirs.csv", "--store", world.uri, "--group", world.group)
+    into = ("offsets", "import", "theirs.csv", "--store", world.uri, "--group", world.group, "--unchecked")
     assert "nothing was changed" in world.commands.run(*into).stderr

@@ -277,7 +277,7 @@ def test_a_closed_output_pipe_leaves_no_lock(planned: Scene, stream: str) -> Non
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_hangup_ends_an_edit_with_its_undo_command(scene: Scene, number: signal.Signals) -> None:
     file = str(scene.directory / "from.csv")
-    command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes"]
+    command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--unchecked", "--execute", "--yes"]
     with scene.start(*command, stdout=subprocess.DEVNULL) as running:
         assert running.stderr is not None
         output = b""
