@@ -105,7 +105,7 @@ def relay(scene: Scene) -> None:
 
 def commits_in_manager(scene: Scene) -> None:
     with OffsetAdmin(f"manager://{scene.addresses['manager']}") as admin:
-        plan = admin.plan_set("shop-new", {ORDERS: 50}, create=True)
+        plan = admin.plan_set("shop-new", {ORDERS: 20}, create=True)
         assert plan.execute(scene.directory / "commits.avro").written == 1
 
 
