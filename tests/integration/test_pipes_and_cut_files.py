@@ -77,7 +77,9 @@ def test_an_export_goes_to_standard_output_and_an_import_reads_standard_input(wo
     assert b"--yes" in refused.stderr
     assert world.committed() == dict.fromkeys(COMMITTED, 5)
 
-    done = world.piped("offsets", "import", "-", "--as", form, "--unchecked", "--execute", "--yes", data=exported.stdout)
+    done = world.piped(
+        "offsets", "import", "-", "--as", form, "--unchecked", "--execute", "--yes", data=exported.stdout
+    )
     assert done.returncode == 0, done.stderr
     assert world.committed() == COMMITTED
 

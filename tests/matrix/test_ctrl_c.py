@@ -42,6 +42,7 @@ OTHER_ARGUMENTS = {
     "offsets export": "exported.avro billing --bootstrap-server k1:9092",
     "migrate plan": "--all-groups --from zookeeper://z1:2181 --to kafka://k1:9092 -o new.plan",
     "migrate apply": "billing.plan --yes",
+    "migrate renew": "billing.plan -o renewed.plan",
     "migrate switch": f"billing --to dual --execute --store {SWITCHED}",
     "migrate status": "billing.plan --window 30",
     "runbook bounce": "billing --to-phase dual --command 'echo {host} {settings}' --zookeeper z1:2181 "
@@ -121,8 +122,7 @@ def write_files(directory: Path, address: str) -> None:
     )
     step = PlanStep(TopicPartition("orders", 0), Action.COPY, OffsetAndMetadata(5), None, OffsetAndMetadata(5))
     plan = GroupPlan("billing", "billing", (step,), next(iter(Guard)))
-    for name in ("billing.plan", "fleet.plan"):
-        write_plan(directory / name, header, [plan])
+    write_plan(directory / "billing.plan", header, [plan])
 
 
 @pytest.mark.parametrize("command", commands())

@@ -42,11 +42,15 @@ def produce(bootstrap: str, topic: str, count: int = 100) -> None:
     assert producer.flush(30) == 0
 
 
+def dry(edit: list[str]) -> list[str]:
+    """The edit without its execution: an execution before the members have joined would create a plain group."""
+    return [one for one in edit if one not in ("--execute", "--yes")]
+
+
 def refused(running: RunningGroup, *options: str) -> str:
     """Checks that the edit is refused, also without --execute. Returns the line of the error."""
     edit = [*running.reset(3), *options]
-    dry = [one for one in edit if one not in ("--execute", "--yes")]
-    _, planned = running.run(*dry, code=1)
+    _, planned = running.run(*dry(edit), code=1)
     _, errors = running.run(*edit, code=1)
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, errors
@@ -87,7 +91,7 @@ def test_a_connect_cluster(kafka: KafkaBroker, unique: str, make_topic: MakeTopi
     command = java_command([jars.resolve("connect")], main, [str(settings)], jvm=("-Xmx256m", *QUICK_START))
     running = RunningGroup(kafka.bootstrap, topic, tmp_path)
     with program(command, tmp_path / "connect.log"):
-        until(lambda: "Kafka Connect" in running.run(*running.reset(3), "--new-group", code=None)[1], 120)
+        until(lambda: "Kafka Connect" in running.run(*dry(running.reset(3)), "--new-group", code=None)[1], 120)
         line = refused(running, "--new-group")
         assert "its members are no consumers but a Kafka Connect cluster" in line
 
@@ -121,7 +125,7 @@ def test_a_share_group(unique: str, make_topic: MakeTopic, tmp_path: Path) -> No
         main = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
         running = RunningGroup(broker.bootstrap, topic, tmp_path)
         with program(java_command(tools, main, consumer), tmp_path / "share.log"):
-            until(lambda: "is a share group" in running.run(*running.reset(3), "--new-group", code=None)[1], 120)
+            until(lambda: "is a share group" in running.run(*dry(running.reset(3)), "--new-group", code=None)[1], 120)
             assert "is a share group, whose records are acknowledged one by one" in refused(running, "--new-group")
 
 
