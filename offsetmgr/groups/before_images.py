@@ -112,7 +112,10 @@ class BeforeImageFile:
         except OSError as error:
             unchanged, hint = "nothing was changed", "name another file with --before-image"
             if overwrite:  # the edit may have changed other groups already
-                unchanged, hint = "nothing of this group was changed", "make room, then run the same command again"
+                unchanged, hint = (
+                    "nothing of this group was changed",
+                    "free disk space, then run the same command again",
+                )
             why = f"cannot be written: {error.strerror}; {unchanged}"
             raise OffsetMgrError(f"before-image {path}", why, hint) from error
 

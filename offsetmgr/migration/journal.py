@@ -192,7 +192,9 @@ class Journal:
             except OSError as error:
                 os.ftruncate(self._fd, self._end)  # a complete line must not follow a torn line
                 raise JournalError(
-                    f"journal {self.path}", error.strerror or str(error), "make room, then run the same command again"
+                    f"journal {self.path}",
+                    error.strerror or str(error),
+                    "free disk space, then run the same command again",
                 ) from error
             self._next += len(lines)
             self._end += len(data)

@@ -162,7 +162,7 @@ def write_plan(
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
-            "make room, then run the same command again"
+            "free disk space, then run the same command again"
             if full
             else "name another file, in a directory that can be written"
         )

@@ -373,7 +373,8 @@ def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_s
         assert [r.failures for r in old.edit(edits) if r.failures] == []
         planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=limit_file_size)
         assert (
-            planning.stderr == "error: plan no.json: File too large\nhint: make room, then run the same command again\n"
+            planning.stderr
+            == "error: plan no.json: File too large\nhint: free disk space, then run the same command again\n"
         )
         assert list(tmp_path.glob("*no.json*")) == []
         commands.run("migrate", "plan", *stores, "-o", "p.json")
@@ -390,7 +391,7 @@ def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_s
         assert int(match[2]) <= int(match[1])
         assert error == [
             "error: journal p.journal: File too large",
-            "hint: make room, then run the same command again",
+            "hint: free disk space, then run the same command again",
         ]
         records = [record for _, record in read_journal(tmp_path / "p.journal")]
         recorded = {r["group"] for r in records if r["kind"] == "apply-outcome" and r["written"]}

@@ -162,7 +162,7 @@ def test_a_full_disk_during_an_edit_is_an_error_of_its_group_only(
     monkeypatch.setattr("offsetmgr.groups.before_images.write_atomically", full)
     with pytest.raises(OffsetMgrError, match="No space left on device; nothing of this group was changed") as raised:
         image.rewrite([move("a")])
-    assert raised.value.hint == "make room, then run the same command again"
+    assert raised.value.hint == "free disk space, then run the same command again"
     with pytest.raises(OffsetMgrError, match="No space left on device; nothing was changed"):
         BeforeImageFile(tmp_path / "other.avro", image.header).intend([move("a")])
 
