@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
+    from offsetmgr.stores.kafka import KafkaStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
@@ -37,6 +38,9 @@ class Connections(Closeable):
         self._open = ExitStack()
         self._closed = False
         self._clusters: dict[str, Cluster] = {}
+        self._kafka_stores: dict[str, KafkaStore] = {}
+        """Open Kafka stores by bootstrap servers. A cluster uses the connections of such a store, so that a command
+        connects and logs in to a broker once."""
         self._sessions: dict[str, ZookeeperSession] = {}
         """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
         store use the same session."""
@@ -77,6 +81,11 @@ class Connections(Closeable):
 
             if isinstance(store, ZookeeperStore):
                 self._sessions[store.session.connect] = store.session
+        if connection is None and store.uri.startswith("kafka:"):
+            from offsetmgr.stores.kafka import KafkaStore
+
+            if isinstance(store, KafkaStore):
+                self._kafka_stores.setdefault(store.uri.removeprefix("kafka://"), store)
         return store
 
     def bootstrap(self) -> str | None:
@@ -102,12 +111,17 @@ class Connections(Closeable):
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
-        """Returns the cluster of these brokers. The first call opens the cluster."""
+        """Returns the cluster of these brokers. The first call opens the cluster, or uses the connections of a store
+        that is already open."""
         self.require_open()
         if bootstrap not in self._clusters:
-            from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+            from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster, open_cluster
 
-            self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
+            store = self._kafka_stores.get(bootstrap)
+            if store is not None and connection is self.resolved.connection:
+                self._clusters[bootstrap] = KafkaCluster.with_thread(store.wire())
+            else:
+                self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
     def lock_waiting(self, cluster: Cluster) -> Cluster:

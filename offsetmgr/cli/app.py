@@ -10,6 +10,7 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
+from copy import copy
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -73,6 +74,9 @@ class LazyGroup(TyperGroup):
     """Imports the module of a command group when the group is used. Listing the groups does not import any of these
     modules."""
 
+    _subcommand: str | None = None
+    """The name after the name of the command group in the command line."""
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer hands it over
         return list(REGISTRY)
 
@@ -95,7 +99,8 @@ class LazyGroup(TyperGroup):
             )
             complete_help(command, cmd_name)
         else:
-            command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
+            app = _with_one_command(getattr(module, attribute), self._subcommand)
+            command = typer.main.get_group(app)  # get_command would add completion options
             for name, subcommand in command.commands.items():  # typer would truncate the first paragraph
                 subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
                 complete_help(subcommand, f"{cmd_name} {name}")
@@ -106,11 +111,24 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         # For a typo, typer suggests names of `commands`, although this class imports each command on use.
         self.commands = cast("dict[str, Any]", dict.fromkeys(REGISTRY))
+        self._subcommand = next(iter(args[1:]), None)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in REGISTRY.items()])
+
+
+def _with_one_command(app: typer.Typer, name: str | None) -> typer.Typer:
+    """Returns a copy of a command group's app that has only the command ``name``, because typer inspects the
+    parameters of every command of an app. Returns the app itself if it has no such command."""
+    parts = [app, *(part.typer_instance for part in app.registered_groups)]
+    found = [command for part in parts if part for command in part.registered_commands if command.name == name]
+    if len(found) != 1:
+        return app
+    only = copy(app)
+    only.registered_commands, only.registered_groups = found, []
+    return only
 
 
 root = typer.Typer(
@@ -197,9 +215,6 @@ def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Runs the process's command line and exits with its code."""
-    # Commands create tens of thousands of rows without reference cycles. Garbage collection costs 15 % of the run time
-    # if it runs after every 700 new objects, and 5 % if it runs after every 50,000.
-    gc.set_threshold(400_000, 20, 100)
     # The thread of a client library needs only microseconds for each response, but it waits for the interpreter lock
     # while the main thread builds rows. With Python's default switch interval of 5 ms, the server would be idle during
     # this wait.

@@ -95,8 +95,8 @@ def describe(
         )
     table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watch is not None)
     topics = TopicSelection.parse(topic or [])
-    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store = connect.store()
+    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     others = connect.other_stores(store)
     directory = connect.directory_with(others)
 

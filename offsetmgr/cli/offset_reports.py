@@ -206,7 +206,7 @@ def lag(
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
-    cluster, store = connect.cluster("offsets lag"), connect.store()
+    store, cluster = connect.store(), connect.cluster("offsets lag")
     others = connect.other_stores(store)
     table = PartitionTable(LAG, totals=show_totals, sort=sort, top=top, watched=watch is not None)
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.config.java_config import ClientProperties, parse_zookeeper_auth, translate_properties
-from offsetmgr.config.properties import load_properties
+from offsetmgr.config.client_properties import ClientProperties
 from offsetmgr.core.errors import ConfigError
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -101,11 +100,13 @@ def resolve(
 
     properties = ClientProperties()
     if (command_config := first("command_config")) is not None:
-        properties = translate_properties(load_properties(Path(command_config)), command_config)
+        properties = _client_properties(command_config)
     auth = properties.zookeeper_auth
     sources = ("zookeeper_auth", "OFFSETMGR_ZOOKEEPER_AUTH", f"config file {path}: zookeeper-auth")
     for layer, source in zip(layers, sources, strict=True):
         if layer.zookeeper_auth is not None:
+            from offsetmgr.config.java_config import parse_zookeeper_auth
+
             auth = (parse_zookeeper_auth(layer.zookeeper_auth, source),)
             break
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
@@ -131,7 +132,7 @@ def resolve(
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
     """Returns a copy of ``connection`` in which the settings of the ``.properties`` file ``path`` replace the Kafka
     settings and the credentials, ACL and TLS settings for ZooKeeper. Raises `ConfigError`."""
-    properties = translate_properties(load_properties(Path(path)), path)
+    properties = _client_properties(path)
     return replace(
         connection,
         kafka=properties.kafka,
@@ -139,6 +140,14 @@ def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig
         zookeeper_acl=properties.zookeeper_acl,
         zookeeper_tls=properties.zookeeper_tls,
     )
+
+
+def _client_properties(path: str) -> ClientProperties:
+    """Reads and translates a ``.properties`` file. Raises `ConfigError`."""
+    from offsetmgr.config.java_config import translate_properties
+    from offsetmgr.config.properties import load_properties
+
+    return translate_properties(load_properties(Path(path)), path)
 
 
 def _store_of(layer: SettingsLayer) -> str | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.config.client_properties import ClientProperties
 from offsetmgr.config.sasl_properties import SASL_KEYS, translate_sasl
 from offsetmgr.config.tls_properties import TLS_KEYS, is_zookeeper_tls, translate_tls, translate_zookeeper_tls
 from offsetmgr.core.errors import ConfigError
@@ -65,20 +65,6 @@ _UNSUPPORTED: Final = {
     "group.id": "groups are chosen with --group: remove it",
     "retries": "limit the wait with --timeout instead",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ClientProperties:
-    """The translated content of a ``.properties`` file. ``kafka`` contains librdkafka's settings, and ``timeout_ms`` is
-    ``default.api.timeout.ms``."""
-
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    zookeeper_acl: str = ""
-    zookeeper_tls: Mapping[str, str] | None = field(default=None, repr=False)
-    """TLS settings for ZooKeeper under librdkafka's names; None without TLS."""
-    bootstrap_servers: str | None = None
-    timeout_ms: int | None = None
 
 
 def translate_properties(properties: Mapping[str, str], source: str) -> ClientProperties:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere
 from offsetmgr.kafka.cluster.base import Cluster
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.edit_plan import GroupEditPlan
 
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose members are requested together."""

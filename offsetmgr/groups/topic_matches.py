@@ -4,12 +4,15 @@ fails."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.selection import TopicPattern, TopicSelection
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.edit_plan import GroupEditPlan
 
 
 class TopicMatches:

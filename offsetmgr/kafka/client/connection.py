@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
@@ -28,13 +28,15 @@ from offsetmgr.kafka.client.frame_connection import (
     FrameConnection,
     format_seconds,
 )
-from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.releases import ACCEPTS_LOGINS, KAFKA_0_8_2, KAFKA_0_9, Versions, is_before, release
+
+if TYPE_CHECKING:
+    from offsetmgr.kafka.client.sasl import Mechanism
 
 _VERSIONS_TIMEOUT_S: Final = 2.0
 """The time without a response to ApiVersions after which a login checks whether the broker is too old for that

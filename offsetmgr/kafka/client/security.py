@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.tls_context import tls_context
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
-from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER, Mechanism, OAuthBearer, mechanism
 from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.kerberos import KerberosLogin
     from offsetmgr.kafka.client.oauth_tokens import TokenSource
+    from offsetmgr.kafka.client.sasl import Mechanism
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
@@ -52,6 +52,8 @@ class Security:
         tls = _tls(properties) if protocol.endswith("ssl") else None
         sasl, tokens, kerberos = None, None, None
         if protocol.startswith("sasl"):
+            from offsetmgr.kafka.client.sasl import GSSAPI, OAUTHBEARER, mechanism
+
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
             if name.upper() == OAUTHBEARER:
@@ -74,13 +76,17 @@ class Security:
     def login(self, timeout_s: float = _LOGIN_TIMEOUT_S, host: str = "") -> Mechanism | None:
         """Returns a new SASL exchange with the broker at ``host``, or None if the connection has no SASL. With
         OAUTHBEARER, the call may have to wait for a new token."""
+        if self.sasl is None:
+            return None
+        from offsetmgr.kafka.client.sasl import OAuthBearer, mechanism
+
         if self.kerberos is not None:
             from offsetmgr.kafka.client.kerberos import Gssapi
 
             return Gssapi(self.kerberos, host)
         if self.tokens is not None:
             return OAuthBearer(self.tokens.token(timeout_s).value, self.tokens.extensions)
-        return mechanism(*self.sasl) if self.sasl else None
+        return mechanism(*self.sasl)
 
     async def begin_login(self, host: str, timeout_s: float) -> tuple[Mechanism, bytes]:
         """Returns a new SASL exchange and its first message, and does not block the event loop."""

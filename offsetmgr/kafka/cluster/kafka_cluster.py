@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
@@ -91,6 +91,15 @@ class KafkaCluster(KafkaLogs, Closeable):
         config = config or ConnectionConfig()
         client = Client(bootstrap, Security.of(config.kafka))
         super().__init__(ClientThread(client, config.timeout_ms / 1000))
+        self._owns_thread = True
+
+    @classmethod
+    def with_thread(cls, thread: ClientThread) -> Self:
+        """Returns a cluster that uses the connections of an existing client. ``close`` does not close them."""
+        cluster = cls.__new__(cls)
+        super(KafkaCluster, cluster).__init__(thread)
+        cluster._owns_thread = False
+        return cluster
 
     def describe_brokers(self) -> list[ClusterBroker]:
         """Returns every broker with its release and its capabilities. Raises `Unreachable` or `TimedOut` if no broker
@@ -139,5 +148,6 @@ class KafkaCluster(KafkaLogs, Closeable):
         return self._thread.run(lambda deadline: broker_setting(self._thread.client, broker, name, deadline))
 
     def close(self) -> None:
-        """Closes the connections. Calls in progress in other threads end."""
-        self._thread.close()
+        """Closes the connections, unless they belong to another object. Calls in progress in other threads end."""
+        if self._owns_thread:
+            self._thread.close()
