@@ -17,7 +17,8 @@ import typer
 from doc_blocks import FOLLOWED, GENERATED, PAGES, PROJECT, SHELL, Block, blocks, with_addresses
 from docstring_examples import PACKAGES
 
-from offsetmgr.cli.app import root, run
+from offsetmgr.cli.app import run
+from offsetmgr.cli.root import root
 
 EXAMPLES = sorted((PROJECT / "scripts" / "examples").glob("*.py"))
 MAX_NOT_RUN = 10
