@@ -43,10 +43,12 @@ if TYPE_CHECKING:
     from offsetmgr.groups.running_groups import RunningEdit as RunningEdit
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
     from offsetmgr.manager.embedded import OffsetManager as OffsetManager
+    from offsetmgr.manager.partitioner import shard_for as shard_for
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
     from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
     from offsetmgr.migration.plan import AheadPolicy as AheadPolicy
     from offsetmgr.migration.plan import PlanOptions as PlanOptions
+    from offsetmgr.server.security.credentials import scram_verifier as scram_verifier
     from offsetmgr.stores.uri import open_store as open_store
 
 
@@ -94,6 +96,8 @@ _MODULE_OF: Final = {
     "ToTime": "groups.reset",
     "TopicPartition": "core.model",
     "open_store": "stores.uri",
+    "scram_verifier": "server.security.credentials",
+    "shard_for": "manager.partitioner",
 }
 
 __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
@@ -129,6 +133,8 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
     "Absent",
     "ABSENT",
     "OffsetManager",
+    "shard_for",
+    "scram_verifier",
     "OffsetMgrError",
     "errors",
 ]

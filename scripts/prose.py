@@ -1,4 +1,5 @@
-"""Checks the prose of the project: docstrings, comments, messages and documentation, also those of the tests.
+"""Checks the prose of the project: docstrings, comments, messages and documentation, also those of the tests, and the
+comments of shell scripts and of the programs in Java and Go.
 
 Usage: ``scripts/prose.py [PATH...]``; without paths every file of the project. Prints one line per finding and exits
 with 1 if there is any. Three sources of findings:
@@ -34,10 +35,12 @@ MAX_EXCEPTIONS = 40
 
 CHECKED = (
     "offsetmgr/**.py",
-    "scripts/**.py",
+    "scripts/*",
     "tests/**.py",
     "docs/**.md",
     "*.md",
+    "*.java",
+    "*.go",
 )
 UNCHECKED = {
     "scripts/prose.py": "contains the patterns",
@@ -227,19 +230,38 @@ def _paragraphs(path: Path) -> Iterator[Text]:
     yield from joined()
 
 
+def _line_comments(path: Path) -> Iterator[Text]:
+    """Runs of comment lines of a shell script or of Java and Go."""
+    mark = re.compile(r"\s*(?:/?\*\*?/?|//)\s?" if path.suffix else r"\s*#(?!!)\s?")
+    first, lines = 0, list[str]()
+    for number, line in enumerate([*path.read_text(encoding="utf-8").splitlines(), ""], 1):
+        if found := mark.match(line):
+            first = first if lines else number
+            lines.append(line[found.end() :].removesuffix("*/").strip())
+        elif lines:
+            yield Text(path, first, "\n".join(lines))
+            lines = []
+
+
 def texts(path: Path) -> Iterator[Text]:
     """Every text of a file that people read."""
     if path.suffix == ".py":
         yield from _comments(path)
         yield from _strings(path)
-    else:
+    elif path.suffix == ".md":
         yield from _paragraphs(path)
+    else:
+        yield from _line_comments(path)
+
+
+def _is_text(name: str) -> bool:
+    return Path(name).suffix in ("", ".py", ".md", ".java", ".go")
 
 
 def project_files() -> list[Path]:
     """The checked files: code, scripts, tests and documentation."""
     listed = subprocess.run(["git", "ls-files", *CHECKED], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / name for name in listed.stdout.splitlines() if name not in UNCHECKED]
+    return [ROOT / name for name in listed.stdout.splitlines() if name not in UNCHECKED and _is_text(name)]
 
 
 # --- glossary, spelling, exceptions -----------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import typer
 
-from offsetmgr.cli.app import root
+from offsetmgr.cli.root import root
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = Path("docs/reference/cli.md")

@@ -69,8 +69,8 @@ def complete(arguments: Sequence[str]) -> int:
 def _completions(words: list[str], incomplete: str) -> tuple[bool, list[_Item]]:
     """Returns whether the shell completes names of files, and the completions of the word ``incomplete`` that follows
     ``words``."""
-    from offsetmgr.cli.app import REGISTRY, LazyGroup, root
     from offsetmgr.cli.completion_names import names_for
+    from offsetmgr.cli.root import REGISTRY, LazyGroup, root
 
     command = typer.main.get_command(root)
     # The package depends on the release of typer: some releases contain a copy of click.

@@ -2,7 +2,7 @@
 
 To add a command, create a module ``log_NAME.py`` with its own ``app = typer.Typer()``, and add the app to `PARTS`,
 which is in the order in which the help shows the commands. Also add the command to the text in
-`offsetmgr.cli.app.REGISTRY`. Import heavy modules inside the command.
+`offsetmgr.cli.root.REGISTRY`. Import heavy modules inside the command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``offsetmgr zk``: Kafka's directories in ZooKeeper. This module only combines the commands.
 
 To add a command, create a module ``zk_NAME.py`` with its own ``app = typer.Typer()``, and add the app to `PARTS`, which
-is in the order in which the help shows the commands. Also add the command to the text in `offsetmgr.cli.app.REGISTRY`.
+is in the order in which the help shows the commands. Also add the command to the text in `offsetmgr.cli.root.REGISTRY`.
 Import heavy modules inside the command.
 """
 

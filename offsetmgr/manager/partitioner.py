@@ -23,7 +23,12 @@ java_hash = lru_cache(MAX_CACHED_GROUPS)(uncached_java_hash)
 
 
 def shard_for(group: str, partitions: int) -> int:
-    """Returns the partition of a group, as ``GroupMetadataManager.partitionFor`` does.
+    """Returns the partition of an offsets topic that holds the offsets of a group, as
+    ``GroupMetadataManager.partitionFor`` does. For a manager this partition is the group's shard. ``partitions`` is the
+    number of partitions of the topic.
+
+    >>> shard_for("shop-new", 50)
+    7
 
     Kafka's ``Utils.abs`` is the absolute value, with one exception: the smallest hash has no absolute value in 32 bits
     and counts as 0. (Brokers before Kafka 0.8.2 cleared the sign bit instead, which results in another partition for

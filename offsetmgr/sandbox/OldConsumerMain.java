@@ -25,15 +25,15 @@ import kafka.javaapi.consumer.ConsumerConnector;
 import kafka.message.MessageAndMetadata;
 
 /**
- * The old high-level consumer as a careful user runs it: prints what it consumes, one line a message.
+ * Runs the old high-level consumer and prints each consumed message in one line.
  *
- * Its automatic commits are the library's own. A message is printed before it counts as consumed, so no commit
- * runs ahead of what was printed, and neither a rebalance nor a clean shutdown commits while a message is between
- * the two: what is repeated or lost is the group's doing, never this program's. The library of 0.8.2 tells of no
- * rebalance, so there a message that is just being printed when one begins may be repeated.
+ * The library commits automatically. The program prints a message before the message counts as consumed, so a commit
+ * never includes a message that is not printed. No commit of a rebalance or of a clean shutdown happens between the two
+ * steps. Therefore this program itself never loses or repeats a message. The library of 0.8.2 does not report
+ * rebalances, so with that release the group can repeat the message that the program prints when a rebalance begins.
  *
  * Arguments: the consumer's properties file; the topics, joined by commas, or white_list:REGEX, or black_list:REGEX;
- * the number of streams (of each topic, or of all topics of a list).
+ * the number of streams (for each topic, or for all topics of a list).
  */
 public class OldConsumerMain {
     private final ConsumerConnector connector;
@@ -42,7 +42,7 @@ public class OldConsumerMain {
     private volatile boolean stopping = false;
 
     private OldConsumerMain(Properties properties) {
-        // Waiting for a message holds the stream's lock, so no wait may be long.
+        // A wait for a message blocks the stream's lock, so the wait must be short.
         properties.setProperty("consumer.timeout.ms", "50");
         connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties));
     }
@@ -68,16 +68,16 @@ public class OldConsumerMain {
             }
         }));
         commitBeforeRebalances();
-        // All locks are there before the first rebalance.
+        // All locks must exist before the first rebalance.
         boolean filtered = topics.startsWith("white_list:") || topics.startsWith("black_list:");
         int all = filtered ? count : count * topics.split(",").length;
         for (int i = 0; i < all; i++) {
-            // Fair, or a busy stream would never let a rebalance in.
+            // The lock is fair, because otherwise a busy stream would block a rebalance without end.
             locks.add(new ReentrantLock(true));
         }
         Iterator each = (filtered ? filteredStreams(topics, count) : namedStreams(topics, count)).iterator();
         for (int i = 0; i < all; i++) {
-            // Some releases have several methods of one name that differ in what they return.
+            // Some releases have several methods of this name that differ only in the type of the result.
             final ConsumerIterator messages = (ConsumerIterator) ((Iterable) each.next()).iterator();
             final ReentrantLock lock = (ReentrantLock) locks.get(i);
             new Thread(new Runnable() {
@@ -100,8 +100,8 @@ public class OldConsumerMain {
             new InvocationHandler() {
                 public Object invoke(Object proxy, Method method, Object[] arguments) {
                     if (method.getName().equals("beforeReleasingPartitions")) {
-                        // The library has stopped fetching and committed by now, but a message may have been in our
-                        // hands.
+                        // The library has already stopped fetching and has committed, but this program may have
+                        // received a message since.
                         lockAll();
                         try {
                             connector.commitOffsets();
@@ -175,11 +175,11 @@ public class OldConsumerMain {
     private void print(MessageAndMetadata message) throws IOException {
         String line = message.partition() + "\t" + message.offset() + "\t" + escaped((byte[]) message.key()) + "\t"
             + escaped((byte[]) message.message()) + "\t" + message.topic() + "\t" + System.currentTimeMillis() + "\n";
-        // One write a line: a SIGKILL leaves whole lines.
+        // Each line is one write, so a SIGKILL leaves only whole lines.
         out.write(line.getBytes("ISO-8859-1"));
     }
 
-    /** Printable ASCII as it is, other bytes as \xHH; null as \N. */
+    /** Returns printable ASCII unchanged, other bytes as \xHH, and null as \N. */
     private static String escaped(byte[] bytes) {
         if (bytes == null) {
             return "\\N";

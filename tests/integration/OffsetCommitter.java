@@ -7,10 +7,10 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Commits offsets one after the other, each until it is acknowledged, and prints what was: partition, offset.
+ * Commits offsets one after the other, repeats each commit until it is acknowledged, and prints its partition and offset.
  *
- * Mostly forward, now and then a little back. Arguments: bootstrap servers, group, topic, number of partitions, a file
- * whose existence says that it is enough.
+ * Most commits raise the offset, and a few lower it a little. Arguments: bootstrap servers, group, topic, number of
+ * partitions, and a file; the program ends when the file exists.
  */
 public class OffsetCommitter {
     public static void main(String[] arguments) throws Exception {

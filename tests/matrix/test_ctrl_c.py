@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import typer
 
-from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root
 from offsetmgr.cli.examples import EXAMPLES
+from offsetmgr.cli.root import REGISTRY, SINGLE_COMMANDS, root
 from offsetmgr.core.log_origin import OriginComparison, Relation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard

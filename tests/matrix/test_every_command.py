@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root
+from offsetmgr.cli.root import REGISTRY, SINGLE_COMMANDS, root
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
 

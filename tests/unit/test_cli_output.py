@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.app import run
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
+from offsetmgr.cli.root import REGISTRY
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition

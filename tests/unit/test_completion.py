@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.cli import completion_names
-from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.app import run
+from offsetmgr.cli.root import REGISTRY
 
 GROUPS = ("a$(touch x)b", "billing", "billing:eu", "it's", "my group", "orders-1")
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from test_help import commands
 
-from offsetmgr.cli.app import REGISTRY, run
+from offsetmgr.cli.app import run
+from offsetmgr.cli.root import REGISTRY
 
 MANY = {
     "doctor", "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets peek",

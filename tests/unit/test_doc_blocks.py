@@ -5,6 +5,7 @@ The Python blocks of pages that need servers run in `tests/integration/test_docu
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 import typer
 from doc_blocks import FOLLOWED, GENERATED, PAGES, PROJECT, SHELL, Block, blocks, with_addresses
+from docstring_examples import PACKAGES
 
-from offsetmgr.cli.app import root, run
+from offsetmgr.cli.app import run
+from offsetmgr.cli.root import root
 
+EXAMPLES = sorted((PROJECT / "scripts" / "examples").glob("*.py"))
 MAX_NOT_RUN = 10
 MAX_WORDS = 2000
 LONG_PAGES = {"docs/reference/cli.md", "docs/contributing/renames.md"}
@@ -85,6 +89,15 @@ def test_pages_have_at_most_2000_words() -> None:
     """`LONG_PAGES` are exempt."""
     sizes = {page.relative_to(PROJECT).as_posix(): len(page.read_text("utf-8").split()) for page in PAGES}
     assert {name: words for name, words in sizes.items() if words > MAX_WORDS and name not in LONG_PAGES} == {}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: page.stem)
+def test_pages_and_examples_import_only_public_packages(page: Path) -> None:
+    """Pages for contributors and ADRs describe internal modules."""
+    if "contributing" in page.parts:
+        return
+    imported = re.findall(r"(?:from|import) (offsetmgr(?:\.\w+)*)", page.read_text("utf-8"))
+    assert set(imported) <= {*PACKAGES, "offsetmgr.errors", "offsetmgr.results"}
 
 
 def test_the_readme_fits_a_screen_and_a_half() -> None:

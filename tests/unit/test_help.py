@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import typer
 
-from offsetmgr.cli.app import REGISTRY, SINGLE_COMMANDS, root, run
+from offsetmgr.cli.app import run
 from offsetmgr.cli.examples import EXAMPLES, example_lines
 from offsetmgr.cli.help_text import CONNECTION_PARAMETERS
+from offsetmgr.cli.root import REGISTRY, SINGLE_COMMANDS, root
 
 
 def commands() -> dict[str, Any]:

@@ -51,6 +51,21 @@ def test_it_reads_docstrings_comments_and_messages(prose: ModuleType, tmp_path: 
     }
 
 
+def test_it_reads_comments_of_shell_scripts_and_of_java(prose: ModuleType, tmp_path: Path) -> None:
+    script, program = tmp_path / "script", tmp_path / "Program.java"
+    script.write_text("#!/usr/bin/env bash\n# Nobody reads\n# this.\necho somebody\n")
+    program.write_text(
+        "/**\n * Which program\n * this is.\n */\nclass Program { // nobody\n}\n    // Nobody reads it.\n"
+    )
+    found = [
+        (one.line, match)
+        for file in (script, program)
+        for one in prose.texts(file)
+        for _, match in prose.problems(one.text)
+    ]
+    assert found == [(2, "Nobody"), (2, "Nobody"), (1, "Which"), (7, "Nobody"), (7, "Nobody")]
+
+
 def test_a_docstring_that_opens_with_a_relative_pronoun_is_flagged(prose: ModuleType) -> None:
     for opening in ("What", "Who", "Whose", "Whoever", "Which"):
         found = list(prose.problems(f"{opening} partitions a member owns."))
@@ -67,6 +82,8 @@ def test_code_scripts_tests_and_pages_are_checked(prose: ModuleType) -> None:
         "tests/chaos/history.py",
         "tests/unit/test_sizes_check.py",
         "docs/reference/data-rules.md",
+        "scripts/setup",
+        "offsetmgr/sandbox/OldConsumerMain.java",
     }
     assert checked.isdisjoint(prose.UNCHECKED)
     assert all(prose.UNCHECKED.values()), "each unchecked file has a reason"

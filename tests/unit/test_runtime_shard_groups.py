@@ -172,7 +172,7 @@ def test_a_failed_claim_is_reported_and_retried() -> None:
     again = threading.Event()
 
     class LeaseForTwoClaims(Lease):
-        """Is valid for the first claim of the shard group's thread, and again once ``again`` is set."""
+        """Is valid for the first claim of the shard group's writer, and again once ``again`` is set."""
 
         checks = 0
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -73,3 +74,61 @@ def test_pages_for_contributors_name_existing_files(page: Path) -> None:
         return
     paths = re.findall(r"(?<![\w/.-])((?:offsetmgr|tests|scripts|docs|schemas)/[\w/.-]*\w)", page.read_text("utf-8"))
     assert [path for path in paths if not re.search(r"[A-Z]{4}", path) and not (PROJECT / path).exists()] == []
+
+
+RENAMES = sections(PROJECT / "docs/contributing/renames.md")
+
+
+def renames(section: str) -> list[tuple[list[str], list[str]]]:
+    """The new names and the places in each row of a section."""
+    rows = [line.split(" | ") for line in RENAMES[section].splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", row[1]), re.findall(r"`([^`]+)`", row[-1])) for row in rows]
+
+
+def source_of(place: str) -> str:
+    """The text of a package, a module, or the module that contains a definition."""
+    path = PACKAGE / place.replace(".", "/")
+    while not (path.is_dir() or path.with_suffix(".py").is_file()):
+        path = path.parent
+    return "".join(
+        one.read_text("utf-8") for one in (path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")])
+    )
+
+
+def has_name(text: str, name: str) -> bool:
+    return re.search(rf"\b{re.escape(name.partition('(')[0].rpartition('.')[2])}\b", text) is not None
+
+
+def test_the_new_modules_of_the_renames_exist() -> None:
+    paths = {PACKAGE / name.replace(".", "/") for names, _ in renames("Packages and modules") for name in names}
+    assert {path for path in paths if not path.is_dir() and not path.with_suffix(".py").is_file()} == set()
+
+
+@pytest.mark.parametrize("section", ["Classes", "Functions and constants"])
+def test_the_new_names_of_the_renames_exist(section: str) -> None:
+    texts = {place: source_of(place) for _, places in renames(section) for place in places}
+    wrong = [
+        name
+        for names, places in renames(section)
+        for name in names
+        if not has_name("".join(map(texts.__getitem__, places)), name)
+    ]
+    assert wrong == []
+
+
+def test_the_new_members_of_the_renames_exist() -> None:
+    classes = defaultdict[str, str](str)
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+                classes[node.name] += "\n".join(lines)
+    wrong = [
+        f"{place}.{name}"
+        for names, places in renames("Methods and attributes")
+        for place in places
+        for name in names
+        if not has_name(classes[place], name)
+    ]
+    assert wrong == []

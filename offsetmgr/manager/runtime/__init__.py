@@ -1,12 +1,13 @@
-"""The runtime of one manager process: the shards on an event loop, and the threads that perform their I/O.
+"""The runtime of one manager process: the shards on an event loop, and the threads that read the log.
 
-The state belongs to the loop (`manager`, `shard_group`, `expiration_task`). The thread of a shard group
-(`shard_writer`) claims, loads and appends. The thread of the standby (`standby`) reads the records that other managers
-append. Both kinds of threads pass results to the loop through `loop_proxy`, so the state needs no locks. `write_batch`
-defines the values that the loop and the threads of the shard groups exchange.
+The state belongs to the loop (`manager`, `shard_group`, `expiration_task`). Each owned shard group has a task on the
+loop (`shard_writer`) that claims, loads and appends; reads of a load run in threads, to which the loaded shards belong
+until the load ends. The thread of the standby (`standby`) reads the records that other managers append, and passes
+them to the loop through `loop_proxy`. Therefore the state needs no locks. `write_batch` defines the values that a shard
+group passes to its task.
 
-The thread of a shard group appends batches in the order in which the loop queues them, and reports their outcomes in
-the same order. The loop answers a commit after `Shard.acknowledged`, so a fetch that a client sends after the response
+The task appends batches in the order in which the shard group submits them, and reports their outcomes in the same
+order. The shard group answers a commit after `Shard.acknowledged`, so a fetch that a client sends after the response
 returns the committed offset.
 """
 

@@ -1,4 +1,4 @@
-"""`LoopProxy`: lets the threads of the runtime call functions on its event loop, which owns the state."""
+"""`LoopProxy`: lets the thread of the standby call functions on the event loop, which owns the state."""
 
 from __future__ import annotations
 

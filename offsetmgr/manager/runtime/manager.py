@@ -176,7 +176,7 @@ class ManagerRuntime:
             shard_group.note_generation(generation)
 
     def _start(self, shard_group: ShardGroup) -> None:
-        """Starts the owner's thread of an assigned shard group, but not before the time that `on_assigned` received."""
+        """Starts the writer of an assigned shard group, but not before the time that `on_assigned` received."""
         self._cancel_delayed_start(shard_group.number)
         if (wait_s := self._not_before[shard_group.number] - boottime()) > 0:
             timer = asyncio.get_running_loop().call_later(wait_s, self._start, shard_group)
@@ -199,7 +199,7 @@ class ManagerRuntime:
             timer.cancel()
 
     def _on_released(self, shard_group: ShardGroup) -> None:
-        """Passes the shards of a shard group whose thread has ended to a new owner thread or to the standby."""
+        """Passes the shards of a shard group whose writer has ended to a new writer or to the standby."""
         if shard_group.assigned:
             self._start(shard_group)
         elif self._standby is None:

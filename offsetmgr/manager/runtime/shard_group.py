@@ -62,7 +62,7 @@ class ShardGroup:
         self.assigned = False
         """Whether ownership has assigned the shard group to this process and has not revoked it."""
         self.recovering = False
-        """Whether the thread is determining the outcome of an append. Fetches are served during this time (see
+        """Whether the writer is determining the outcome of an append. Fetches are served during this time (see
         `shard_writer`)."""
         self.current_at = -float("inf")
         """The last time at which the shards were known to contain every record of the log (`lease.boottime`)."""
@@ -86,7 +86,7 @@ class ShardGroup:
 
     @property
     def has_writer(self) -> bool:
-        """Whether a thread claims, loads or serves the shard group."""
+        """Whether a writer claims, loads or serves the shard group."""
         return self._writer is not None
 
     @property
@@ -108,7 +108,7 @@ class ShardGroup:
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
-        """Starts a thread that claims and serves the shard group. Call it only after the thread of the previous
+        """Starts a writer that claims and serves the shard group. Call it only after the writer of the previous
         lifecycle has ended."""
         assert self._writer is None
         if self.is_outdated(boottime()):
@@ -129,7 +129,7 @@ class ShardGroup:
             self._writer.stop()
 
     async def stopped(self) -> None:
-        """Waits until the thread has ended, so that this process appends nothing any more."""
+        """Waits until the writer has ended, so that this process appends nothing any more."""
         if self._writer is not None:
             await self._ended.wait()
 
@@ -190,7 +190,7 @@ class ShardGroup:
         return done
 
     def _submit_batch(self) -> None:
-        """Passes the open batch, which contains the requests of this iteration of the loop, to the thread."""
+        """Passes the open batch, which contains the requests of this iteration of the loop, to the writer."""
         batch, self._open_batch = self._open_batch, None
         if batch is None or self._writer is None:
             return
@@ -222,7 +222,7 @@ class ShardGroup:
                 done.set_result(None)
         self._waiters = remaining
 
-    # --- calls of the thread -------------------------------------------------------------------------
+    # --- calls of the writer -------------------------------------------------------------------------
 
     def on_loading(self) -> None:
         if self.lifecycle.state is ShardState.FAILED:

@@ -190,7 +190,7 @@ class StandbyReplica:
         """Stops following a shard group whose records this process cannot read. The other shard groups are still
         followed."""
         shard_group.last_error = str(error)
-        # If a new owner thread waits for the end of this load, that thread must still receive the shard group.
+        # If a new writer waits for the end of this load, that writer must still receive the shard group.
         waiting_owner = self._after_load if self.loading is shard_group else None
         self.release(shard_group, waiting_owner or (lambda: None))
         self._unreadable.add(shard_group.number)

@@ -64,7 +64,13 @@ def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Cre
 
 
 def scram_verifier(mechanism: str, password: str, iterations: int = MIN_ITERATIONS) -> str:
-    """Computes an entry for the file from a password. Raises `UsageError`."""
+    """Computes an entry for the manager's credentials file from a password, with a new random salt. ``mechanism`` is
+    ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``. Raises `UsageError` for another mechanism, and for ``iterations`` outside
+    4,096 to 65,536.
+
+    >>> scram_verifier("SCRAM-SHA-256", "secret of bob").split(":")[0]
+    '4096'
+    """
     if mechanism not in DIGESTS:
         raise UsageError(f"mechanism {mechanism}", f"is not one of {', '.join(DIGESTS)}")
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
