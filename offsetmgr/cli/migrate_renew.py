@@ -45,11 +45,11 @@ def renew_command(
     """Plan the groups that were not applied yet again, with their present offsets, in a new plan.
 
     A migration of many groups takes weeks, and the offsets of a plan get old. The new plan keeps the waves, the owners,
-    and the states of the groups that were applied: the command copies the journal. The old plan is closed, and its
+    and the states of the groups that were applied: the command copies the journal. The old plan is replaced, and its
     commands name the new plan. The command writes no offset.
     """
     if finish_renewal(PlanFile(plan_path), output):
-        note(f"an earlier run had written {output} and was killed; its work is complete now, and {plan_path} is closed")
+        note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
         note(f"next: offsetmgr migrate apply {output}{scope_options(groups, wave)}")
         return
     plan, _ = open_plan(plan_path)
@@ -69,7 +69,7 @@ def renew_command(
     migrate_output.show_plan_summary(done.summary)
     migrate_output.show_waves(PlanFile(output))
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
-    note(f"planned {again} again; {kept} kept; {plan_path} is closed")
+    note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
     options = (*scope_options(groups, wave), *connect.repeated_options(from_command_config, to_command_config))
     note(f"next: {command_line('migrate', 'apply', output, options=options)}")
     if done.summary.failed_groups:

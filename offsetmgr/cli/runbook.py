@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -39,7 +38,6 @@ from offsetmgr.cli.runbook_options import (
     TestCommand,
     baseline_of,
     groups_of,
-    hosts_of,
     runbook_arguments,
     view_of,
 )
@@ -106,8 +104,7 @@ def write(
     planned = PlanOfGroups.open(plan)
     view = view_of(connect, planned)
     names = groups_of(view, planned, group, wave, to)
-    restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure)
-    restart = restart._replace(hosts="".join(f" --host {quote(f'{m}={h}')}" for m, h in hosts_of(host).items()))
+    restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure, host)
     books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:

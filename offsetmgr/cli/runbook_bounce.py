@@ -137,7 +137,7 @@ def bounce(
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
     restart = RestartFlags.of(
-        command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
+        command, test_command, kubernetes, (namespace, kube_context), configure, host, command_timeout
     )
     _check_workload(restart, names)
 
@@ -156,6 +156,8 @@ def bounce(
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
             recorded=planned.recorded_phase(name) if planned else None,
+            source=planned.source_phase() if planned else None,
+            way_back=planned.way_back(connect, restart, name) if planned else "",
         )
 
     several = len(names) > 1 or bool(wave)

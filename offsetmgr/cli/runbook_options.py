@@ -12,8 +12,10 @@ import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import note
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.groups.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.fleet import GroupState, group_statuses, select_groups
@@ -22,7 +24,6 @@ from offsetmgr.migration.plan_run import append_to_journal, open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
-    from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.group_observer import GroupView
     from offsetmgr.migration.journal import JournalRecord
     from offsetmgr.migration.observation import Observation
@@ -190,6 +191,7 @@ class RestartFlags(NamedTuple):
         kubernetes: str | None,
         where: tuple[str | None, str | None],
         configure: str | None,
+        hosts: list[str] | None = None,
         timeout_s: float = 600,
     ) -> RestartFlags:
         """Returns the options; ``where`` are the namespace and the context of `kubectl`. Raises `UsageError` if they
@@ -203,7 +205,8 @@ class RestartFlags(NamedTuple):
             why = "--namespace, --kube-context and --configure belong to --kubernetes"
             raise UsageError("no workload", why, "add --kubernetes deployment/NAME")
         rollout = Rollout(kubernetes, *where, configure, timeout_s) if kubernetes else None
-        return cls(command, test_command, rollout, timeout_s)
+        named = "".join(f" {_option('--host', f'{member}={host}')}" for member, host in hosts_of(hosts).items())
+        return cls(command, test_command, rollout, timeout_s, named)
 
     @property
     def how(self) -> str:
@@ -286,6 +289,18 @@ class PlanOfGroups(NamedTuple):
         """Returns the last phase that the journal records for a group, by its name in ZooKeeper."""
         found = self.state.phases.get(self.names[group])
         return found.phase if found is not None else None
+
+    def source_phase(self) -> CommitMode | None:
+        """Returns the phase in which the groups began; None if the plan is not between ZooKeeper and Kafka."""
+        return next((mode for mode in CommitMode if mode.value == self.plan.header.source.kind), None)
+
+    def way_back(self, connect: ConnectFlags, restart: RestartFlags, group: str) -> str:
+        """Returns the command line of the bounce to dual towards the plan's source, of a group in ZooKeeper."""
+        end = CommitMode.ZOOKEEPER if self.source_phase() is CommitMode.KAFKA else CommitMode.KAFKA
+        named = ("--plan", self.plan.path, "--group", literal_pattern(self.names[group]))
+        command = command_line("runbook", "bounce", *named, "--to-phase", "dual", "--from-phase", end.value)
+        servers = connect.given_options if connect.flags.zookeeper or connect.flags.store else connect.followup_options
+        return f"{command} {restart.options(group)[0]}{servers} --execute"
 
     def record(self, records: Iterable[JournalRecord]) -> None:
         """Appends records to the plan's journal. If this fails, prints a warning, because the bounce itself is done."""

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.log_checks import LogChecks
-    from offsetmgr.groups.selection import TopicSelection
 
 app = typer.Typer()
 
@@ -217,15 +216,8 @@ def import_offsets(
             edit = connect.edit_of("offsets import", flags, store, running_edit(running, wait_empty))
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
-            checks = None if unchecked else _log_checks(connect, store, topics)
-            proposals = plan_import(
-                store,
-                entries if checks is None else checks.clamped(entries),
-                topics,
-                allow_rewind=allow_rewind,
-                crossing=crossing,
-            )
-            proposals = proposals if checks is None else checks.noted(proposals)
+            checks = None if unchecked else _log_checks(connect, store)
+            proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             exit_edit(edit.run(require_topics(proposals, topics, file)))
 
 
@@ -242,10 +234,10 @@ def _has_logs(connect: ConnectFlags, store: OffsetStore) -> bool:
     return known
 
 
-def _log_checks(connect: ConnectFlags, store: OffsetStore, topics: TopicSelection) -> LogChecks | None:
+def _log_checks(connect: ConnectFlags, store: OffsetStore) -> LogChecks | None:
     from offsetmgr.groups.log_checks import LogChecks
 
-    return LogChecks(connect.cluster("offsets import").log_ranges, topics) if _has_logs(connect, store) else None
+    return LogChecks(connect.cluster("offsets import").log_ranges) if _has_logs(connect, store) else None
 
 
 def _restored_with_notes(

@@ -1,4 +1,4 @@
-"""Plans the edits that need no log ranges: delete, import, copy, and undo.
+"""Plans the edits that can be planned without log ranges: delete, import, copy, and undo.
 
 Each function yields one `GroupEditPlan` for each group and writes nothing.
 """
@@ -13,6 +13,7 @@ from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
 from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, holds_offset, plan_change
+from offsetmgr.groups.log_checks import LogChecks
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -90,16 +91,19 @@ def plan_import(
     rename: Mapping[str, str] | None = None,
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
+    checks: LogChecks | None = None,
 ) -> Iterator[GroupEditPlan]:
     """Plans the import of the offsets in ``sources`` (groups of a snapshot or of another store) into ``store``.
 
     Unless ``allow_rewind`` is True, a change that would lower a committed offset gets a problem (data rule "no
     accidental rewind"). ``crossing`` detects offsets whose topic was recreated after the commit; a change to such an
     offset gets a problem, too. If ``crossing`` is None, the function does not import leader epochs, and the caller
-    guarantees that the offsets belong to the logs of the target's cluster. Partitions without an offset in ``sources``
-    are not changed.
+    guarantees that the offsets belong to the logs of the target's cluster. ``checks`` clamps offsets outside their
+    logs, except those that ``store`` already holds; a change to an offset without a log gets a problem. Partitions
+    without an offset in ``sources`` are not changed.
     """
     rename, new = rename or {}, tuple.__new__
+    sources = sources if checks is None else checks.loaded(sources, topics)
     keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
     pending: dict[str, GroupOffsets] = {}
 
@@ -122,13 +126,18 @@ def plan_import(
             if topics.patterns and not topics.matches(tp):
                 continue
             committed = original if keeps_epochs or original[2] is None else original._replace(leader_epoch=None)
-            before = found.offsets.get(tp)
-            if crossing is not None and (rejected := crossing.recreation_error(tp, committed)) is not None:
+            before, note = found.offsets.get(tp), ""
+            rejected: OffsetMgrError | None = crossing.recreation_error(tp, committed) if crossing is not None else None
+            if checks is not None and rejected is None:
+                committed, note, rejected = checks.clamped(tp, committed, before, store.capabilities)
+            if rejected is not None:
                 changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=rejected, writes=False))
             elif before is not None and committed[0] > before[0]:  # fast path of `_plan_imported` for the usual case
-                changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
+                changes.append(
+                    new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), note, None, True))
+                )
             else:
-                changes.append(_plan_imported(store, tp, found, committed.value(), allow_rewind))
+                changes.append(_plan_imported(store, tp, found, committed.value(), allow_rewind, note))
         changes += _unreadable(source.errors, topics)
         yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
@@ -186,16 +195,16 @@ def plan_undo(
 
 
 def _plan_imported(
-    store: OffsetStore, tp: TopicPartition, found: GroupOffsets, after: OffsetAndMetadata, allow_rewind: bool
+    store: OffsetStore, tp: TopicPartition, found: GroupOffsets, after: OffsetAndMetadata, allow_rewind: bool, note: str
 ) -> PlannedChange:
     if (error := found.errors.get(tp)) is not None:
-        return PlannedChange(tp, ABSENT, after, problem=error, writes=False)
+        return PlannedChange(tp, ABSENT, after, note, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
     if isinstance(before, Committed) and (
         refused := rejection(found.group, tp, Change(after, None, allow_rewind), before)
     ):
-        return PlannedChange(tp, before, after, problem=refused, writes=False)
-    return plan_change(tp, before, after, store.capabilities)
+        return PlannedChange(tp, before, after, note, problem=refused, writes=False)
+    return plan_change(tp, before, after, store.capabilities, note=note)
 
 
 def _moved_on(group: str, tp: TopicPartition, current: Offset, written_offset: int | None) -> Conflict:

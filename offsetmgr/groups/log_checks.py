@@ -1,4 +1,4 @@
-"""`LogChecks`: checks offsets that a command writes unchanged, such as those of a snapshot, against the logs.
+"""`LogChecks`: compares the offsets that an import writes with the logs.
 
 `offsetmgr.groups.reset` decides in the same way: an offset outside its log is clamped to the log, with a note, and an
 offset of a missing topic or partition is an error. `RestoredOffsetChecks` adds notes to the offsets of an undo, and
@@ -13,9 +13,10 @@ from itertools import islice
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
-from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.model import BrokerPartition, Committed, LogRange, Offset, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
@@ -25,59 +26,40 @@ UNCHECKED_HINT: Final = "correct the topic, or leave it out with --topic; --unch
 
 
 class LogChecks:
-    """The checks of one command. Pass the groups to `clamped` before they are planned, and the plans to `noted`."""
+    """The checks of one import. Call in this order: 1. `loaded` with the groups of the source; 2. `clamped` for each
+    offset of the groups that it yields."""
 
-    def __init__(self, fetch: FetchLogRanges, topics: TopicSelection) -> None:
+    def __init__(self, fetch: FetchLogRanges) -> None:
         self._ranges = LogRangeCache(fetch)
-        self._topics = topics
-        self._notes: dict[str, dict[TopicPartition, str]] = {}
 
-    def clamped(self, sources: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
-        """Yields the groups with their offsets clamped to the logs. Offsets that no log of the cluster can have become
-        errors. Raises any error that concerns the whole cluster."""
+    def loaded(self, sources: Iterable[GroupOffsets], topics: TopicSelection) -> Iterator[GroupOffsets]:
+        """Yields the groups after it has fetched the log ranges of their offsets in the selected topics, for many
+        groups in one request. Raises any error that concerns the whole cluster."""
         remaining = iter(sources)
         while batch := list(islice(remaining, GROUPS_AT_ONCE)):
             self._ranges.load(
                 offsets=(
-                    (tp, one.offset) for found in batch for tp, one in found.offsets.items() if self._is_checked(tp)
+                    (tp, one.offset)
+                    for found in batch
+                    for tp, one in found.offsets.items()
+                    if topics.matches(tp) and not isinstance(tp.partition, BrokerPartition)
                 )
             )
-            yield from map(self._checked, batch)
+            yield from batch
 
-    def _is_checked(self, tp: TopicPartition) -> bool:
-        return self._topics.matches(tp) and not isinstance(tp.partition, BrokerPartition)
-
-    def _checked(self, found: GroupOffsets) -> GroupOffsets:
-        offsets: dict[TopicPartition, Committed] = {}
-        errors: dict[TopicPartition, OffsetMgrError] = dict(found.errors)
-        for tp, committed in found.offsets.items():
-            log = self._ranges.known[tp] if self._is_checked(tp) else None
-            if isinstance(log, OffsetMgrError):
-                errors[tp] = type(log)(log.what, log.why, UNCHECKED_HINT)
-                continue
-            offsets[tp] = committed
-            if log is None:
-                continue
-            offset, note = clamp(committed.offset, log)
-            if note:
-                offsets[tp] = committed._replace(offset=offset, leader_epoch=None)
-                self._notes.setdefault(found.group, {})[tp] = note
-        return replace(found, offsets=offsets, errors=errors)
-
-    def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-        """Yields the plans. The note of each clamped offset begins with the reason."""
-        for plan in plans:
-            notes = self._notes.pop(plan.group, None)
-            if notes is None:
-                yield plan
-                continue
-            changes = (
-                change._replace(note="; ".join(filter(None, (notes[change.partition], change.note))))
-                if change.partition in notes
-                else change
-                for change in plan.changes
-            )
-            yield replace(plan, changes=tuple(changes))
+    def clamped(
+        self, tp: TopicPartition, committed: Committed, held: Offset | None, capabilities: Capabilities
+    ) -> tuple[Committed, str, OffsetMgrError | None]:
+        """Returns the offset clamped to its log, with a note if the offset was outside the log. The last item is an
+        error if the cluster has no such log. An offset that the store already holds (``held``) is not clamped, because
+        the import does not write it."""
+        log = self._ranges.known.get(tp)
+        if isinstance(log, OffsetMgrError):
+            return committed, "", type(log)(log.what, log.why, UNCHECKED_HINT)
+        offset, note = clamp(committed.offset, log) if log is not None else (committed.offset, "")
+        if not note or (held is not None and same_value(held, committed.value(), capabilities)):
+            return committed, "", None
+        return committed._replace(offset=offset, leader_epoch=None), note, None
 
 
 class RestoredOffsetChecks:

@@ -19,7 +19,7 @@ from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import BounceStart, find_start
+from offsetmgr.migration.precheck import BounceStart, WayBack, find_start
 from offsetmgr.migration.restart_command import (
     check_template,
     fill_template,
@@ -37,7 +37,9 @@ class BounceSpec:
     maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
     gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
     ``command_seconds`` limits the run time of the command. With ``rollout``, one command restarts all members, and
-    ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one.
+    ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one. ``source`` is
+    the phase in which the groups of the plan began. If it is set, a bounce to dual from the other end needs ``start``,
+    and ``way_back`` is the command line with it.
     """
 
     group: str
@@ -53,6 +55,8 @@ class BounceSpec:
     command_seconds: float = 600.0
     rollout: Rollout | None = None
     recorded: CommitMode | None = None
+    source: CommitMode | None = None
+    way_back: str = ""
 
     def check_command(self) -> None:
         """Raises `UsageError` if the template of the restart command does not name the member."""
@@ -123,7 +127,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
 
 
 def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
-    return find_start(
+    found = find_start(
         view,
         spec.group,
         spec.to,
@@ -132,6 +136,14 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
         rules=spec.rules,
         window=spec.window,
     )
+    present = found.change.start
+    if spec.to is CommitMode.DUAL and spec.start is None and spec.source not in (None, present):
+        raise WayBack(
+            f"bounce {found.change}",
+            f"group {spec.group} is in phase {present.value} already, so a bounce to dual would take it back",
+            f"to take it back, name its phase with --from-phase: {spec.way_back}",
+        )
+    return found
 
 
 def _new_state(view: GroupView, spec: BounceSpec, start: BounceStart) -> BounceState:

@@ -19,7 +19,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceS
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import missing_evidence
+from offsetmgr.migration.precheck import WayBack, missing_evidence
 from offsetmgr.migration.runbook import check_phase
 
 OPERATION: Final = EditOrigin("runbook bounce")
@@ -147,9 +147,10 @@ def _finished(view: GroupView, spec: BounceSpec, state_path: Path, progress: Cal
     if is_unchanged(saved, live):
         return by_file
     later = saved.change.next_mode
-    gone_on = (
-        f"gone on to phase {later.value}; to take it back to {spec.to.value}, name another --state" if later else ""
-    )
+    gone_on = ""
+    if later:
+        back = f"to take it back to {spec.to.value}, add --from-phase {later.value} and another --state"
+        gone_on = f"gone on to phase {later.value}; {back}"
     if later and spec.recorded is later:
         return gone_on
     progress(f"group {spec.group}: restarted since the finished bounce in {state_path}; watching its commits")
@@ -181,8 +182,9 @@ def _indented(progress: Callable[[str], None], indent: str, text: str) -> None:
 
 def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
     """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, finished
-    earlier, or into the phase that the group is in. ``group`` is the group's name in the plan."""
-    if isinstance(found.error, AlreadyInPhase):
+    earlier, into the phase that the group is in, or refused as a way back. ``group`` is the group's name in the
+    plan."""
+    if isinstance(found.error, AlreadyInPhase | WayBack):
         return None
     if found.error is not None:
         return {

@@ -27,6 +27,11 @@ class GateClosed(GateRefused):
         self.report = report
 
 
+class WayBack(GateRefused):
+    """A bounce to dual would take the group back towards the source of its plan, and the caller has not named the
+    phase in which it starts."""
+
+
 def missing_evidence(report: PhaseReport) -> str:
     """Returns the evidence that a closed gate lacks, in one line."""
     lacks = list(report.problems)

@@ -81,9 +81,9 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
     """Writes the renewed plan to the new file ``path``, with its journal. ``planner`` has the options of ``plan``.
     ``only`` limits the groups that are planned again.
 
-    The function writes the new plan under a temporary name, copies the journal, closes the old plan, and renames the
-    new plan, in this order. After a kill, at most one of both plans can be executed: the next call for the same
-    ``path`` starts again if the old plan is open, and otherwise `finish_renewal` ends the work.
+    The function writes the new plan under a temporary name, copies the journal, marks the old plan as replaced, and
+    renames the new plan, in this order. After a kill, at most one of both plans can be executed: the next call for the
+    same ``path`` starts again if the old plan is not replaced, and otherwise `finish_renewal` ends the work.
 
     Raises `JournalError` if another command works on the plan, if a group is applied in part, or if the plan was
     rolled back, finalized or renewed; `UsageError` if no group is waiting; and the errors of `Planner` and
@@ -113,8 +113,8 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
 
 
 def finish_renewal(plan: PlanFile, path: Path) -> bool:
-    """Ends a renewal of ``plan`` as ``path`` that was killed after it had closed ``plan``. Returns False if there is no
-    such renewal. Raises `JournalError` if another command works on the plan."""
+    """Ends a renewal of ``plan`` as ``path`` that was killed after it had replaced ``plan``. Returns False if there is
+    no such renewal. Raises `JournalError` if another command works on the plan."""
     part = _unpublished(plan, path)
     if path.exists() or not part.exists():
         return False
@@ -137,7 +137,7 @@ def _publish(part: Path, path: Path) -> None:
 
 
 def _remove_interrupted(part: Path, new_journal: Path) -> None:
-    """Removes the files of a killed renewal that had not closed the old plan. Raises `FileFailure` if the new journal
+    """Removes the files of a killed renewal that had not replaced the old plan. Raises `FileFailure` if the new journal
     belongs to another plan."""
     if new_journal.exists():
         try:

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 
 from offsetmgr.cli.app import run
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
@@ -58,6 +58,29 @@ def test_an_offset_outside_the_log_is_clamped_like_by_reset(
     reset.write_text(f"{topic},0,4\n{topic},1,99\n")
     assert run(["offsets", "reset", unique, "--from-file", str(reset), "--bootstrap-server", kafka.bootstrap]) == 0
     assert "clamped from 99 to the log's end" in capsys.readouterr().out
+
+
+def test_an_offset_outside_the_log_that_the_store_already_holds_is_unchanged(
+    kafka: KafkaBroker, topic: str, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved(tmp_path, unique, (topic, 0, 99), (topic, 1, 98))
+    uri = f"kafka://{kafka.bootstrap}"
+    with open_store(uri) as store:
+        store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(99)})
+    command = ["offsets", "import", file, "--bootstrap-server", kafka.bootstrap, "--execute", "--yes"]
+    assert run([*command, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["new_offset"], row["note"]) for row in rows] == [
+        (99, "unchanged"),
+        (10, "clamped from 98 to the log's end"),
+    ]
+    assert committed(uri, unique) == {TopicPartition(topic, 0): 99, TopicPartition(topic, 1): 10}
+
+    with open_store(uri) as store:
+        store.commit(unique, {TopicPartition(topic, 1): OffsetAndMetadata(97)})
+    assert run(command) == 1
+    assert "rewind" in capsys.readouterr().err
+    assert committed(uri, unique) == {TopicPartition(topic, 0): 99, TopicPartition(topic, 1): 97}
 
 
 def test_a_missing_topic_or_partition_is_rejected(

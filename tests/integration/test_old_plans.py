@@ -71,14 +71,14 @@ def test_a_wave_after_two_weeks_gets_the_offsets_of_its_day(
     assert command[1] == f"migrate renew {plan} -o FILE {third}"
     second = str(tmp_path / "second.json")
     done = cli(*shlex.split(command[1].replace("FILE", second)))
-    assert f"planned 1 group again; 1 group kept; {plan} is closed\n" in done.stderr
+    assert f"planned 1 group again; 1 group kept; {plan} is replaced\n" in done.stderr
 
     cli("migrate", "apply", second, "--wave", "3", "--yes")
     assert committed(cli, new, third) == {0: 9}
     assert committed(cli, new, first) == {0: 2}
     rows = {one["group"]: (one["wave"], one["owner"], one["state"]) for one in cli.rows("migrate", "status", second)}
     assert rows == {first: (1, "blue", "applied"), third: (3, "red", "applied")}
-    closed = cli("migrate", "status", str(plan), code=1)
-    assert f"it was renewed as {second}" in closed.stderr
+    replaced = cli("migrate", "status", str(plan), code=1)
+    assert f"it was renewed as {second}" in replaced.stderr
     cli("migrate", "rollback", second, "--wave", "1", "--yes")
     assert committed(cli, new, third) == {0: 9}

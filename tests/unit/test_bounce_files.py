@@ -23,6 +23,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec, plan_boun
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, Registry
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
+from offsetmgr.migration.precheck import WayBack
 from offsetmgr.migration.restart_command import CommandResult
 from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import to_json, write_runbook
@@ -181,8 +182,29 @@ def test_a_wave_is_resumed_after_other_groups_have_gone_on(
     spec = replace(SPEC, recorded=recorded)
     (found,) = bounce_groups(group.scripted().view(), [spec], tmp_path / "state.json", execute=True)
     assert (found.ok, found.result) == (True, None)
-    assert found.note == "gone on to phase kafka; to take it back to dual, name another --state"
+    assert found.note == "gone on to phase kafka; to take it back to dual, add --from-phase kafka and another --state"
     assert journal_record("g", found) is None
+
+
+@pytest.mark.parametrize("execute", [True, False])
+@pytest.mark.parametrize("several", [True, False])
+def test_a_bounce_of_a_wave_begins_no_way_back_without_the_phase(tmp_path: Path, execute: bool, several: bool) -> None:
+    """All bounces of the wave are finished, so the state file of a repetition is new."""
+    view, path = Group(member("h1", 8), CommitMode.KAFKA).scripted().view(), tmp_path / "new.json"
+    spec = replace(SPEC, source=CommitMode.ZOOKEEPER, way_back="offsetmgr runbook bounce ... --from-phase kafka")
+    (found,) = bounce_groups(view, [spec], path, execute=execute, several=several)
+    assert isinstance(found.error, WayBack)
+    assert not found.ok
+    assert str(found.error).startswith("bounce kafka -> dual: group g is in phase kafka already")
+    assert found.error.hint.endswith(": offsetmgr runbook bounce ... --from-phase kafka")
+    assert journal_record("g", found) is None  # the group is not blocked
+    assert not path.exists()
+
+    named = replace(spec, start=CommitMode.KAFKA)
+    (planned,) = bounce_groups(view, [named], path, execute=False, several=several)
+    assert planned.ok
+    (forward,) = bounce_groups(view, [replace(spec, source=CommitMode.KAFKA)], path, execute=False, several=several)
+    assert forward.ok  # the plan goes from Kafka to ZooKeeper
 
 
 def test_a_finished_wave_is_skipped_and_not_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

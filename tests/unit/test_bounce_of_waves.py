@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,8 +11,10 @@ import pytest
 from one_migration import Migration, commit
 from test_bounce_waits import ScriptedGroup, member
 
+from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.runbook_bounce import _groups
-from offsetmgr.cli.runbook_options import PhaseName, PlanOfGroups
+from offsetmgr.cli.runbook_options import PhaseName, PlanOfGroups, RestartFlags
+from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import MalformedData
 from offsetmgr.migration.group_observer import GroupView
@@ -69,6 +72,20 @@ def test_a_wave_leaves_out_groups_that_were_rolled_back_or_not_planned(
     assert "warning: 1 group not applied, see `migrate apply`: d-planned" in shown
     assert _groups(view(), plan, ["*"], None, PhaseName.KAFKA) == ["a-applied", "d-planned"]
     assert _groups(view(), plan, ["b-rolled-back"], None, PhaseName.DUAL) == ["b-rolled-back"]
+
+
+def test_the_command_of_the_way_back_has_all_options(migration: Migration, tmp_path: Path) -> None:
+    login = tmp_path / "k.properties"
+    login.write_text("client.id=me\n")
+    plan = planned(migration)
+    restart = RestartFlags.of("ssh {host} restart", None, None, (None, None), None, ["c1=h1"])
+    connect = ConnectFlags(SettingsLayer(command_config=str(login)), None)
+    shown = shlex.split(plan.way_back(connect, restart, "a-applied"))
+    assert shown == [
+        *("offsetmgr", "runbook", "bounce", "--plan", str(migration.path), "--group", "a-applied"),
+        *("--to-phase", "dual", "--from-phase", "kafka", "--command", "ssh {host} restart", "--host", "c1=h1"),
+        *("--command-config", str(login), "--execute"),
+    ]
 
 
 def test_members_of_a_group_that_was_rolled_back_go_back_with_their_wave(

@@ -20,6 +20,7 @@ from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
     MalformedData,
+    OffsetMgrError,
     RewindRefused,
     UnknownTopicOrPartition,
     UnknownVersion,
@@ -37,6 +38,7 @@ from offsetmgr.groups.edits import groups_left_without_offsets, plan_delete, pla
 from offsetmgr.groups.execute import execute
 from offsetmgr.groups.export import SnapshotFile
 from offsetmgr.groups.lag import LagRow, lag_of, needs_log_range
+from offsetmgr.groups.log_checks import LogChecks
 from offsetmgr.groups.reset import (
     ResolvedOffset,
     Scenario,
@@ -540,6 +542,30 @@ def test_an_import_rejects_a_rewind_unless_allowed(store: SnapshotStore) -> None
     ]
     (allowed,) = plan_import(store, imported, allow_rewind=True)
     assert [(c.writes, c.note) for c in allowed.changes] == [(True, "rewinds"), (False, "unchanged"), (True, "")]
+
+
+def test_an_import_clamps_offsets_to_their_logs_except_those_that_the_store_holds(store: SnapshotStore) -> None:
+    """The logs of t-0 and t-1 end at 8 and 15; the store is at 10 and 20."""
+    logs: dict[TopicPartition, LogRange | OffsetMgrError] = {
+        T0: LogRange(0, 8), T1: LogRange(0, 15), T2: UnknownTopicOrPartition("t-2", "does not exist")
+    }  # fmt: skip
+
+    def planned(*offsets: Committed, allow_rewind: bool = False) -> list[tuple[int | None, str, type, bool]]:
+        source = [GroupOffsets("a", dict(zip((T0, T1, T2), offsets, strict=False)))]
+        checks = LogChecks(lambda partitions: {tp: logs[tp] for tp in partitions})
+        (plan,) = plan_import(store, source, allow_rewind=allow_rewind, checks=checks)
+        return [(c.after and c.after.offset, c.note, type(c.problem), c.writes) for c in plan.changes]
+
+    clamped = "clamped from 11 to the log's end"
+    none = type(None)
+    assert planned(Committed(10), Committed(20, "m")) == [
+        (10, "unchanged", none, False),
+        (20, "unchanged", none, False),
+    ]
+    assert planned(Committed(11)) == [(8, clamped, RewindRefused, False)]
+    assert planned(Committed(11), allow_rewind=True) == [(8, f"{clamped}; rewinds", none, True)]
+    assert planned(Committed(10, "other")) == [(8, "clamped from 10 to the log's end", RewindRefused, False)]
+    assert planned(Committed(10), Committed(20, "m"), Committed(1))[2] == (1, "", UnknownTopicOrPartition, False)
 
 
 def test_copying_a_group_leaves_it_and_the_copy_can_be_verified(store: SnapshotStore, tmp_path: Path) -> None:

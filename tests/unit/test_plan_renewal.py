@@ -114,14 +114,14 @@ def test_only_the_named_groups_are_planned_again(fleet: Migration) -> None:
     assert steps == {"a1": [10, 20], "b2": [10, 20], "c3": [1000, 2000]}
 
 
-def test_the_old_plan_is_closed(fleet: Migration) -> None:
+def test_the_old_plan_is_replaced(fleet: Migration) -> None:
     renewed(fleet)
     with pytest.raises(JournalError, match=r"it was renewed as .*second\.json"):
         open_plan(fleet.path)
     open_plan(second(fleet).path)
 
 
-def test_a_bounce_that_outlasts_a_renewal_writes_nothing_to_the_closed_journal(
+def test_a_bounce_that_outlasts_a_renewal_writes_nothing_to_the_old_journal(
     fleet: Migration, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = PlanOfGroups.open(fleet.path)
@@ -219,7 +219,7 @@ def test_a_kill_at_any_step_leaves_at_most_one_plan_and_the_same_command_ends_th
     apply_group(second(fleet), "b2")
 
 
-def test_a_closed_plan_without_its_successor_names_the_command_that_ends_the_renewal(fleet: Migration) -> None:
+def test_a_replaced_plan_without_its_successor_names_the_command_that_ends_the_renewal(fleet: Migration) -> None:
     renewed(fleet)
     second(fleet).path.unlink()
     with pytest.raises(JournalError) as caught:

@@ -283,7 +283,9 @@ def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
     assert printed(capsys.readouterr().err, "next: ") == apply
     assert run(["migrate", "renew", "my plan.json", "-o", "second plan.json", "a", *options]) == 0
     renewed = ["offsetmgr", "migrate", "apply", "second plan.json", "--group", "a", *options]
-    assert printed(capsys.readouterr().err, "next: ") == renewed
+    shown = capsys.readouterr().err
+    assert "planned 1 group again; 1 group kept; my plan.json is replaced\n" in shown
+    assert printed(shown, "next: ") == renewed
     assert run(["migrate", "apply", "second plan.json", "--yes", *options]) == 0
     shown = capsys.readouterr().err
     assert printed(shown, "next: ") == ["offsetmgr", "migrate", "verify", "second plan.json", *options]
