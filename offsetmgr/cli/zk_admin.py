@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_PARTITION: Final = (Column("topic"), Column("partition", right=True, title="PART"))
-ELECTION: Final = (*_PARTITION, Column("leader", right=True), Column("preferred", right=True))
-REASSIGNMENT: Final = (*_PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
+ELECTION: Final = (*PARTITION, Column("leader", right=True), Column("preferred", right=True))
+REASSIGNMENT: Final = (*PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
 DELETION: Final = (Column("topic"), Column("partitions", right=True), Column("replicas", right=True))
 
 
