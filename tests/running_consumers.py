@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from offsets_topic import commit_records
 
-from offsetmgr.records.base import OffsetKey
-from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Delivery(NamedTuple):
@@ -181,32 +178,11 @@ class Commit(NamedTuple):
 
 def commits_of(bootstrap: str, group: str) -> list[Commit]:
     """All commits of the group in the order of the log."""
-    record_format = KafkaRecordFormat()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
-    try:
-        numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions
-        assigned = [KafkaPartition(OFFSETS_TOPIC, n, 0) for n in numbers]
-        ends = {p.partition: consumer.get_watermark_offsets(p, 30)[1] for p in assigned}
-        consumer.assign(assigned)
-        left = {n for n, end in ends.items() if end > 0}
-        found: list[Commit] = []
-        deadline = time.monotonic() + 120
-        while left:
-            assert time.monotonic() < deadline, f"not read to the end: {sorted(left)}"
-            for message in consumer.consume(5000, 0.5):
-                raw_key, raw_value = message.key(), message.value()
-                if not isinstance(raw_key, bytes) or not isinstance(raw_value, bytes):
-                    continue
-                key = record_format.decode_key(raw_key)
-                if isinstance(key, OffsetKey) and key.group == group:
-                    value = record_format.decode_value(raw_value)
-                    at = message.timestamp()[1] / 1000
-                    found.append(Commit(key.partition, value.offset, value.metadata or "", at))
-            at_now = consumer.position([KafkaPartition(OFFSETS_TOPIC, n) for n in left])
-            left = {p.partition for p in at_now if p.offset < ends[p.partition]}
-        return found
-    finally:
-        consumer.close()
+    return [
+        Commit(key.partition, value.offset, value.metadata or "", at)
+        for key, value, at in commit_records(bootstrap)
+        if key.group == group
+    ]
 
 
 class Edited(NamedTuple):
@@ -267,15 +243,33 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class ProcessMember:
-    """A consumer in a process of its own, which prints the lines of RunningConsumer.java."""
+    """A consumer in a process of its own, which prints the lines of RunningConsumer.java. ``commit`` is as in
+    `RdkafkaMember`, or "transaction" with the Java client."""
 
-    def __init__(self, command: Sequence[str], deliveries: Deliveries, name: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        deliveries: Deliveries,
+        *,
+        name: str,
+        commit: str = "auto",
+        work_s: float = 0.0,
+        **config: Any,
+    ) -> None:
         self.name = name
         self.errors: list[str] = []
         self._deliveries = deliveries
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
+        command = self.command([topic, commit, str(round(work_s * 1000))], settings)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._thread = threading.Thread(target=self._read, name=name, daemon=True)
         self._thread.start()
+
+    def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
+        """Returns the command line. The subclasses define it."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the consumer with SIGTERM, so that it leaves the group only when its session times out."""
@@ -303,77 +297,39 @@ class ProcessMember:
                     self._deliveries.add(partition, offset, self.name, at / 1000)
 
 
-class JavaMember(ProcessMember):
-    """A consumer of the Java client. ``commit`` is as in `RdkafkaMember`, or "transaction"."""
+def texts(settings: dict[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in settings.items()]
 
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topic: str,
-        deliveries: Deliveries,
-        *,
-        name: str,
-        commit: str = "auto",
-        work_s: float = 0.0,
-        release: str = "kafka-4.1",
-        **config: Any,
-    ) -> None:
+
+class JavaMember(ProcessMember):
+    """A consumer of the Java client, of the jar set ``release``."""
+
+    def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
+        release = settings.pop("release", "kafka-4.1")
         program = Path(__file__).with_name("RunningConsumer.java")
-        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
-        arguments = [topic, commit, str(round(work_s * 1000)), *(f"{key}={value}" for key, value in settings.items())]
-        command = java_command(
+        return java_command(
             [jars.resolve(release), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
-            [str(program), "RunningConsumer", *arguments],
+            [str(program), "RunningConsumer", *work, *texts(settings)],
             jvm=("-Xmx128m", *QUICK_START),
         )
-        super().__init__(command, deliveries, name)
 
 
 class PythonMember(ProcessMember):
     """A consumer of kafka-python or aiokafka (``package``)."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topic: str,
-        deliveries: Deliveries,
-        *,
-        name: str,
-        package: str,
-        commit: str = "auto",
-        work_s: float = 0.0,
-        **config: str,
-    ) -> None:
+    def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
+        package = settings.pop("package")
         program = Path(__file__).with_name("python_member.py")
-        settings = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": name, **config}
-        given = [f"{key}={value}" for key, value in settings.items()]
         python = str(clients() / "python" / "bin" / "python")
-        command = [python, str(program), package, topic, commit, str(round(work_s * 1000)), *given]
-        super().__init__(command, deliveries, name)
+        return [python, str(program), package, *work, *texts({k.replace(".", "_"): v for k, v in settings.items()})]
 
 
 class FranzMember(ProcessMember):
     """A consumer of franz-go."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topic: str,
-        deliveries: Deliveries,
-        *,
-        name: str,
-        commit: str = "auto",
-        work_s: float = 0.0,
-        **config: str,
-    ) -> None:
-        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
-        given = [f"{key}={value}" for key, value in settings.items()]
-        program = str(clients() / "franz_member")
-        super().__init__([program, topic, commit, str(round(work_s * 1000)), *given], deliveries, name)
+    def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
+        return [str(clients() / "franz_member"), *work, *texts(settings)]
 
 
 @functools.cache

@@ -7,28 +7,29 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from offsetmgr.cli.errors import Declined, Interrupted
+from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups
 from offsetmgr.core.errors import UsageError
 
 
 class RunFlags(NamedTuple):
-    """The options ``--execute``, ``--yes``, ``--format`` and ``--reason`` of a command that changes production."""
+    """The options of a command that changes production."""
 
-    execute: bool
-    yes: bool
-    output: OutputFormat
-    reason: str | None = None
+    execute: Execute = False
+    yes: Yes = False
+    reason: Reason = None
+    output: FormatOption = OutputFormat.TABLE
 
 
 class EditFlags(NamedTuple):
-    """The options of a command that edits offsets: those of `RunFlags`, ``--before-image`` and ``--reason``."""
+    """The options of a command that edits offsets: those of `RunFlags` and ``--before-image``."""
 
-    execute: bool
-    yes: bool
-    before_image: str | None
-    output: OutputFormat
-    reason: str | None
+    execute: Execute = False
+    yes: Yes = False
+    before_image: BeforeImage = None
+    output: FormatOption = OutputFormat.TABLE
+    reason: Reason = None
 
 
 def confirm(question: str, *, yes: bool) -> None:

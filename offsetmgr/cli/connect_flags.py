@@ -1,9 +1,9 @@
 """`ConnectFlags`: the stores, clusters and sessions that the connection options of a command line select.
 
 A command that connects to servers has a parameter ``connect: ConnectFlags``. The decorator `connected` replaces this
-parameter with the connection options. If the command also has a parameter ``flags: EditFlags``, the decorator replaces
-this parameter with the options of editing commands. If the command has the option ``--group``, the decorator adds an
-argument with the same meaning (`GroupArguments`).
+parameter with the connection options. It replaces a parameter with the values of several options, such as
+``flags: EditFlags``, with these options (`OptionGroups`). If the command has the option ``--group``, the decorator adds
+an argument with the same meaning (`GroupArguments`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
+from offsetmgr.cli.option_groups import OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
@@ -35,17 +36,12 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.running_groups import RunningEdit
 from offsetmgr.cli.options import (
-    BeforeImage,
     BootstrapServer,
     CommandConfig,
     ContextName,
     ContextNames,
-    Execute,
-    FormatOption,
-    Reason,
     Store,
     Timeout,
-    Yes,
     Zookeeper,
 )
 
@@ -252,25 +248,16 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     signature = inspect.signature(command, eval_str=True)
 
-    def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-    edit_options = [
-        parameter("execute", Execute, False),
-        parameter("yes", Yes, False),
-        parameter("before_image", BeforeImage),
-        parameter("output", FormatOption, OutputFormat.TABLE),
-        parameter("reason", Reason),
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    option_groups = OptionGroups(one for one in own if one.name != "connect")
+    groups = GroupArguments(option_groups.parameters)
+    parameters = [
+        *groups.parameters,
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in options.items()
+        ),
     ]
-    edits = "flags" in signature.parameters
-    own = [
-        option
-        for name, given in signature.parameters.items()
-        if name != "connect"
-        for option in (edit_options if name == "flags" else [given.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
-    ]
-    groups = GroupArguments(own)
-    parameters = [*groups.parameters, *(parameter(name, annotation) for name, annotation in options.items())]
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
@@ -283,8 +270,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
             command_config=flag_values["command_config"],
             timeout_ms=flag_values["timeout"],
         )
-        if edits:
-            values["flags"] = EditFlags(**{option.name: values.pop(option.name) for option in edit_options})
+        option_groups.combine(values)
         names = contexts_of(flag_values["context"])
         if names is None:
             with ConnectFlags(settings, flag_values["context"]) as connect:

@@ -108,7 +108,7 @@ class ControllerRequest:
         without ``--execute``, and ``cancel`` is the command line that cancels its unfinished rows. Both command lines
         are printed for the user. The operation log records a submitted request.
         """
-        execute, yes, output, reason = flags
+        execute, yes, reason, output = flags
         todo = self.todo
         self.print_rejections()
         if not execute or not todo:

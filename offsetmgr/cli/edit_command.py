@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
@@ -33,15 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.stores.cross_cluster_check import OriginStore
 
-PLAN: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
-    Column("current_offset", right=True, title="CURRENT"),
-    Column("new_offset", right=True, title="NEW"),
-    Column("note", optional=True),
-)
-OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
+OUTCOME: Final = (*PLANNED_WRITE[:-1], Column("outcome"), Column("note", optional=True))
 MAX_FAILURES_SHOWN: Final = 200
 
 
@@ -145,9 +138,9 @@ class Edit:
             write_plain_csv(_kafka_rows(proposal))
         elif self.output is OutputFormat.TABLE or not self.execute:
             if any(group.changes for group in proposal):
-                write_rows(PLAN, _plan_rows(proposal), self.output)
+                write_rows(PLANNED_WRITE, _plan_rows(proposal), self.output)
             elif self.output is not OutputFormat.TABLE:
-                write_rows(PLAN, (), self.output)
+                write_rows(PLANNED_WRITE, (), self.output)
         elif not proposal.counts.writes:
             write_rows(OUTCOME, (), self.output)
 

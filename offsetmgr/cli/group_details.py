@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
@@ -28,8 +29,7 @@ app = typer.Typer()
 DESCRIBE: Final = (
     Column("group"),
     Column("state"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("offset", right=True),
     Column("log_end_offset", right=True, title="LOG-END"),
     Column("lag", right=True, attention=True),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import report_and_exit_code
@@ -41,9 +42,7 @@ WHERE: Final = (
     Column("evidence"),
 )
 PARTITIONS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("zookeeper", right=True, optional=True),
     Column("kafka", right=True, optional=True),
     Column("manager", right=True, optional=True),

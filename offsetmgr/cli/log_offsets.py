@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _ROWS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("state", detail=True),
     Column("offset", right=True),
     Column("metadata", optional=True),

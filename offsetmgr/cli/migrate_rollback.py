@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import write_reverse_plan_file
 from offsetmgr.cli import migrate_output
+from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
-from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.rollback import RollbackPreview
 
 app = typer.Typer()
-
-PREVIEW: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
-    Column("current_offset", right=True, title="CURRENT"),
-    Column("new_offset", right=True, title="NEW"),
-    Column("note", optional=True),
-)
 
 
 @app.command("rollback")
@@ -242,7 +234,9 @@ def _show_preview(found: Iterable[RollbackPreview], checks: RestoredOffsetChecks
     def note_of(one: RollbackPreview) -> str | None:
         return one.problem or (checks.note(one.tp, one.before) if one.before is not None else "") or None
 
-    write_rows(PREVIEW, [(one.group, *one.tp, one.now, one.before, note_of(one)) for one in rows], OutputFormat.TABLE)
+    write_rows(
+        PLANNED_WRITE, [(one.group, *one.tp, one.now, one.before, note_of(one)) for one in rows], OutputFormat.TABLE
+    )
     bad = sum(bool(one.problem) for one in rows)
     restored = sum(not one.problem and one.now == one.before for one in rows)
     others = f"; {restored:,} {'is' if restored == 1 else 'are'} restored already" if restored else ""

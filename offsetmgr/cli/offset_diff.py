@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.many_clusters import many_clusters
@@ -24,9 +25,7 @@ app = typer.Typer()
 
 
 DIFFERENCES: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("difference"),
     Column("from_offset", right=True, title="FROM"),
     Column("to_offset", right=True, title="TO"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PEEKED: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("offset", right=True),
     Column("record_offset", right=True, detail=True),
     Column("timestamp", time=True, detail=True),

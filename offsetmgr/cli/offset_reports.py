@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 OFFSETS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("state"),
     Column("offset", right=True),
     Column("metadata", optional=True, rank=1),

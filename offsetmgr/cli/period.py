@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
@@ -33,8 +34,7 @@ Root = Annotated[
 
 _STATUS: Final = (
     Column("period", right=True),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("state"),
     Column("waiting_ms", right=True),
     Column("owner"),
@@ -49,8 +49,7 @@ _HISTORY: Final = (
     Column("closed_ms", right=True, title="CLOSED", time=True),
     Column("took_ms", right=True),
     Column("leader"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("state"),
     Column("member"),
     Column("job", optional=True),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,31 +16,20 @@ from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
-from offsetmgr.cli.migrate_options import WaveOption
-from offsetmgr.cli.options import FormatOption, GroupsOption, OneGroup
+from offsetmgr.cli.options import FormatOption, OneGroup
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups, view_of
 from offsetmgr.cli.runbook_options import (
-    AcceptIdle,
-    AcceptSpare,
     Baseline,
-    Command,
-    Configure,
+    EvidenceFlags,
     Hosts,
-    KubeContext,
-    Kubernetes,
-    Namespace,
     PhaseName,
     Plan,
-    PlanOfGroups,
     Poll,
-    Quiet,
+    Restart,
     RestartFlags,
-    TestCommand,
     baseline_of,
-    groups_of,
-    runbook_arguments,
-    view_of,
 )
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown
@@ -47,10 +37,12 @@ from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import phase_record
-from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.phase_inference import PhaseReport
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.runbook_commands import RunbookArguments
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,9 +57,7 @@ app = typer.Typer(
 def write(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the groups.")],
-    group: GroupsOption = None,
-    wave: WaveOption = None,
-    plan: Plan = None,
+    groups: GroupFlags,
     start: Annotated[
         PhaseName | None,
         typer.Option(
@@ -86,12 +76,8 @@ def write(
     ] = None,
     window: Annotated[float, seconds_option("--window", "Maximum time to watch for the phase.")] = 60,
     poll: Poll = 0.5,
-    command: Command = None,
-    test_command: TestCommand = None,
-    kubernetes: Kubernetes = None,
-    namespace: Namespace = None,
-    kube_context: KubeContext = None,
-    configure: Configure = None,
+    *,
+    flags: RestartFlags,
     host: Hosts = None,
 ) -> None:
     """Write the steps for these groups as they are now: checks, plan, bounces, end, with commands and ways back.
@@ -101,10 +87,8 @@ def write(
     """
     files = _new_files(output or [])
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
-    planned = PlanOfGroups.open(plan)
-    view = view_of(connect, planned)
-    names = groups_of(view, planned, group, wave, to)
-    restart = RestartFlags.of(command, test_command, kubernetes, (namespace, kube_context), configure, host)
+    planned, view, names = groups.select(connect, to)
+    restart = flags.restart(host)
     books, failed, wait = [], [], LockWait()
     for each in names:
         if len(names) > 1:
@@ -116,7 +100,7 @@ def write(
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
                 window=ObservationWindow(window, poll),
-                arguments=runbook_arguments(connect, planned, view, name, restart, each),
+                arguments=_arguments(connect, planned, view, name, restart, each),
                 waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:
@@ -133,6 +117,39 @@ def write(
     if failed:
         note(f"no runbook for {count_of(len(failed), 'group')}: {', '.join(failed)}")
         raise typer.Exit(FAILED)
+
+
+def _arguments(
+    connect: ConnectFlags,
+    planned: PlanOfGroups | None,
+    view: GroupView,
+    baseline: str,
+    restart: Restart,
+    group: str,
+) -> RunbookArguments:
+    """Returns the arguments of the commands that the runbook of a group contains."""
+    from offsetmgr.migration.runbook_commands import RunbookArguments
+    from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
+
+    address = zookeeper_of(view.zookeeper.uri, connect.resolved.connection) or ""
+    bootstrap = bootstrap_of(view.kafka.uri, connect.resolved.connection) or ""
+    followups = connect.followup_options
+    restart_options, test_options = restart.options(group)
+    servers = f"--zookeeper {quote(address)} --bootstrap-server {quote(bootstrap)}{followups}"
+    by_plan = planned is not None and not (connect.flags.zookeeper or connect.flags.store)
+    plan = str(planned.plan.path) if planned is not None else None
+    return RunbookArguments(
+        options=f"--plan {quote(plan)}{followups}" if by_plan and plan else servers,
+        servers=servers,
+        followups=followups,
+        zookeeper=view.zookeeper.uri,
+        kafka=view.kafka.uri,
+        restart=restart_options,
+        test=test_options,
+        rollout=restart.rollout.of_group(group) if restart.rollout else None,
+        baseline=baseline,
+        plan=plan,
+    )
 
 
 _SUFFIXES = (".json", ".html", ".md")
@@ -190,9 +207,8 @@ def check(
     baseline: Baseline = None,
     window: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
     poll: Poll = 0.5,
-    quiet: Quiet = 10,
-    accept_idle: AcceptIdle = False,
-    accept_spare: AcceptSpare = False,
+    *,
+    evidence: EvidenceFlags,
     plan: Plan = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -211,7 +227,7 @@ def check(
         group,
         CommitMode(phase.value),
         baseline=baseline_of(view, baseline, group),
-        rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+        rules=evidence.thresholds(),
         window=ObservationWindow(window, poll),
     )
     _show_report(report, output)

@@ -17,31 +17,20 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.migrate_options import WaveOption
-from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
 from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups
 from offsetmgr.cli.runbook_options import (
-    AcceptIdle,
-    AcceptSpare,
     Baseline,
-    Command,
-    Configure,
+    EvidenceFlags,
     Hosts,
-    KubeContext,
-    Kubernetes,
-    Namespace,
     PhaseName,
-    Plan,
-    PlanOfGroups,
     Poll,
-    Quiet,
+    Restart,
     RestartFlags,
-    TestCommand,
     baseline_of,
-    groups_of,
     hosts_of,
-    view_of,
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
@@ -52,7 +41,6 @@ from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.baseline_file import NoBaseline
 from offsetmgr.migration.bounce_checkpoint import BounceState, belongs_to_earlier, is_unchanged, load_all
-from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import RegisteredMember
@@ -67,15 +55,8 @@ app = typer.Typer()
 def bounce(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
-    command: Command = None,
-    test_command: TestCommand = None,
-    kubernetes: Kubernetes = None,
-    namespace: Namespace = None,
-    kube_context: KubeContext = None,
-    configure: Configure = None,
-    group: GroupsOption = None,
-    wave: WaveOption = None,
-    plan: Plan = None,
+    flags: RestartFlags,
+    groups: GroupFlags,
     start: Annotated[
         PhaseName | None,
         typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),
@@ -105,9 +86,8 @@ def bounce(
     host: Hosts = None,
     window: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
     poll: Poll = 0.5,
-    quiet: Quiet = 10,
-    accept_idle: AcceptIdle = False,
-    accept_spare: AcceptSpare = False,
+    *,
+    evidence: EvidenceFlags,
     restart_timeout: Annotated[
         float,
         typer.Option(
@@ -130,27 +110,24 @@ def bounce(
     A group's bounce stops at the first failed restart or gate; the same command line resumes there. Several groups
     follow one another and share one state file, and a group that stops does not hold up the others.
     """
-    planned = PlanOfGroups.open(plan)
-    view = view_of(connect, planned)
-    names = _groups(view, planned, group, wave, to)
+    planned, view, names = groups.select(connect, to)
+    warn_of_unapplied(planned, names, to)
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
-    restart = RestartFlags.of(
-        command, test_command, kubernetes, (namespace, kube_context), configure, host, command_timeout
-    )
+    restart = flags.restart(host, command_timeout)
     _check_workload(restart, names)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
             name,
             CommitMode(to.value),
-            command or "",
+            restart.command or "",
             start=CommitMode(start.value) if start else None,
             baseline=baseline_of(view, baseline, name),
             start_baseline=baseline_of(view, start_baseline, name),
             hosts=hosts_of(host),
-            rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+            rules=evidence.thresholds(),
             window=ObservationWindow(window, poll),
             restart_seconds=restart_timeout,
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
@@ -160,17 +137,17 @@ def bounce(
             way_back=planned.way_back(connect, restart, name) if planned else "",
         )
 
-    several = len(names) > 1 or bool(wave)
+    several = len(names) > 1 or bool(groups.wave)
     specs = [_prepared(spec, name) for name in names] if several else [spec(names[0])]
-    state = state or _default_state(view, specs, plan, to, several)
-    if test_command and not execute:
-        show_command_tests(view, map(spec, names), test_command, state.with_suffix(".log"), output)
+    state = state or _default_state(view, specs, groups.plan, to, several)
+    if restart.test_command and not execute:
+        show_command_tests(view, map(spec, names), restart.test_command, state.with_suffix(".log"), output)
         return
-    if not (command or kubernetes):
+    if not (restart.command or restart.rollout):
         raise UsageError("bounce", "no restart command is given", "add --command TEMPLATE, or --kubernetes WORKLOAD")
     if execute:
-        groups = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
-        confirm(f"restart each member of {groups} into phase {to.value}, {restart.how}?", yes=yes)
+        which = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
+        confirm(f"restart each member of {which} into phase {to.value}, {restart.how}?", yes=yes)
     found: list[GroupBounce] = []
     with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
         origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
@@ -183,18 +160,10 @@ def bounce(
     _end(found, len(names), output)
 
 
-def _groups(
-    view: GroupView,
-    planned: PlanOfGroups | None,
-    patterns: list[str] | None,
-    waves: list[int] | None,
-    to: PhaseName,
-) -> list[str]:
-    """Returns the groups of the bounce. Prints those whose offsets are not applied, unless they go back."""
-    names = groups_of(view, planned, patterns, waves, to)
+def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: PhaseName) -> None:
+    """Prints the groups whose offsets are not applied, unless they go back."""
     if planned is not None and to.value != planned.plan.header.source.kind and (early := planned.not_applied(names)):
         note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {shortened(early)}")
-    return names
 
 
 def _prepared(make: Callable[[str], bounce_plan.BounceSpec], group: str) -> bounce_plan.BounceSpec | GroupBounce:
@@ -215,7 +184,7 @@ def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> No
         note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
 
 
-def _check_workload(restart: RestartFlags, names: Sequence[str]) -> None:
+def _check_workload(restart: Restart, names: Sequence[str]) -> None:
     if restart.rollout is not None and len(names) > 1 and "{group}" not in restart.rollout.workload:
         why = f"it names one workload for {len(names)} groups"
         raise UsageError(f"--kubernetes {restart.rollout.workload}", why, "use {group} in its name, or name one group")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
-from offsetmgr.cli.options import Execute, FormatOption, Reason, TopicsOption, Yes, file_to_write
-from offsetmgr.cli.render import Column, OutputFormat, note
+from offsetmgr.cli.options import TopicsOption, file_to_write
+from offsetmgr.cli.render import Column, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_PARTITION: Final = (Column("topic"), Column("partition", right=True, title="PART"))
-ELECTION: Final = (*_PARTITION, Column("leader", right=True), Column("preferred", right=True))
-REASSIGNMENT: Final = (*_PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
+ELECTION: Final = (*PARTITION, Column("leader", right=True), Column("preferred", right=True))
+REASSIGNMENT: Final = (*PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
 DELETION: Final = (Column("topic"), Column("partitions", right=True), Column("replicas", right=True))
 
 
@@ -43,10 +43,8 @@ def elect(
     topic: TopicsOption = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
     wait: Wait = WAIT_S,
-    execute: Execute = False,
-    yes: Yes = False,
-    reason: Reason = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: RunFlags,
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
 
@@ -89,11 +87,7 @@ def elect(
         return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
     action = f"elect {count_of(len(request.todo), 'leader')}"
-    _finish(
-        request.run(
-            action=action, flags=RunFlags(execute, yes, output, reason), wait_s=wait, submit=submit_rows, poll=poll
-        )
-    )
+    _finish(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
 
 
 def _led(wanted: bool) -> str:
@@ -161,10 +155,8 @@ def reassign(
         ),
     ] = None,
     wait: Wait = WAIT_S,
-    execute: Execute = False,
-    yes: Yes = False,
-    reason: Reason = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: RunFlags,
 ) -> None:
     """Move partitions to other brokers (partition reassignment).
 
@@ -216,7 +208,7 @@ def reassign(
     _finish(
         request.run(
             action=action,
-            flags=RunFlags(execute, yes, output, reason),
+            flags=flags,
             wait_s=wait,
             submit=submit_rows,
             poll=poll,
@@ -264,10 +256,8 @@ def delete_topic(
         list[str], typer.Option("--topic", metavar="NAME", help="A topic, by its whole name; repeatable.")
     ],
     wait: Wait = WAIT_S,
-    execute: Execute = False,
-    yes: Yes = False,
-    reason: Reason = None,
-    output: FormatOption = OutputFormat.TABLE,
+    *,
+    flags: RunFlags,
 ) -> None:
     """Delete topics with all their messages. This cannot be undone.
 
@@ -309,11 +299,7 @@ def delete_topic(
         return progress_of(read_state(session, requested), requested)
 
     action = f"delete {count_of(len(request.todo), 'topic')} for good"
-    _finish(
-        request.run(
-            action=action, flags=RunFlags(execute, yes, output, reason), wait_s=wait, submit=submit_rows, poll=poll
-        )
-    )
+    _finish(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:

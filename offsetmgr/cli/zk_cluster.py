@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
@@ -41,8 +42,7 @@ BROKERS: Final = (
     Column("error", optional=True),
 )
 TOPICS: Final = (
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("leader", right=True),
     Column("replicas"),
     Column("isr"),

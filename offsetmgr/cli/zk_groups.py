@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
@@ -41,9 +42,7 @@ MEMBERS: Final = (
     Column("error", optional=True),
 )
 OWNERS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *GROUP_PARTITION,
     Column("member_id", rank=1),
     Column("thread", right=True),
     Column("claimed_at", time=True),

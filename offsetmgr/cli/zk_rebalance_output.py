@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.plurals import count_of
 
@@ -35,15 +36,13 @@ MEMBERS_NOW: Final = (
     Column("partitions_due"),
 )
 PARTITIONS_AND_CHANGES: Final = (
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("before"),
     Column("after"),
     Column("change"),
 )
 PARTITIONS_NOW: Final = (
-    Column("topic"),
-    Column("partition", right=True, title="PART"),
+    *PARTITION,
     Column("owned"),
     Column("due"),
     Column("state"),

@@ -20,15 +20,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 from conftest import MakeTopic
+from offsets_topic import commit_records
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard
 from offsetmgr.groups.before_images import header_for
 from offsetmgr.records.base import OffsetKey
-from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.snapshots.base import GroupEntry
 from offsetmgr.stores.kafka import KafkaStore
@@ -40,7 +39,6 @@ OLD = 10
 """The offset of every partition in the snapshot."""
 RUNS_S, STOPPED_S = ((0.3, 0.7), (1.5, 12.0)) if SOAK else ((0.03,), (0.15,))
 """Seconds for which the process runs and is stopped, in turn. 12 s exceed the session timeout of the group lock."""
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Clients:
@@ -79,36 +77,16 @@ class Clients:
 
 def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
     """Commits of clients that a later record with a smaller offset overwrote in the offsets topic."""
-    record_format = KafkaRecordFormat()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
-    try:
-        numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions
-        assigned = [KafkaPartition(OFFSETS_TOPIC, n, 0) for n in numbers]
-        ends = {p.partition: consumer.get_watermark_offsets(p, 30)[1] for p in assigned}
-        consumer.assign(assigned)
-        left = {n for n, end in ends.items() if end > 0}
-        largest: dict[OffsetKey, int] = defaultdict(lambda: -1)
-        found = []
-        deadline = time.monotonic() + 120
-        while left:
-            assert time.monotonic() < deadline, f"not read to the end: {sorted(left)}"
-            for message in consumer.consume(5000, 0.5):
-                assert message.error() is None, message.error()
-                raw_key, raw_value = message.key(), message.value()
-                assert isinstance(raw_key, bytes)
-                key = record_format.decode_key(raw_key)
-                if not isinstance(key, OffsetKey) or key.group not in groups or not isinstance(raw_value, bytes):
-                    continue
-                value = record_format.decode_value(raw_value)
-                if value.metadata == "client":
-                    largest[key] = max(largest[key], value.offset)
-                elif value.offset < largest[key]:
-                    found.append(f"{key}: {largest[key]} was overwritten by {value.offset}")
-            at = consumer.position([KafkaPartition(OFFSETS_TOPIC, n) for n in left])
-            left = {p.partition for p in at if p.offset < ends[p.partition]}
-        return found
-    finally:
-        consumer.close()
+    largest: dict[OffsetKey, int] = defaultdict(lambda: -1)
+    found = []
+    for key, value, _ in commit_records(bootstrap):
+        if key.group not in groups:
+            continue
+        if value.metadata == "client":
+            largest[key] = max(largest[key], value.offset)
+        elif value.offset < largest[key]:
+            found.append(f"{key}: {largest[key]} was overwritten by {value.offset}")
+    return found
 
 
 @contextmanager

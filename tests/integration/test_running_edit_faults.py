@@ -54,6 +54,24 @@ SHORT_SESSIONS = {
 }
 
 
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """The protocol of the group."""
+    return str(request.param)
+
+
+@pytest.fixture
+def bootstrap(protocol: str, request: pytest.FixtureRequest) -> str:
+    """Brokers that support the protocol."""
+    return str(request.getfixturevalue("kafka" if protocol == "classic" else "kraft").bootstrap)
+
+
+@pytest.fixture
+def config(protocol: str) -> dict[str, Any]:
+    """The settings of consumers that use the protocol."""
+    return {} if protocol == "classic" else CONSUMER_PROTOCOL
+
+
 def kill_at(step: str, bootstrap: str, group: str, home: Path, **config: Any) -> str:
     """Kills an edit at this step, and checks everything that must hold afterwards. Returns a line for the report."""
     with running_group(bootstrap, group, home, **config) as (running, _members):
@@ -110,12 +128,9 @@ def test_an_edit_killed_in_a_group_of_the_consumer_protocol(unique: str, make_to
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_signal_in_the_middle_of_an_edit_makes_it_leave_the_group(
-    protocol: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic, tmp_path: Path
+    bootstrap: str, config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    bootstrap = request.getfixturevalue("kafka" if protocol == "classic" else "kraft").bootstrap
-    config: dict[str, Any] = {} if protocol == "classic" else CONSUMER_PROTOCOL
     steps = ("LEAVE_GROUP:1", "<OFFSET_COMMIT:1", "OFFSET_COMMIT:1", "OFFSET_FETCH:2")
     cases = [(step, number) for step in steps for number in (signal.SIGINT, signal.SIGTERM)]
     topics = [make_topic(f"{unique[-20:]}-{n}", PARTITIONS, bootstrap=bootstrap) for n in range(len(cases))]
@@ -141,12 +156,9 @@ def test_a_signal_in_the_middle_of_an_edit_makes_it_leave_the_group(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_two_edits_at_once_are_made_one_after_the_other_or_refused(
-    protocol: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic, tmp_path: Path
+    protocol: str, bootstrap: str, config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    bootstrap = request.getfixturevalue("kafka" if protocol == "classic" else "kraft").bootstrap
-    config: dict[str, Any] = {} if protocol == "classic" else CONSUMER_PROTOCOL
     topic = make_topic(unique, PARTITIONS, bootstrap=bootstrap)
     with running_group(bootstrap, topic, tmp_path, **config) as (running, _members):
         for _ in range(3):
@@ -169,13 +181,11 @@ def test_two_edits_at_once_are_made_one_after_the_other_or_refused(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_frozen_edit_writes_nothing_after_it_was_removed(
-    protocol: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic, tmp_path: Path
+    config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     broker = KraftBroker(tmp_path / "kraft", config=SHORT_SESSIONS)
     with broker:
-        config: dict[str, Any] = {} if protocol == "classic" else CONSUMER_PROTOCOL
         topic = make_topic(unique, PARTITIONS, bootstrap=broker.bootstrap)
         with running_group(broker.bootstrap, topic, tmp_path / "home", **config) as (running, _members):
             process = running.start_frozen("<OFFSET_COMMIT:1", *running.reset(3))
@@ -191,12 +201,9 @@ def test_a_frozen_edit_writes_nothing_after_it_was_removed(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_consumers_that_die_join_or_leave_during_an_edit(
-    protocol: str, request: pytest.FixtureRequest, unique: str, make_topic: MakeTopic, tmp_path: Path
+    bootstrap: str, config: dict[str, Any], unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    bootstrap = request.getfixturevalue("kafka" if protocol == "classic" else "kraft").bootstrap
-    config: dict[str, Any] = {} if protocol == "classic" else CONSUMER_PROTOCOL
     topic = make_topic(unique, PARTITIONS, bootstrap=bootstrap)
     with running_group(bootstrap, topic, tmp_path, **config) as (running, members):
 

@@ -180,53 +180,46 @@ def test_a_consumer_with_assign(kafka: KafkaBroker, unique: str, make_topic: Mak
         thread.join()
 
 
+@contextmanager
+def member_of(bootstrap: str, topic: str, **config: Any) -> Iterator[Deliveries]:
+    """Runs a consumer, in the group with the name of the topic, that has committed the offset 100. Yields its
+    deliveries."""
+    produce(bootstrap, topic)
+    deliveries = Deliveries()
+    member = RdkafkaMember(bootstrap, topic, topic, deliveries, name="member", **config)
+    try:
+        until(lambda: committed(bootstrap, topic, topic) == 100)
+        yield deliveries
+    finally:
+        member.stop()
+
+
 def test_static_members_of_the_consumer_protocol(
     kraft: KraftBroker, unique: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
-    produce(kraft.bootstrap, topic)
-    config: dict[str, Any] = {"group.protocol": "consumer", "group.instance.id": "instance-1"}
-    member: Any = RdkafkaMember(kraft.bootstrap, topic, topic, Deliveries(), name="member", **config)
-    try:
-        until(lambda: committed(kraft.bootstrap, topic, topic) == 100)
+    config = {"group.protocol": "consumer", "group.instance.id": "instance-1"}
+    with member_of(kraft.bootstrap, topic, **config):
         line = refused(RunningGroup(kraft.bootstrap, topic, tmp_path))
         assert "its static members (group.instance.id) of the consumer protocol may continue at their old" in line
         assert committed(kraft.bootstrap, topic, topic) == 100
-    finally:
-        member.stop()
 
 
-def test_brokers_before_2_4(
-    start_release: Callable[[str], ReleaseCluster], unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_brokers_before_2_4(start_release: Callable[[str], ReleaseCluster], unique: str, tmp_path: Path) -> None:
     cluster = start_release("1.1.1")
     topic = cluster.make_topic(unique)
-    produce(cluster.bootstrap, topic)
-    deliveries = Deliveries()
-    member: Any = RdkafkaMember(cluster.bootstrap, topic, topic, deliveries, name="member")
-    try:
-        until(lambda: committed(cluster.bootstrap, topic, topic) == 100)
+    with member_of(cluster.bootstrap, topic):
         line = refused(RunningGroup(cluster.bootstrap, topic, tmp_path))
         assert "needs brokers from Kafka 2.4 on, which remove members; its coordinator is of Kafka 1.1" in line
         assert committed(cluster.bootstrap, topic, topic) == 100
-    finally:
-        member.stop()
 
 
-def test_brokers_of_2_8_are_edited(
-    start_release: Callable[[str], ReleaseCluster], unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_brokers_of_2_8_are_edited(start_release: Callable[[str], ReleaseCluster], unique: str, tmp_path: Path) -> None:
     cluster = start_release("2.8.2")
     topic = cluster.make_topic(unique)
-    produce(cluster.bootstrap, topic)
-    deliveries = Deliveries()
-    member = RdkafkaMember(cluster.bootstrap, topic, topic, deliveries, name="member")
-    try:
-        until(lambda: committed(cluster.bootstrap, topic, topic) == 100)
+    with member_of(cluster.bootstrap, topic) as deliveries:
         running = RunningGroup(cluster.bootstrap, topic, tmp_path)
         _, errors = running.run(*running.reset(3))
         assert "1 of 1 member back" in errors
         until(lambda: len(deliveries.found) == 197)
         assert [one.offset for one in deliveries.found[100:]] == list(range(3, 100))
-    finally:
-        member.stop()

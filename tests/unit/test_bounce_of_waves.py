@@ -12,8 +12,9 @@ from one_migration import Migration, commit
 from test_bounce_waits import ScriptedGroup, member
 
 from offsetmgr.cli.connect_flags import ConnectFlags
-from offsetmgr.cli.runbook_bounce import _groups
-from offsetmgr.cli.runbook_options import PhaseName, PlanOfGroups, RestartFlags
+from offsetmgr.cli.runbook_bounce import warn_of_unapplied
+from offsetmgr.cli.runbook_groups import PlanOfGroups, groups_of
+from offsetmgr.cli.runbook_options import PhaseName, RestartFlags
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import MalformedData
@@ -66,19 +67,21 @@ def test_a_wave_leaves_out_groups_that_were_rolled_back_or_not_planned(
     migration: Migration, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = planned(migration)
-    assert _groups(view(), plan, None, [1], PhaseName.DUAL) == ["a-applied", "d-planned"]
+    selected = groups_of(view(), plan, None, [1], PhaseName.DUAL)
+    assert selected == ["a-applied", "d-planned"]
+    warn_of_unapplied(plan, selected, PhaseName.DUAL)
     shown = capsys.readouterr().err
     assert "left out by the plan: b-rolled-back (rolled back), c-unread (not planned); name a group" in shown
     assert "warning: 1 group not applied, see `migrate apply`: d-planned" in shown
-    assert _groups(view(), plan, ["*"], None, PhaseName.KAFKA) == ["a-applied", "d-planned"]
-    assert _groups(view(), plan, ["b-rolled-back"], None, PhaseName.DUAL) == ["b-rolled-back"]
+    assert groups_of(view(), plan, ["*"], None, PhaseName.KAFKA) == ["a-applied", "d-planned"]
+    assert groups_of(view(), plan, ["b-rolled-back"], None, PhaseName.DUAL) == ["b-rolled-back"]
 
 
 def test_the_command_of_the_way_back_has_all_options(migration: Migration, tmp_path: Path) -> None:
     login = tmp_path / "k.properties"
     login.write_text("client.id=me\n")
     plan = planned(migration)
-    restart = RestartFlags.of("ssh {host} restart", None, None, (None, None), None, ["c1=h1"])
+    restart = RestartFlags(command="ssh {host} restart").restart(["c1=h1"])
     connect = ConnectFlags(SettingsLayer(command_config=str(login)), None)
     shown = shlex.split(plan.way_back(connect, restart, "a-applied"))
     assert shown == [
@@ -91,6 +94,8 @@ def test_the_command_of_the_way_back_has_all_options(migration: Migration, tmp_p
 def test_members_of_a_group_that_was_rolled_back_go_back_with_their_wave(
     migration: Migration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = _groups(view(), planned(migration), None, [1], PhaseName.ZOOKEEPER)
+    plan = planned(migration)
+    found = groups_of(view(), plan, None, [1], PhaseName.ZOOKEEPER)
     assert found == ["a-applied", "b-rolled-back", "d-planned"]
+    warn_of_unapplied(plan, found, PhaseName.ZOOKEEPER)
     assert "not applied" not in capsys.readouterr().err

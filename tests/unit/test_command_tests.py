@@ -95,19 +95,19 @@ def test_a_failure_is_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_options_of_a_restart_that_contradict_each_other_are_rejected() -> None:
     with pytest.raises(UsageError, match="restarts all members at once"):
-        RestartFlags.of("restart {member}", None, "deployment/shop", (None, None), None)
-    for where, configure in ((("prod", None), None), ((None, "east"), None), ((None, None), "configure {settings}")):
+        RestartFlags("restart {member}", kubernetes="deployment/shop").restart()
+    for option in ({"namespace": "prod"}, {"kube_context": "east"}, {"configure": "configure {settings}"}):
         with pytest.raises(UsageError, match="belong to --kubernetes"):
-            RestartFlags.of(None, None, None, where, configure)
+            RestartFlags(**option).restart()
 
 
 def test_the_options_are_printed_as_they_were_given() -> None:
-    flags = RestartFlags.of("ssh {host} restart", "ssh {host} true", None, (None, None), None)
-    assert flags.options("shop") == ("--command 'ssh {host} restart'", "--test-command 'ssh {host} true'")
-    hosts = flags._replace(hosts=" --host m=h9")
+    restart = RestartFlags("ssh {host} restart", "ssh {host} true").restart()
+    assert restart.options("shop") == ("--command 'ssh {host} restart'", "--test-command 'ssh {host} true'")
+    hosts = restart._replace(hosts=" --host m=h9")
     assert hosts.options("shop")[0] == "--command 'ssh {host} restart' --host m=h9"
-    rollout = RestartFlags.of(None, None, "deployment/{group}", ("prod", None), "configure {settings}")
-    assert rollout.options("shop") == (
+    flags = RestartFlags(kubernetes="deployment/{group}", namespace="prod", configure="configure {settings}")
+    assert flags.restart().options("shop") == (
         "--kubernetes deployment/shop --namespace prod --configure 'configure {settings}'",
         "--test-command 'kubectl --namespace prod auth can-i patch deployment/shop'",
     )

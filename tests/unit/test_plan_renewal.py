@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from one_migration import ORDERS, Migration, commit
 
-from offsetmgr.cli.runbook_options import PlanOfGroups
+from offsetmgr.cli.runbook_groups import PlanOfGroups
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, MalformedData, PlanError, UsageError
 from offsetmgr.migration import renewal

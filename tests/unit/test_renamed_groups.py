@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from one_migration import Migration, commit
 
-from offsetmgr.cli.runbook_options import PlanOfGroups
+from offsetmgr.cli.runbook_groups import PlanOfGroups
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.migration.fleet import GroupStatus, LiveGroup, StateOrigin, group_statuses
