@@ -55,7 +55,7 @@ class Column:
 
     A table omits an ``optional`` column if the column is empty, and always omits a ``detail`` column. The values of a
     ``time`` column are milliseconds since 1970, which tables show as a time (UTC). If a table is wider than the
-    terminal, the values of columns with a ``rank`` above 0 are shortened in the middle, and the columns with the
+    terminal, the values of columns with a ``rank`` from 1 to 9 are shortened in the middle, and the columns with the
     largest rank are left out. ``attention`` colours unknown values and numbers above 0. A ``command`` in the last
     column is not broken into lines, so that it can be copied from a terminal.
     """
@@ -178,7 +178,7 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
         values = list(zip(*batch, strict=True))
         if not count:
             shown = _table_columns(columns, values, whole=len(batch) < BATCH, available=available)
-            titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
+            titles = (cells.padded(_title(columns[i])) for i, cells in shown)
             heading = "  ".join(titles).rstrip()
             sys.stdout.write((coloured(heading, BOLD) if colours else heading) + "\n")
         cells_of_lines = zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True)
@@ -195,6 +195,10 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     return count
 
 
+def _title(column: Column) -> str:
+    return column.title or column.name.upper().replace("_", "-")
+
+
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool, available: int | None
 ) -> list[tuple[int, PaddedCells]]:
@@ -208,12 +212,10 @@ def _table_columns(
         complete.append((i, max(len(column.title or column.name), *map(text_width, cells))))
     widths: list[int | None] = [width for _, width in complete]
     if available is not None:
-        names = [columns[i].name for i, _ in complete]
         whole_widths = [width for _, width in complete]
-        widths = fitted_widths(
-            whole_widths, [rank_of(columns[i].name, columns[i].rank) for i, _ in complete], available
-        )
-        if text := fit_note(names, whole_widths, widths):
+        ranks = [rank_of(columns[i].name, columns[i].rank) for i, _ in complete]
+        widths = fitted_widths(whole_widths, ranks, available)
+        if text := fit_note([_title(columns[i]) for i, _ in complete], ranks, whole_widths, widths):
             note(text)
     shown = []
     for (i, whole_width), width in zip(complete, widths, strict=True):

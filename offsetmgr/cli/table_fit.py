@@ -1,5 +1,5 @@
 """Fits tables into the terminal: shortens identifiers in the middle, leaves out the least important ones, and wraps the
-last column. If that is not enough, it also shortens the names of groups and topics.
+last column. Names of groups and topics are shortened before the most important identifier is left out.
 
 `set_wide` switches this off for one command line, which then shows all columns and all values in full.
 """
@@ -21,7 +21,9 @@ SHORTEST_LAST: Final = 10
 MIN_WRAP_WIDTH: Final = 20
 """A table's last column is wrapped only if the terminal has at least this width left for the column."""
 NAME_RANK: Final = -1
-"""The rank of names. They are shortened only after all other columns, and never left out."""
+"""The rank of names. They are shortened late, and never left out."""
+WHOLE_RANK: Final = 10
+"""The smallest rank of columns that are never shortened, only left out."""
 _NAMES: Final = frozenset({"group", "target_group", "topic"})
 _GAP: Final = 2
 _wide: Final = ContextVar("_wide", default=False)
@@ -42,17 +44,16 @@ def rank_of(column: str, rank: int) -> int:
     return NAME_RANK if column in _NAMES else rank
 
 
-def fit_note(columns: Sequence[str], whole: Sequence[int], fitted: Sequence[int | None]) -> str:
+def fit_note(titles: Sequence[str], ranks: Sequence[int], whole: Sequence[int], fitted: Sequence[int | None]) -> str:
     """Returns a note about the columns that a table leaves out, and about shortened names, or an empty string.
 
     ``whole`` are the widths of the complete values.
     """
-    titles = [column.upper().replace("_", "-") for column in columns]
-    left_out = [title for title, width in zip(titles, fitted, strict=True) if width is None]
+    columns = list(zip(titles, ranks, whole, fitted, strict=True))
+    left_out = [title for title, _, _, width in columns if width is None]
+    names = [title for title, rank, width, now in columns if rank == NAME_RANK and now != width]
     changes = [f"left out: {', '.join(left_out)}"] if left_out else []
-    found = zip(columns, titles, whole, fitted, strict=True)
-    if names := [title for column, title, width, now in found if column in _NAMES and now != width]:
-        changes.append(f"shortened: {', '.join(names)}")
+    changes += [f"shortened: {', '.join(names)}"] if names else []
     return f"{'; '.join(changes)}; --wide shows all columns{' and names' if names else ''}" if changes else ""
 
 
@@ -60,25 +61,23 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
     """Returns the width of each column of a table that is at most ``available`` wide, if possible. None means that the
     table leaves the column out.
 
-    ``widths`` are the widths of the complete values. First, columns with a rank above 0 are changed: all of them are
-    shortened, the widest first; then those with the largest rank are left out. Then names (`NAME_RANK`) are shortened.
-    The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`, or half of the line if names are shortened.
+    ``widths`` are the widths of the complete values. Columns with a rank from 1 to 9 are shortened, the widest first;
+    then the columns with the largest rank are left out. Names (`NAME_RANK`) are shortened before columns with rank 1
+    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`.
     """
-    left_out: set[int] = set()
     by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: -ranks[i])
-    wraps = ranks[-1] == 0
-    for dropped in (None, *by_rank):
-        if dropped is not None:
-            left_out.add(dropped)
-        fitted: list[int | None] = [None if i in left_out else width for i, width in enumerate(widths)]
-        shortest = SHORTEST if len(by_rank) - len(left_out) > 1 else SHORTEST_LAST
-        excess = _shorten(
-            fitted, [i for i in by_rank if i not in left_out], shortest, _needed(fitted, wraps) - available
-        )
-        if excess <= 0:
-            return fitted
     names = [i for i, rank in enumerate(ranks) if rank == NAME_RANK]
-    _shorten(fitted, names, SHORTEST, _needed(fitted, wraps, available // 2) - available)
+    fitted: list[int | None] = list(widths)
+    for count in range(len(by_rank) + 1):
+        kept = by_rank[count:]
+        fitted = [None if i in by_rank[:count] else width for i, width in enumerate(widths)]
+        shortest = SHORTEST if len(kept) > 1 else SHORTEST_LAST
+        excess = _needed(fitted, wraps=not ranks[-1]) - available
+        excess = _shorten(fitted, [i for i in kept if ranks[i] < WHOLE_RANK], shortest, excess)
+        if all(ranks[i] == 1 for i in kept):
+            excess = _shorten(fitted, names, SHORTEST, excess)
+        if excess <= 0:
+            break
     return fitted
 
 
@@ -93,10 +92,10 @@ def _shorten(fitted: list[int | None], columns: Sequence[int], shortest: int, ex
     return excess
 
 
-def _needed(widths: Sequence[int | None], wraps: bool, wrap_width: int = MIN_WRAP_WIDTH) -> int:
+def _needed(widths: Sequence[int | None], *, wraps: bool) -> int:
     shown = [width for width in widths if width is not None]
     if wraps and widths[-1] is not None:
-        shown[-1] = min(shown[-1], wrap_width)
+        shown[-1] = min(shown[-1], MIN_WRAP_WIDTH)
     return sum(shown) + _GAP * (len(shown) - 1)
 
 
