@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import OtherCluster, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -126,6 +127,20 @@ class ConnectFlags(Connections):
             *(word for option, value in servers if value for word in (option, value)),
         )
 
+    def with_other_store(self, missing: GroupNotFound) -> GroupNotFound:
+        """Returns the error with a hint at the other configured store that has one of the missing groups; without such
+        a store, returns the error unchanged."""
+        from offsetmgr.groups.selection import matching_groups
+
+        others = self.other_stores(self.store(), lambda _: None) if missing.groups else ()
+        for other in others:
+            with suppress(OffsetMgrError):
+                if found := matching_groups(missing.groups, other.groups()):
+                    one = "it" if len(missing.groups) == 1 else f"group {found[0]!r}"
+                    hint = f"{one} is in {other.uri}: add --store {quote(other.uri)}"
+                    return GroupNotFound(missing.what, missing.why, hint)
+        return missing
+
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
         option = next((option for option, value in given.items() if value), None)
@@ -215,6 +230,16 @@ def require_many_clusters(command: Callable[..., Any], context: str, settings: S
         raise UsageError(what, why, f"unset {name}")
 
 
+def _run_for_one(
+    command: Callable[..., Any], context: str | None, settings: SettingsLayer, values: dict[str, Any]
+) -> Any:
+    with ConnectFlags(settings, context) as connect:
+        try:
+            return command(connect=connect, **values)
+        except GroupNotFound as missing:
+            raise connect.with_other_store(missing) from None
+
+
 def _run_for_contexts(
     command: Callable[..., Any], names: list[str], settings: SettingsLayer, values: dict[str, Any]
 ) -> None:
@@ -273,8 +298,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         option_groups.combine(values)
         names = contexts_of(flag_values["context"])
         if names is None:
-            with ConnectFlags(settings, flag_values["context"]) as connect:
-                return command(connect=connect, **values)
+            return _run_for_one(command, flag_values["context"], settings, values)
         require_many_clusters(command, flag_values["context"], settings)
         return _run_for_contexts(command, names, settings, values)
 

@@ -12,7 +12,7 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.core.check_result import CheckStatus
+from offsetmgr.core.check_result import CheckResult, CheckStatus
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -37,10 +37,16 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
     from offsetmgr.api.doctor import Doctor
 
     results = Doctor(connect.resolved, group or ()).run()
-    write_rows(
-        CHECKS, ((one.status.value, one.check, one.endpoint, one.detail, one.fix or None) for one in results), output
-    )
+    if output is OutputFormat.TABLE:  # one long text is wrapped at the width of the terminal, two are not
+        rows = [(*_names(one), f"{one.detail}; fix: {one.fix}" if one.fix else one.detail) for one in results]
+        write_rows(CHECKS[:-1], rows, output)
+    else:
+        write_rows(CHECKS, ((*_names(one), one.detail, one.fix or None) for one in results), output)
     counts = Counter(one.status for one in results)
     note(", ".join(f"{counts[status]} {status.value}" for status in CheckStatus if counts[status]))
     if counts[CheckStatus.FAILED]:
         raise typer.Exit(FAILED)
+
+
+def _names(one: CheckResult) -> tuple[str, str, str]:
+    return one.status.value, one.check, one.endpoint

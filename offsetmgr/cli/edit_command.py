@@ -53,6 +53,10 @@ def cross_cluster_check(
     return crossing
 
 
+_WAITING_OPERATIONS: Final = frozenset({"offsets reset", "offsets set", "offsets import", "offsets delete"})
+"""The operations that have the options --wait-empty and --running."""
+
+
 class Edit:
     """One editing command: its name, its plan, and its options."""
 
@@ -150,7 +154,12 @@ class Edit:
         self.failed = {g.group for g in proposal if g.problem or any(c.problem for c in g.changes)}
         problems = ((g.group, c.partition, c.problem) for g in proposal for c in g.changes if c.problem is not None)
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
-        return _list_failures((*whole,), problems)
+        count = _list_failures((*whole,), problems)
+        active = any(isinstance(g.problem, GroupActive) and not g.problem.lock_ends_s for g in proposal)
+        if active and self.operation in _WAITING_OPERATIONS:
+            running = "; --running moves it without a stop" if self.store.uri.startswith("kafka:") else ""
+            note(f"hint: --wait-empty SECONDS waits until the group has no members{running}")
+        return count
 
     def _write(self, proposal: EditPlan) -> int:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []

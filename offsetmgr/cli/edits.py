@@ -23,15 +23,15 @@ app = typer.Typer(
 
 OperationId = Annotated[str, typer.Argument(metavar="ID", help="The id in `offsetmgr edits list`.")]
 
-_LIST: Final = (
+LIST: Final = (
     Column("id"),
-    Column("at_ms", title="AT", time=True),
+    Column("at_ms", title="AT", time=True, rank=13),  # the id contains the time too
     Column("operation"),
     Column("outcome"),
-    Column("written", right=True),
-    Column("groups", right=True),
-    Column("user"),
-    Column("undone_by", optional=True),
+    Column("written", right=True, rank=11),
+    Column("groups", right=True, rank=12),
+    Column("user", rank=2),
+    Column("undone_by", optional=True, rank=1),
     Column("reason", optional=True),
     Column("note", optional=True),
 )
@@ -65,14 +65,14 @@ def list_command(
     found = [
         one for one in log.operations() if group is None or group in one.start.groups or not one.start.names_all_groups
     ]
-    _warn_of_newer(log)
+    _warn_of_lines_left_out(log)
     shown = found[-last:] if last is not None else found
     rows = [
         (
             one.id,
             one.at_ms,
             one.start.name,
-            one.outcome,
+            f"{one.outcome}, undone" if one.undone_by and output is OutputFormat.TABLE else one.outcome,
             one.written,
             one.start.group_count,
             one.user,
@@ -82,7 +82,7 @@ def list_command(
         )
         for one in shown
     ]
-    if not write_rows(_LIST, rows, output):
+    if not write_rows(LIST, rows, output):
         of_group = "" if group is None else f" of group {group!r}"
         note(f"nothing is recorded: no edit or migration{of_group} was made from this account on this machine")
         if group is not None:
@@ -117,7 +117,7 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
     if output is OutputFormat.TABLE:
         times = {"at_ms": _moment(one.at_ms), "ended_ms": _moment(one.ended_ms)}
         shown = [(name.removesuffix("_ms"), times.get(name, value)) for name, value in fields if value is not None]
-        write_rows((Column("what"), Column("value")), shown, output)
+        write_rows((Column("what"), Column("value", command=True)), shown, output)
     else:
         write_rows([Column(name) for name, _ in fields], [tuple(value for _, value in fields)], output)
 
@@ -153,12 +153,14 @@ def _find(operation_id: str) -> RecordedOperation:
 
     log = OperationLog()
     one = log.find(operation_id)
-    _warn_of_newer(log)
+    _warn_of_lines_left_out(log)
     return one
 
 
-def _warn_of_newer(log: OperationLog) -> None:
-    """Prints one warning if the log has records of a newer offsetmgr."""
+def _warn_of_lines_left_out(log: OperationLog) -> None:
+    """Prints one warning if the log has records of a newer offsetmgr, and one if it has damaged lines."""
+    if log.damaged:
+        note(f"warning: {count_of(len(log.damaged), 'damaged line')} of the log left out: {log.damaged[0]}")
     if log.newer:
         first = next(iter(log.newer.values()))
         left = f"{count_of(len(log.newer), 'operation')} of a newer offsetmgr"

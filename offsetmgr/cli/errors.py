@@ -52,7 +52,12 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         return _report_offsetmgr_error(error)
     if (message := _command_line_message(error)) is not None:
         _print_line(f"error: {message}")
-        _print_line("hint: see --help")
+        path = getattr(getattr(error, "ctx", None), "command_path", "offsetmgr")
+        _print_line(f"hint: see {path} --help")
+        return USAGE
+    if isinstance(error, UnicodeEncodeError) and (argument := _argument_without_encoding()) is not None:
+        _print_line(f"error: argument {argument!a}: is not valid UTF-8")
+        _print_line("hint: a terminal with the encoding UTF-8 sends valid arguments")
         return USAGE
     _print_line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
     _print_line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
@@ -94,6 +99,11 @@ def _command_line_message(error: BaseException) -> str | None:
     """
     format_message = getattr(error, "format_message", None)
     return _one_line(format_message()) if callable(format_message) else None
+
+
+def _argument_without_encoding() -> str | None:
+    """Returns the first argument of the command line whose bytes are not valid UTF-8."""
+    return next((argument for argument in sys.argv if any("\ud800" <= c <= "\udfff" for c in argument)), None)
 
 
 def _one_line(text: str) -> str:

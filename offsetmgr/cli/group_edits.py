@@ -40,10 +40,10 @@ def delete(
     chosen = choose_groups(store, names, all_groups=all_groups)
     edit = connect.edit("groups delete", flags, store)
     code = edit.run(plan_delete(store, chosen, ALL_TOPICS))
-    if flags.execute:
+    left = [name for name in chosen if name not in edit.failed]
+    if flags.execute and left:
         if not edit.confirmed:
-            confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=flags.yes)
-        left = [name for name in chosen if name not in edit.failed]
+            confirm(f"groups delete: remove {count_of(len(left), 'group')} without offsets?", yes=flags.yes)
         code = _remove(connect, left, empty=not edit.confirmed, reason=flags.reason) or code
     exit_edit(code)
 

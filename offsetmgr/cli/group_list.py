@@ -61,7 +61,7 @@ def list_groups(
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
-    from offsetmgr.groups.selection import matching_groups
+    from offsetmgr.groups.selection import KNOWN_GROUPS, matching_groups
 
     store = connect.store()
     names = sorted(set(store.groups()))
@@ -69,12 +69,19 @@ def list_groups(
     if unknown := selected - {_plain_state(name) for name in STATES}:
         why = f"{', '.join(sorted(unknown))} is not a state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
+    errors: list[OffsetMgrError] = []
     if group:
+        why = f"no group of {store.uri} matches"
+        missing = [
+            GroupNotFound(f"group {one!r}", why, KNOWN_GROUPS, groups=[one])
+            for one in group
+            if not matching_groups([one], names)
+        ]
         names = matching_groups(group, names)
         if not names:
-            raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
+            raise missing[0]
+        errors += missing
     states = {} if state is None else connect.directory()(names)
-    errors: list[OffsetMgrError] = []
 
     def shown(name: str) -> str | None:
         found = states.get(name)

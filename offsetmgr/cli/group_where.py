@@ -50,7 +50,7 @@ PARTITIONS: Final = (
     Column("lag", right=True),
     Column("note", optional=True),
 )
-NEXT: Final = (Column("group"), Column("next"))
+NEXT: Final = (Column("group"), Column("next", command=True))
 OBJECT: Final = tuple(
     Column(name) for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
 )

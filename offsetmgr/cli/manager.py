@@ -385,5 +385,5 @@ def _managers(connect: ConnectFlags) -> str:
     if store is not None and store.startswith("manager://"):
         return store.removeprefix("manager://").split("?")[0]
     if connect.resolved.bootstrap_server is None:
-        raise UsageError("which manager?", "no address is given", "add --bootstrap-server HOST:PORT of a manager")
+        raise UsageError("manager", "no address is given", "add --bootstrap-server HOST:PORT of a manager")
     return connect.resolved.bootstrap_server

@@ -17,7 +17,8 @@ from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.plan_execution import option_text
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
+from offsetmgr.cli.table_fit import table_width
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
@@ -59,7 +60,7 @@ COLUMNS: Final = (
     Column("known", optional=True),
     Column("evidence", detail=True),
     Column("blocked_by", optional=True),
-    Column("next", optional=True),
+    Column("next", optional=True, command=True),
 )
 
 
@@ -134,7 +135,13 @@ def status_command(
 def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat) -> None:
     if output is OutputFormat.TABLE:
         migrate_output.show_plan_header(plan.header)
-    write_rows(COLUMNS, [_row(one) for one in found], output)
+    if output is OutputFormat.TABLE and table_width() is not None:  # a terminal is too narrow for both long columns
+        write_rows(COLUMNS[:-1], [_row(one)[:-1] for one in found], output)
+        if steps := [(one.group, one.next_command) for one in found if one.next_command]:
+            separate_tables()
+            write_rows((COLUMNS[0], COLUMNS[-1]), steps, output)
+    else:
+        write_rows(COLUMNS, [_row(one) for one in found], output)
     if output is OutputFormat.TABLE:
         for line in summary_lines(found):
             note(line)

@@ -10,9 +10,10 @@ import typer
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.offset_reports import UncommittedTopics
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows, write_structured_rows
+from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows, write_structured_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
 from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
@@ -60,7 +61,7 @@ def peek(
     It joins no group and commits nothing. Transaction markers, which consumers never get, are skipped.
     """
     from offsetmgr.consumer.peek import RecordPeeker
-    from offsetmgr.groups.selection import TopicSelection, choose_groups, scan_in_order
+    from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups, require_known, scan_in_order
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
@@ -70,20 +71,25 @@ def peek(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
+    named = named_groups(names, chosen)
     errors = ReadErrorReport()
+    uncommitted = UncommittedTopics(store.uri, topics, errors)
     rows: list[tuple[Any, ...]] = []
     with RecordPeeker(bootstrap, connect.resolved.connection) as peeker:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
             if found.error is not None:
                 errors.add(found.error)
                 continue
+            if found.group in named and not (found.offsets or found.errors):
+                require_known(store, [found.group])
+            committed = [tp for tp in (*found.offsets, *found.errors) if topics.matches(tp)]
+            uncommitted.record(found.group, committed, named=found.group in named)
             rows += _rows(peeker, found, topics.matches, max_bytes, errors, output)
     if output is OutputFormat.TABLE:
         write_rows(PEEKED, rows, output)
     else:
         write_structured_rows(PEEKED, rows, output)
-    if not rows and not errors.count:
-        note(empty_note(store.uri, "committed offsets"))
+    uncommitted.report(len(rows))
     if code := errors.exit_code:
         raise typer.Exit(code)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -22,7 +21,6 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.kafka.cluster.base import Cluster
 
@@ -102,20 +100,6 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
         return {}
 
 
-def _require_known(connect: ConnectFlags, store: OffsetStore, group: str) -> None:
-    """Raises `GroupNotFound` if the store does not know the group. The hint names the configured store that does."""
-    from offsetmgr.groups.selection import require_known
-
-    try:
-        require_known(store, [group])
-    except GroupNotFound as missing:
-        other = next((other for other in connect.other_stores(store) if group in set(other.groups())), None)
-        if other is None:
-            raise
-        hint = f"it is in {other.uri}: add --store {quote(other.uri)}"
-        raise GroupNotFound(missing.what, missing.why, hint) from None
-
-
 @app.command("get", cls=WatchCommand)
 @connected
 @many_clusters
@@ -136,6 +120,7 @@ def get(
         TopicSelection,
         choose_groups,
         named_groups,
+        require_known,
         scan_in_order,
     )
 
@@ -157,7 +142,7 @@ def get(
         def rows() -> Iterator[tuple[Any, ...]]:
             for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
                 if not all_groups and not (found.offsets or found.errors or found.error):
-                    _require_known(connect, store, found.group)
+                    require_known(store, [found.group])
                 if found.error is not None:
                     errors.add(found.error)
                 for tp, error in sorted(found.errors.items()):

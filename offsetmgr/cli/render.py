@@ -1,7 +1,7 @@
 """Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
 Rows are formatted in batches, column by column. Therefore tens of thousands of rows are formatted in a fraction of a
-second, and memory use does not grow with the number of rows. Names are never shortened.
+second, and memory use does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -12,19 +12,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from offsetmgr.cli.cells import CellCache, PaddedCells, cell_text, time_cell
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
-from offsetmgr.cli.table_fit import fitted_widths, shortened, table_width, wrapped_line
+from offsetmgr.cli.table_fit import (
+    fit_note,
+    fitted_widths,
+    rank_of,
+    shortened,
+    table_width,
+    text_width,
+    wrapped_line,
+)
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
 """Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
-_MAX_CACHED: Final = 20_000
 PROGRESS_AFTER_S: Final = 1.0
 """Progress is shown after a command has run for this number of seconds."""
 _TTY_EVERY_S: Final = 0.1
@@ -48,8 +55,9 @@ class Column:
 
     A table omits an ``optional`` column if the column is empty, and always omits a ``detail`` column. The values of a
     ``time`` column are milliseconds since 1970, which tables show as a time (UTC). If a table is wider than the
-    terminal, the values of columns with a ``rank`` above 0 are shortened in the middle, and the columns with the
-    largest rank are left out. ``attention`` colours unknown values and numbers above 0.
+    terminal, the values of columns with a ``rank`` from 1 to 9 are shortened in the middle, and the columns with the
+    largest rank are left out. ``attention`` colours unknown values and numbers above 0. A ``command`` in the last
+    column is not broken into lines, so that it can be copied from a terminal.
     """
 
     name: str
@@ -60,54 +68,13 @@ class Column:
     time: bool = False
     rank: int = 0
     attention: bool = False
-
-
-class _CellCache(dict[Any, str]):
-    """A cache of formatted values. The cache saves time because most values of a column occur repeatedly."""
-
-    def __init__(self, encode: Callable[[Any], str]) -> None:
-        self._encode = encode
-
-    def __missing__(self, value: Any) -> str:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        text = self._encode(value)
-        self[value] = text
-        return text
-
-
-class _PaddedCells(_CellCache):
-    """A cache of the padded cells of one column of a table."""
-
-    def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
-        pad = str.rjust if right else str.ljust
-        self.width = width
-        self.padded: Callable[[str], str] = lambda text: pad(text, width)
-        super().__init__(lambda value: pad(encode(value), width))
+    command: bool = False
 
 
 def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
         yield batch
-
-
-def _cell(value: Any) -> str:
-    """Formats a value for display, and escapes its control characters."""
-    if value is None:
-        return "-"
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _time_cell(value: int | None) -> str:
-    """Formats milliseconds since 1970 as a time. A time that Python's calendar cannot represent stays a number."""
-    if value is None:
-        return "-"
-    try:
-        return f"{datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
-    except (ValueError, OverflowError, OSError):
-        return str(value)
 
 
 def _json_value(value: Any) -> str:
@@ -168,7 +135,7 @@ def write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
     template = "{" + fields + "}"
-    caches = [_CellCache(_json_value) for _ in columns]
+    caches = [CellCache(_json_value) for _ in columns]
     count = 0
     for batch in _batches(rows):
         sys.stdout.write(",\n" if count else "[\n")
@@ -203,7 +170,7 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     """Writes a table for people, and returns the number of rows."""
-    shown: list[tuple[int, _PaddedCells]] = []
+    shown: list[tuple[int, PaddedCells]] = []
     count = 0
     available = table_width()
     colours = has_colours(sys.stdout)
@@ -211,11 +178,11 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
         values = list(zip(*batch, strict=True))
         if not count:
             shown = _table_columns(columns, values, whole=len(batch) < BATCH, available=available)
-            titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
+            titles = (cells.padded(_title(columns[i])) for i, cells in shown)
             heading = "  ".join(titles).rstrip()
             sys.stdout.write((coloured(heading, BOLD) if colours else heading) + "\n")
         cells_of_lines = zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True)
-        if available is None:
+        if available is None or columns[shown[-1][0]].command:
             lines: Iterable[str] = map(str.rstrip, map("  ".join, cells_of_lines))
         else:
             widths = [cells.width for _, cells in shown]
@@ -228,9 +195,13 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     return count
 
 
+def _title(column: Column) -> str:
+    return column.title or column.name.upper().replace("_", "-")
+
+
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool, available: int | None
-) -> list[tuple[int, _PaddedCells]]:
+) -> list[tuple[int, PaddedCells]]:
     """Returns the columns that a table shows, with widths that fit ``values`` and, if possible, the ``available``
     width. ``whole`` is true if ``values`` contains all rows of the table."""
     complete: list[tuple[int, int]] = []
@@ -238,24 +209,24 @@ def _table_columns(
         cells = {_encoder(column)(value) for value in set(values[i])}
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
-        complete.append((i, max(len(column.title or column.name), *map(len, cells))))
+        complete.append((i, max(len(column.title or column.name), *map(text_width, cells))))
     widths: list[int | None] = [width for _, width in complete]
     if available is not None:
-        widths = fitted_widths([width for _, width in complete], [columns[i].rank for i, _ in complete], available)
-        fitted = zip(complete, widths, strict=True)
-        left_out = [columns[i].name.upper().replace("_", "-") for (i, _), width in fitted if width is None]
-        if left_out:
-            note(f"left out: {', '.join(left_out)}; --wide shows all columns")
+        whole_widths = [width for _, width in complete]
+        ranks = [rank_of(columns[i].name, columns[i].rank) for i, _ in complete]
+        widths = fitted_widths(whole_widths, ranks, available)
+        if text := fit_note([_title(columns[i]) for i, _ in complete], ranks, whole_widths, widths):
+            note(text)
     shown = []
     for (i, whole_width), width in zip(complete, widths, strict=True):
         if width is not None:
             encode = _encoder(columns[i]) if width == whole_width else _shortener(_encoder(columns[i]), width)
-            shown.append((i, _PaddedCells(encode, width, right=columns[i].right)))
+            shown.append((i, PaddedCells(encode, width, right=columns[i].right)))
     return shown
 
 
 def _encoder(column: Column) -> Callable[[Any], str]:
-    return _time_cell if column.time else _cell
+    return time_cell if column.time else cell_text
 
 
 def _shortener(encode: Callable[[Any], str], width: int) -> Callable[[Any], str]:
@@ -265,7 +236,7 @@ def _shortener(encode: Callable[[Any], str], width: int) -> Callable[[Any], str]
 def _with_attention(
     lines: Iterable[str],
     columns: Sequence[Column],
-    shown: list[tuple[int, _PaddedCells]],
+    shown: list[tuple[int, PaddedCells]],
     values: list[tuple[Any, ...]],
 ) -> Iterator[str]:
     """Colours the ``attention`` columns. A line with a cell that is too wide for its column stays without colours."""

@@ -41,17 +41,17 @@ class OffsetsStorage(StrEnum):
 
 COLUMNS = (
     Column("name"),
-    Column("kind"),
-    Column("version"),
+    Column("kind", rank=13),
+    Column("version", rank=12),
     Column("running"),
-    Column("pid", right=True),
+    Column("pid", right=True, rank=11),
     Column("address", optional=True),
     Column("group", optional=True),
-    Column("member_id", optional=True),
+    Column("member_id", optional=True, rank=1),
     Column("topic", optional=True),
     Column("offsets_storage", optional=True),
-    Column("dual_commit", optional=True),
-    Column("directory"),
+    Column("dual_commit", optional=True, rank=14),
+    Column("directory", rank=15),
 )
 
 

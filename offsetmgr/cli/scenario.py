@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.cli.durations import parse_duration
+from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.clock_difference import duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.groups.reset import (
@@ -73,14 +75,16 @@ def scenario_of(
         at = SystemClock().now_ms() - parse_duration(options.by_duration)
         chosen.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
     if options.to_datetime is not None:
-        chosen.append(_to_time(parse_datetime(options.to_datetime), "--to-datetime", options.to_datetime))
+        at = parse_datetime(options.to_datetime)
+        chosen.append(_to_time(at, "--to-datetime", options.to_datetime))
+        _warn_of_future(at, options.to_datetime)
     if options.from_file is not None:
         chosen.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
     if options.skip is not None and not chosen:
         return None
     if options.skip is not None or len(chosen) != 1:
         raise UsageError(
-            "reset to where?",
+            "offsets reset",
             "several scenarios are given" if chosen else "no scenario is given",
             "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
             "--to-datetime --from-file --skip",
@@ -95,6 +99,15 @@ def _to_time(at_ms: int, option: str, text: str) -> ToTime:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
     return ToTime(at_ms)
+
+
+def _warn_of_future(at_ms: int, text: str) -> None:
+    """Prints a warning if the time is in the future, because a time of another zone was probably given."""
+    if (ahead := at_ms - SystemClock().now_ms()) > 0:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        shown = f"--to-datetime {text!r} is {at:%Y-%m-%d %H:%M:%S} UTC"
+        note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
+        note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
 
 
 def parse_datetime(text: str, option: str = "--to-datetime", *, now_ms: int | None = None) -> int:

@@ -1,5 +1,5 @@
 """Fits tables into the terminal: shortens identifiers in the middle, leaves out the least important ones, and wraps the
-last column.
+last column. Names of groups and topics are shortened before the most important identifier is left out.
 
 `set_wide` switches this off for one command line, which then shows all columns and all values in full.
 """
@@ -20,6 +20,11 @@ SHORTEST_LAST: Final = 10
 """The same for the last identifier that a table still shows."""
 MIN_WRAP_WIDTH: Final = 20
 """A table's last column is wrapped only if the terminal has at least this width left for the column."""
+NAME_RANK: Final = -1
+"""The rank of names. They are shortened late, and never left out."""
+WHOLE_RANK: Final = 10
+"""The smallest rank of columns that are never shortened, only left out."""
+_NAMES: Final = frozenset({"group", "target_group", "topic"})
 _GAP: Final = 2
 _wide: Final = ContextVar("_wide", default=False)
 
@@ -34,31 +39,57 @@ def table_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() and not _wide.get() else None
 
 
+def rank_of(column: str, rank: int) -> int:
+    """Returns the rank of the column with this name, which is `NAME_RANK` for names of groups and topics."""
+    return NAME_RANK if column in _NAMES else rank
+
+
+def fit_note(titles: Sequence[str], ranks: Sequence[int], whole: Sequence[int], fitted: Sequence[int | None]) -> str:
+    """Returns a note about the columns that a table leaves out, and about shortened names, or an empty string.
+
+    ``whole`` are the widths of the complete values.
+    """
+    columns = list(zip(titles, ranks, whole, fitted, strict=True))
+    left_out = [title for title, _, _, width in columns if width is None]
+    names = [title for title, rank, width, now in columns if rank == NAME_RANK and now != width]
+    changes = [f"left out: {', '.join(left_out)}"] if left_out else []
+    changes += [f"shortened: {', '.join(names)}"] if names else []
+    return f"{'; '.join(changes)}; --wide shows all columns{' and names' if names else ''}" if changes else ""
+
+
 def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -> list[int | None]:
     """Returns the width of each column of a table that is at most ``available`` wide, if possible. None means that the
     table leaves the column out.
 
-    ``widths`` are the widths of the complete values. Only columns with a rank above 0 are changed: all of them are
-    shortened, the widest first; then those with the largest rank are left out. The last column can be wrapped, so it
-    needs at most `MIN_WRAP_WIDTH`.
+    ``widths`` are the widths of the complete values. Columns with a rank from 1 to 9 are shortened, the widest first;
+    then the columns with the largest rank are left out. Names (`NAME_RANK`) are shortened before columns with rank 1
+    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`.
     """
-    left_out: set[int] = set()
-    by_rank = sorted((i for i, rank in enumerate(ranks) if rank), key=lambda i: -ranks[i])
-    for dropped in (None, *by_rank):
-        if dropped is not None:
-            left_out.add(dropped)
-        fitted: list[int | None] = [None if i in left_out else width for i, width in enumerate(widths)]
-        shortest = SHORTEST if len(by_rank) - len(left_out) > 1 else SHORTEST_LAST
+    by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: -ranks[i])
+    names = [i for i, rank in enumerate(ranks) if rank == NAME_RANK]
+    fitted: list[int | None] = list(widths)
+    for count in range(len(by_rank) + 1):
+        kept = by_rank[count:]
+        fitted = [None if i in by_rank[:count] else width for i, width in enumerate(widths)]
+        shortest = SHORTEST if len(kept) > 1 else SHORTEST_LAST
         excess = _needed(fitted, wraps=not ranks[-1]) - available
-        while excess > 0:
-            widest = max((i for i in by_rank if i not in left_out), key=lambda i: fitted[i] or 0, default=None)
-            if widest is None or (fitted[widest] or 0) <= shortest:
-                break
-            fitted[widest] = (fitted[widest] or 0) - 1
-            excess -= 1
+        excess = _shorten(fitted, [i for i in kept if ranks[i] < WHOLE_RANK], shortest, excess)
+        if all(ranks[i] == 1 for i in kept):
+            excess = _shorten(fitted, names, SHORTEST, excess)
         if excess <= 0:
             break
     return fitted
+
+
+def _shorten(fitted: list[int | None], columns: Sequence[int], shortest: int, excess: int) -> int:
+    """Shortens these columns, the widest first, and returns the remaining excess."""
+    while excess > 0 and columns:
+        widest = max(columns, key=lambda i: fitted[i] or 0)
+        if (width := fitted[widest] or 0) <= shortest:
+            break
+        fitted[widest] = width - 1
+        excess -= 1
+    return excess
 
 
 def _needed(widths: Sequence[int | None], *, wraps: bool) -> int:
@@ -68,13 +99,35 @@ def _needed(widths: Sequence[int | None], *, wraps: bool) -> int:
     return sum(shown) + _GAP * (len(shown) - 1)
 
 
+def text_width(text: str) -> int:
+    """Returns the number of columns that the text takes on a terminal: two for each wide character, such as 東."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, width: int, *, right: bool) -> str:
+    """Pads the text with spaces to ``width`` columns of the terminal; ``right`` aligns it to the right."""
+    spaces = " " * (width - text_width(text))
+    return spaces + text if right else text + spaces
+
+
 def shortened(text: str, width: int) -> str:
-    """Returns the text without its middle if it is longer than ``width``. The end stays, because the end of a member id
+    """Returns the text without its middle if it is wider than ``width``. The end stays, because the end of a member id
     identifies the member."""
-    if len(text) <= width:
+    if text_width(text) <= width:
         return text
     end = (width - 2) // 2
-    return f"{text[: width - 2 - end]}..{text[-end:]}"
+    return f"{_beginning(text, width - 2 - end)}..{_beginning(text[::-1], end)[::-1]}"
+
+
+def _beginning(text: str, width: int) -> str:
+    kept = text[:width]
+    while text_width(kept) > width:
+        kept = kept[:-1]
+    return kept
 
 
 class _CommaWrapper(textwrap.TextWrapper):
@@ -88,8 +141,9 @@ def wrapped_line(cells: Sequence[str], widths: Sequence[int], available: int) ->
     left for it or an earlier cell is too wide for its column."""
     line = "  ".join(cells).rstrip()
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
-    aligned = all(len(cell) == width for cell, width in zip(cells[:-1], widths[:-1], strict=True))
-    if len(line) <= available or available - indent < MIN_WRAP_WIDTH or not aligned:
+    aligned = all(text_width(cell) == width for cell, width in zip(cells[:-1], widths[:-1], strict=True))
+    if text_width(line) <= available or available - indent < MIN_WRAP_WIDTH or not aligned:
         return line
     wrapper = _CommaWrapper(available - indent, break_long_words=False, break_on_hyphens=False)
-    return line[:indent] + f"\n{' ' * indent}".join(wrapper.wrap(line[indent:]))
+    before = "  ".join((*cells[:-1], ""))
+    return before + f"\n{' ' * indent}".join(wrapper.wrap(cells[-1].rstrip()))

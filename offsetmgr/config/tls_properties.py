@@ -137,6 +137,8 @@ class _TlsProperties:
             password = "ssl.keystore.password"
             hint = f"set {self.prefix}{password}" if password not in self.properties else ""
             raise self._error("ssl.keystore.location", f"{location} has no private key that can be read", hint)
+        if not content.chain:
+            raise self._error("ssl.keystore.location", f"{location} contains no certificate of the private key")
         return {"ssl.certificate.pem": content.chain, "ssl.key.pem": content.private_key}
 
     def _is_pem(self, which: str) -> bool:

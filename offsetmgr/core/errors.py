@@ -9,7 +9,7 @@ Some class names are participles (`SessionExpired`, `Superseded`), as in Kafka: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from offsetmgr.core.error_code import ErrorCode
@@ -180,9 +180,13 @@ class OffsetMetadataTooLarge(OffsetMgrError):
 
 
 class GroupNotFound(OffsetMgrError):
-    """The group does not exist in this store (GROUP_ID_NOT_FOUND)."""
+    """The group does not exist in this store (GROUP_ID_NOT_FOUND). ``groups`` has the missing names, if known."""
 
     code = ErrorCode.GROUP_ID_NOT_FOUND
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, groups: Sequence[str] = ()) -> None:
+        super().__init__(what, why, hint)
+        self.groups = tuple(groups)
 
 
 class GroupActive(OffsetMgrError):
@@ -237,8 +241,7 @@ class InvalidRequest(OffsetMgrError):
 
 
 class RewindRefused(OffsetMgrError):
-    """The write would lower a committed offset, and the caller did not allow a rewind (data rule "no accidental
-    rewind")."""
+    """The write would lower a committed offset, and no rewind is allowed (data rule "no accidental rewind")."""
 
 
 class OtherCluster(UsageError):

@@ -22,8 +22,10 @@ BATCH: Final = 100_000
 committed offsets than the limit."""
 
 STALE: Final = "older than "
-"""The beginning of a row's note if another store has a larger offset than the store, or if only another store has an
-offset."""
+"""The beginning of a row's note if another store has a larger offset than the store."""
+
+ELSEWHERE: Final = "only in "
+"""The beginning of a row's note if only another store has an offset."""
 
 TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
 """The names of the kinds of stores in messages."""
@@ -98,11 +100,11 @@ def lag(
     unknown.
 
     ``others`` are the other configured stores of the same cluster. If one of them has a larger offset of a partition
-    than ``store``, or if only it has an offset, the note of the row begins with `STALE`. The lag is then counted from
-    the offset in the other store. It is unknown if only ZooKeeper has a larger offset than ``store``: either the group
-    commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the function raises `GroupNotFound` for a
-    group that neither ``store`` nor ``others`` know. ``partitions`` has, for each group, the partitions that are
-    reported even without a commit.
+    than ``store``, the note of the row begins with `STALE`; if only it has an offset, the note begins with `ELSEWHERE`.
+    The lag is then counted from the offset in the other store. It is unknown if only ZooKeeper has a larger offset than
+    ``store``: either the group commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the function
+    raises `GroupNotFound` for a group that neither ``store`` nor ``others`` know. ``partitions`` has, for each group,
+    the partitions that are reported even without a commit.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
@@ -240,7 +242,9 @@ def _row(
     notes = []
     counted_from: Offset = committed
     if ahead is not None and isinstance(ahead.found, Committed):
-        notes.append(f"{STALE}{ahead.title}'s {ahead.found.offset}")
+        absent = not isinstance(committed, Committed)
+        where = f"{ELSEWHERE}{ahead.title}: " if absent else f"{STALE}{ahead.title}'s "
+        notes.append(f"{where}{ahead.found.offset}")
         unclear = ahead.title == TITLES["zookeeper"] and isinstance(committed, Committed)
         counted_from = ABSENT if unclear else ahead.found
     elif ahead is not None:

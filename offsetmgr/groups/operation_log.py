@@ -25,7 +25,7 @@ from typing import Any, Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
@@ -110,6 +110,8 @@ class OperationLog:
         self.newer: dict[str, UnknownVersion] = {}
         """The operations that `operations` left out, because their records are of an unknown version: each id with the
         error."""
+        self.damaged: list[MalformedData] = []
+        """The errors of the lines that `operations` left out, because they are damaged."""
 
     def new_id(self) -> str:
         """Returns an id for an operation that begins now."""
@@ -161,26 +163,15 @@ class OperationLog:
                 )
 
     def operations(self) -> list[RecordedOperation]:
-        """Returns all operations whose records are of a known version, the oldest first; see `newer`. Raises
-        `FileFailure` and `MalformedData`."""
+        """Returns all operations whose records are of a known version and undamaged, the oldest first; see `newer` and
+        `damaged`. Raises `FileFailure`."""
         found: dict[str, RecordedOperation] = {}
-        for record in self._records():
-            id_ = record.text("id")
-            if record.text("kind") == "start":
-                try:
-                    record.version((VERSION,))
-                except UnknownVersion as error:
-                    self.newer[id_] = error
-                    continue
-                found[id_] = _started(record)
-            elif id_ in found:
-                found[id_] = replace(
-                    found[id_],
-                    ended_ms=record.integer("at_ms"),
-                    outcome=record.text("outcome"),
-                    written=record.integer("written"),
-                    failed=record.integer("failed"),
-                )
+        self.damaged = []
+        for number, line in self._lines():
+            try:
+                self._read(FieldReader.parse(line, f"{self.path}, line {number}"), found)
+            except MalformedData as error:
+                self.damaged.append(error)
         undone: dict[str, list[str]] = {}
         for one in reversed(found.values()):  # an undo begins after the operation that it undoes
             undoes = undone.get(one.id, [])
@@ -189,6 +180,25 @@ class OperationLog:
             elif one.outcome == "done":
                 undone.setdefault(one.undoes, []).append(one.id)
         return list(found.values())
+
+    def _read(self, record: FieldReader, found: dict[str, RecordedOperation]) -> None:
+        """Adds a record to the operations in ``found``. Raises `MalformedData`."""
+        id_ = record.text("id")
+        if record.text("kind") == "start":
+            try:
+                record.version((VERSION,))
+            except UnknownVersion as error:
+                self.newer[id_] = error
+                return
+            found[id_] = _started(record)
+        elif id_ in found:
+            found[id_] = replace(
+                found[id_],
+                ended_ms=record.integer("at_ms"),
+                outcome=record.text("outcome"),
+                written=record.integer("written"),
+                failed=record.integer("failed"),
+            )
 
     def find(self, id_: str) -> RecordedOperation:
         """Returns one operation. Raises `UsageError` if the log does not have it, `UnknownVersion` if `newer` has it,
@@ -200,7 +210,7 @@ class OperationLog:
             raise error
         raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
 
-    def _records(self) -> Iterator[FieldReader]:
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:
             lines = self.path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -209,7 +219,7 @@ class OperationLog:
             raise FileFailure(f"operation log {self.path}", reason(error)) from error
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):  # a killed writer leaves an incomplete line
-                yield FieldReader.parse(line, f"{self.path}, line {number}")
+                yield number, line
 
     def _append(self, record: Mapping[str, Any]) -> None:
         try:
@@ -271,5 +281,6 @@ def _user() -> str:
 
 def _command_line() -> str:
     """Returns the command line of this process, without credentials in URIs."""
-    words: Sequence[str] = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    program = Path(sys.argv[0]).name
+    words: Sequence[str] = ["offsetmgr" if program == "__main__.py" else program, *sys.argv[1:]]
     return shlex.join(redact(word) for word in words)

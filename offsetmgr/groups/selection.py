@@ -257,7 +257,8 @@ def choose_groups(
         matching = {group for group in known if fnmatchcase(group, pattern)}
         matching = matching or {group for other in others for group in other.groups() if fnmatchcase(group, pattern)}
         if not matching:
-            raise GroupNotFound(f"group {pattern!r}", f"no group in {store.uri} matches this pattern")
+            why = f"no group in {store.uri} matches this pattern"
+            raise GroupNotFound(f"group {pattern!r}", why, KNOWN_GROUPS, groups=[pattern])
         chosen |= matching
     return sorted(chosen)
 
@@ -293,6 +294,7 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
                 f"group {unknown[0]!r}{more}",
                 f"does not exist in {store.uri}",
                 hint,
+                groups=unknown,
             )
 
 

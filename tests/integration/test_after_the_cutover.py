@@ -57,7 +57,7 @@ def test_a_partition_committed_only_in_kafka_is_shown_with_its_lag(
     named = [*flags, later] if flags else []
     rows = json.loads(both.run(*command, "--group", unique, *named, "--format", "json").stdout)
     (row,) = [row for row in rows if row["topic"] == later]
-    assert (row["offset"], row["lag"], row["note"]) == (None, 0, "older than Kafka's 0")
+    assert (row["offset"], row["lag"], row["note"]) == (None, 0, "only in Kafka: 0")
     assert len(rows) == (1 if named else 2)
 
 
@@ -69,8 +69,12 @@ def test_a_group_that_exists_only_in_kafka_is_shown(
         store.commit(f"{unique}-new", {TopicPartition(unique, 0): OffsetAndMetadata(490)})
     done = both.run(*command, "--group", f"{unique}-new", "--format", "json")
     assert [(row["offset"], row["lag"], row["note"]) for row in json.loads(done.stdout)] == [
-        (None, 10, "older than Kafka's 490")
+        (None, 10, "only in Kafka: 490")
     ]
+    assert "warning: 1 offset is only in Kafka, not in ZooKeeper; the lag is computed from it" in done.stderr
+    for words in (("offsets", "reset", "--all-topics", "--to-latest"), ("groups", "delete"), ("offsets", "peek")):
+        found = both.run(*words, "--group", f"{unique}-new", code=1)
+        assert f"hint: it is in kafka://{kafka.bootstrap}: add --store" in found.stderr
     both.run(*command, "--group", f"{unique}-none", code=1)
 
 
@@ -98,7 +102,7 @@ def test_a_group_that_exists_only_in_zookeeper_is_shown(
     for name in (f"{unique}-old", f"{unique}-o*"):
         done = both.run(*command, "--group", name, *selected, "--format", "json")
         assert [(row["offset"], row["lag"], row["note"]) for row in json.loads(done.stdout)] == [
-            (None, 10, "older than ZooKeeper's 490")
+            (None, 10, "only in ZooKeeper: 490")
         ]
     found = both.run("offsets", "get", "--group", f"{unique}-old", *selected, code=1)
     assert "hint: it is in zookeeper://" in found.stderr

@@ -116,6 +116,11 @@ def test_a_group_with_live_members_is_described_and_never_edited(
         refused = cli(*arguments, "--execute", "--yes", *here, code=1)
         assert "living at 127.0.0.1" in refused.stderr
         assert "hint: stop its consumers first" in refused.stderr
+        waits = "hint: --wait-empty SECONDS waits until the group has no members; --running moves it without a stop"
+        assert (waits in refused.stderr) == (arguments[0] == "offsets")
+    refused = cli("groups", "delete", "--group", topic, "--execute", *here, code=1)  # nothing is left to ask for
+    assert "stdin is not a terminal" not in refused.stderr
+    assert [row["operation"] for row in cli.rows("edits", "list")] == []
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         assert dict(store.fetch(topic)) == before
 

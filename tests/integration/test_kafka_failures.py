@@ -110,6 +110,8 @@ def test_tls_to_a_plaintext_listener_is_an_error(kafka: KafkaBroker) -> None:
     assert isinstance(fetching, ServerError | Unreachable | TimedOut)
     assert type(fetching) is type(editing)
     assert isinstance(querying, ServerError | Unreachable | TimedOut)
+    assert querying.why
+    assert "TLS listener" in querying.hint
 
 
 def test_a_second_bootstrap_server_is_used_if_the_first_is_dead(kafka: KafkaBroker, closed_port: int) -> None:

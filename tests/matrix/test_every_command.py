@@ -43,7 +43,7 @@ def test_help_in_a_pipe_and_typos(command: tuple[str, str]) -> None:
     code_of_typo, stdout, stderr = offsetmgr(*command, "--no-such-opton")
     assert (code_of_typo, stdout) == (2, "")
     assert stderr[0].startswith("error: No such option: --no-such-opton")
-    assert stderr[1:] == ["hint: see --help"]
+    assert stderr[1:] == [f"hint: see offsetmgr {' '.join(command)} --help"]
 
     code_of_typo, stdout, stderr = offsetmgr(command[0], f"{command[1]}x")
     assert (code_of_typo, stdout) == (2, "")

@@ -183,6 +183,19 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: store 'x': no kind\n"
 
 
+def test_the_hint_of_wrong_usage_names_the_help_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "apply", "x.plan", "--execute"]) == 2
+    assert capsys.readouterr().err == "error: No such option: --execute\nhint: see offsetmgr migrate apply --help\n"
+
+
+def test_an_argument_that_is_not_utf_8_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["offsetmgr", "groups", "describe", "bad\udcff"])
+    assert report(UnicodeEncodeError("utf-8", "bad\udcff", 3, 4, "surrogates not allowed")) == 2
+    assert capsys.readouterr().err.startswith("error: argument 'bad\\udcff': is not valid UTF-8\nhint: ")
+
+
 def test_a_partial_failure_lists_each_partition(capsys: pytest.CaptureFixture[str]) -> None:
     failures = {TopicPartition("t", n): GroupNotFound("it", f"is gone {n}") for n in (1, 0)}
     assert report(PartialFailure("commit", successes={}, failures=failures)) == 1

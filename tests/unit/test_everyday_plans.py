@@ -314,6 +314,14 @@ def test_times_of_today_and_yesterday_are_in_utc(text: str, expected: str) -> No
     assert parse_datetime(text, now_ms=now_ms) == parse_datetime(expected)
 
 
+@pytest.mark.parametrize(("text", "warned"), [("2999-01-01 00:00", True), ("yesterday", False)])
+def test_a_time_in_the_future_gets_a_warning(text: str, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario_of(ScenarioOptions(to_datetime=text), ["g"], no_file)
+    shown = capsys.readouterr().err
+    assert ("is 2999-01-01 00:00:00 UTC" in shown) == warned
+    assert ("hint: a time without a zone is in UTC" in shown) == warned
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1h30m", 5_400_000), ("1d", 86_400_000), ("90s", 90_000), ("2d3h4m5.5s", 183_845_500), ("0s", 0)],

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.key_stores import StoreError, read_store
@@ -160,6 +163,22 @@ def test_invalid_stores_are_named_by_their_key(java: dict[str, str], key: str, w
     assert why in caught.value.why
     assert "guess" not in f"{caught.value} {caught.value.hint}"
     assert "-secret" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_key_without_a_certificate_is_named(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    encryption = serialization.BestAvailableEncryption(b"store-secret")
+    file = tmp_path / "key.p12"
+    file.write_bytes(pkcs12.serialize_key_and_certificates(None, key, None, None, encryption))
+    with pytest.raises(ConfigError, match="contains no certificate of the private key"):
+        translate_properties(
+            {
+                "ssl.keystore.location": str(file),
+                "ssl.keystore.password": "store-secret",
+                "ssl.keystore.type": "PKCS12",
+            },
+            "f.properties",
+        )
 
 
 ZOOKEEPER = {"zookeeper.ssl.client.enable": "true"}

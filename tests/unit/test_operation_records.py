@@ -89,16 +89,16 @@ def test_lines_of_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
     assert sorted(file.read_text().split()) == sorted(str(n) * 1000 for n in range(200))
 
 
-def test_damage_is_an_error_with_the_line(log: OperationLog) -> None:
-    with log.recorded(START):
+@pytest.mark.parametrize("damage", [b"junk", b'{"kind": "start"}', b"\xff", b"[]"])
+def test_a_damaged_line_is_named_and_hides_no_other_record(log: OperationLog, damage: bytes) -> None:
+    with log.recorded(START) as one:
         pass
-    first, _ = log.path.read_bytes().splitlines()
-    log.path.write_bytes(b"junk\n" + first + b"\n")
-    with pytest.raises(MalformedData, match="line 1"):
-        log.operations()
-    log.path.write_bytes(b'{"kind": "start"}\n')
-    with pytest.raises(MalformedData, match="line 1"):
-        log.operations()
+    log.path.write_bytes(damage + b"\n" + log.path.read_bytes())
+    assert [found.id for found in log.operations()] == [one.id]
+    assert log.find(one.id).outcome == "done"
+    (error,) = log.damaged
+    assert isinstance(error, MalformedData)
+    assert "line 1" in str(error)
 
 
 def test_an_unknown_id_is_an_error_with_a_hint(log: OperationLog) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from offsetmgr.cli.app import run
+from offsetmgr.cli.edits import LIST as EDITS
 from offsetmgr.cli.group_details import DESCRIBE
 from offsetmgr.cli.offset_reports import LAG
-from offsetmgr.cli.render import OutputFormat, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.row_order import PartitionTable
-from offsetmgr.cli.table_fit import fitted_widths, set_wide, shortened, wrapped_line
+from offsetmgr.cli.table_fit import NAME_RANK, WHOLE_RANK, fitted_widths, set_wide, shortened, text_width, wrapped_line
 from offsetmgr.cli.watch import watch_command
+from offsetmgr.cli.zk_groups import MEMBERS
 from offsetmgr.core.errors import UsageError
 
 MEMBER = "consumer-billing-service-7-0a1b2c3d-4e5f-6789-abcd-ef0123456789"
@@ -78,6 +81,72 @@ def test_the_last_column_is_wrapped_after_commas_too() -> None:
         "m  orders-0,orders-1,orders-2,",
         "   orders-3,orders-4,orders-5",
     ]
+
+
+def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fitted_widths([60, 30], [NAME_RANK, 1], 76) == [60, 14]
+    assert fitted_widths([60, 30, 90], [NAME_RANK, NAME_RANK, 0], 80) == [28, 28, 90]
+    assert fitted_widths([60, 30], [NAME_RANK, 1], 40) == [28, 10]
+    assert fitted_widths([60, 30, 20], [NAME_RANK, 1, 2], 100) == [60, 18, 18]
+    assert fitted_widths([20, 24, 20], [0, WHOLE_RANK, 1], 60) == [20, None, 20]
+    use_terminal(monkeypatch)
+    topic = f"com.example.{'settlement.' * 8}retry"
+    write_rows(DESCRIBE, [("billing", "STABLE", topic, *ROW[3:])], OutputFormat.TABLE)
+    shown = capsys.readouterr()
+    title, row = shown.out.splitlines()
+    assert len(row) <= 80
+    assert len(title) <= 80
+    assert "com.exam" in row
+    assert "retry" in row
+    assert "shortened: TOPIC; --wide shows all columns and names" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "shown"),
+    [
+        (MEMBERS, ("billing", MEMBER, "/10.1.2.3", "static", "orders=1", 4, 1795674996586, None, "0x10003cbccc90002",
+                   None, None, None), "consumer-bil"),
+        (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done", 2, 1, "root", None,
+                 "undo of 20261126-065705-c637", None), "20261126-065735-e790"),
+    ],
+)  # fmt: skip
+def test_80_columns_show_the_most_important_identifier(
+    columns: Sequence[Column],
+    row: Sequence[object],
+    shown: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_terminal(monkeypatch)
+    write_rows(columns, [row], OutputFormat.TABLE)
+    out = capsys.readouterr()
+    assert all(len(line) <= 80 for line in out.out.splitlines())
+    assert shown in out.out
+    assert "AT-MS" not in out.err
+
+
+def test_columns_of_wide_characters_are_aligned(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = Column("group"), Column("lag", right=True), Column("note")
+    rows = [("請求グループ-東京", 1, "x"), ("billing", 20, "y" * 10), ("e\u0301clair", 3, " ".join(["z" * 9] * 7))]
+    use_terminal(monkeypatch)
+    write_rows(columns, rows, OutputFormat.TABLE)
+    lines = capsys.readouterr().out.splitlines()
+    assert {text_width(line[: line.index(c)]) for line, c in zip(lines, "Nxyzz", strict=False)} == {24}
+    assert all(text_width(line) <= 80 for line in lines)
+    assert text_width(shortened("請求グループ-東京", 10)) in (9, 10)
+
+
+def test_a_command_is_not_broken_into_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    command = "offsetmgr migrate plan --from zookeeper://zk1:2181/kafka --to kafka://broker1:9092 -o billing.plan"
+    write_rows((Column("group"), Column("next", command=True)), [("billing", command)], OutputFormat.TABLE)
+    assert command in capsys.readouterr().out
 
 
 def test_colours_only_on_a_terminal_without_no_color(

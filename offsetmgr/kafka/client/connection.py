@@ -121,6 +121,11 @@ class BrokerConnection(FrameConnection):
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
+            if not why:  # asyncio gives no reason if the server closes the connection during the TLS handshake
+                why = (
+                    "it closed the connection during the TLS handshake" if security.tls else "it closed the connection"
+                )
+                hint = "check that this is the port of a TLS listener" if security.tls else hint
             raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(

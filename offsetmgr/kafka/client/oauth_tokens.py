@@ -135,7 +135,7 @@ def _command(text: str) -> Callable[[float], str]:
         except OSError as error:
             raise AuthenticationFailed(what, f"cannot be started: {error.strerror}") from None
         except subprocess.TimeoutExpired:
-            raise TimedOut(what, f"did not end within {timeout_s:g} s", hint) from None
+            raise TimedOut(what, f"did not end within {timeout_s:.1f} s", hint) from None
         if done.returncode != 0:
             raise AuthenticationFailed(what, f"failed with exit code {done.returncode}", hint)
         return done.stdout.decode("utf-8", "replace")
