@@ -26,7 +26,7 @@ from offsetmgr.kafka.client.fetch import LATEST
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import list_offsets
 from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
-from offsetmgr.kafka.groups.group_inspection import is_consumer_group, reject_static_members
+from offsetmgr.kafka.groups.group_inspection import is_consumer_group
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
@@ -194,7 +194,6 @@ class RunningEdits:
         self, edit: GroupEdit, described: GroupDescription, deadline: float
     ) -> AbstractAsyncContextManager[GroupTakeover | ConsumerTakeover]:
         if await is_consumer_group(self._client, described, deadline):
-            reject_static_members(described)
             return take_over_consumer_group(self._client, described, edit.changes.keys(), deadline)
         return take_over(self._client, described, deadline)
 

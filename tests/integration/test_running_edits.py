@@ -159,6 +159,24 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
         assert received[5:] == [(1, 2), (1, 3), (1, 4)]
 
 
+def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
+    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
+) -> None:
+    flags = ["--bootstrap-server", kraft.bootstrap]
+    make_topic(unique, 2, bootstrap=kraft.bootstrap)
+    first, second = ({"group.protocol": "consumer", "group.instance.id": name} for name in ("first", "second"))
+    with consuming(kraft.bootstrap, unique, **first) as received:
+        with consuming(kraft.bootstrap, unique, **second) as others:
+            produce(kraft.bootstrap, unique, 5)
+            until(lambda: committed(cli, flags, unique).get(1) == 5)
+        assert len(received) + len(others) == 5
+        # The coordinator keeps the partition of the stopped member for 45 s.
+        edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
+        done = cli("offsets", "reset", *edit, "--to-offset", "2")
+        assert "1 of 1 member back after " in done.stderr
+        until(lambda: received[-3:] == [(1, 2), (1, 3), (1, 4)])
+
+
 def test_a_program_moves_a_running_group(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     steps: list[str] = []
     with (

@@ -109,6 +109,8 @@ KINDS = {
     "franz-go-cooperative": Kind(three(FranzMember)),
     "kip848-librdkafka": Kind(three(RdkafkaMember, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-java": Kind(three(JavaMember, **CONSUMER_PROTOCOL), "kraft"),
+    "kip848-static": Kind(static(RdkafkaMember, **CONSUMER_PROTOCOL), "kraft"),
+    "kip848-java-static": Kind(static(JavaMember, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-slow": Kind(with_slow(RdkafkaMember, 6.0, **CONSUMER_PROTOCOL), "kraft"),
     "kip848-mixed": Kind((*three(JavaMember, **CONSUMER_PROTOCOL)[:2], *three(RdkafkaMember)[:1]), "kraft"),
 }
@@ -123,6 +125,7 @@ IN_MATRIX = (
     "franz-go-cooperative",
     "mixed",
     "kip848-librdkafka",
+    "kip848-static",
     "kip848-mixed",
 )
 """The kinds that the matrix runs. The soak runs all."""

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -181,28 +180,17 @@ def test_a_consumer_with_assign(kafka: KafkaBroker, unique: str, make_topic: Mak
 
 
 @contextmanager
-def member_of(bootstrap: str, topic: str, **config: Any) -> Iterator[Deliveries]:
+def member_of(bootstrap: str, topic: str) -> Iterator[Deliveries]:
     """Runs a consumer, in the group with the name of the topic, that has committed the offset 100. Yields its
     deliveries."""
     produce(bootstrap, topic)
     deliveries = Deliveries()
-    member = RdkafkaMember(bootstrap, topic, topic, deliveries, name="member", **config)
+    member = RdkafkaMember(bootstrap, topic, topic, deliveries, name="member")
     try:
         until(lambda: committed(bootstrap, topic, topic) == 100)
         yield deliveries
     finally:
         member.stop()
-
-
-def test_static_members_of_the_consumer_protocol(
-    kraft: KraftBroker, unique: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
-    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
-    config = {"group.protocol": "consumer", "group.instance.id": "instance-1"}
-    with member_of(kraft.bootstrap, topic, **config):
-        line = refused(RunningGroup(kraft.bootstrap, topic, tmp_path))
-        assert "its static members (group.instance.id) of the consumer protocol may continue at their old" in line
-        assert committed(kraft.bootstrap, topic, topic) == 100
 
 
 def test_brokers_before_2_4(start_release: Callable[[str], ReleaseCluster], unique: str, tmp_path: Path) -> None:

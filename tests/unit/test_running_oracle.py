@@ -1,4 +1,4 @@
-"""The oracle of the tests that edit running groups: what it reports, and what it allows on a busy machine."""
+"""The oracle of the tests that edit running groups reports inexact edits, and allows for a busy machine."""
 
 from __future__ import annotations
 

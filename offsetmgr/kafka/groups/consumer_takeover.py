@@ -42,6 +42,9 @@ _POLL_S: Final = 0.3
 _MAX_EVICTIONS: Final = 20
 _SETTLED_S: Final = 5.0
 """Seconds for which all epochs must be equal: the heartbeat interval of the consumer protocol."""
+_AWAY_EPOCH: Final = -2
+"""The epoch of a static member that was stopped. The coordinator keeps its partitions until it is back, or until its
+session times out."""
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ def _target(member: Message) -> list[Message]:
 
 
 async def _settle(connection: BrokerConnection, membership: _Membership, deadline: float) -> None:
-    """Joins, and waits until the epochs of all members have been equal for a heartbeat interval."""
+    """Joins, and waits until the epochs of all members that run have been equal for a heartbeat interval."""
     now = asyncio.get_running_loop().time
     settled_since: float | None = None
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
@@ -207,7 +210,7 @@ async def _settle(connection: BrokerConnection, membership: _Membership, deadlin
         _reject_other_edit(
             membership.group, (one for one in described["members"] if one["member_id"] != membership.member_id)
         )
-        epochs = {one["member_epoch"] for one in described["members"]}
+        epochs = {one["member_epoch"] for one in described["members"]} - {_AWAY_EPOCH}
         if epochs == {described["group_epoch"]} and described["assignment_epoch"] == described["group_epoch"]:
             settled_since = settled_since or now()
             if now() - settled_since >= _SETTLED_S:
@@ -223,7 +226,7 @@ async def _own(
     connection: BrokerConnection, membership: _Membership, needed: set[tuple[str, int]], deadline: float
 ) -> list[str]:
     """Removes all other members and becomes the owner of the partitions ``needed`` (topic id and number). Returns the
-    ids of the members of the first removal.
+    ids of the members of the first removal, without static members that were stopped before.
 
     The removal and the heartbeat are in flight together, so that the coordinator assigns the partitions to the client
     before a removed member is back. If a member is back earlier nevertheless, the function removes it, too. Raises
@@ -235,7 +238,8 @@ async def _own(
         others = [one for one in described["members"] if one["member_id"] != membership.member_id]
         _reject_other_edit(membership.group, others)
         if evicted is None:
-            evicted = [one["member_id"] for one in others if not was_abandoned(one["member_id"])]
+            here = (one["member_id"] for one in others if one["member_epoch"] != _AWAY_EPOCH)
+            evicted = [member_id for member_id in here if not was_abandoned(member_id)]
         request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
             connection.call(request, remaining(deadline)),

@@ -57,7 +57,6 @@ async def inspect_group(client: Client, group: str, deadline: float) -> RunningG
     members = len(described.members)
     if not await is_consumer_group(client, described, deadline):
         return RunningGroup(members)
-    reject_static_members(described)
     return RunningGroup(members, True, await _heartbeat_s(connection, group, deadline))
 
 
@@ -75,15 +74,6 @@ def check_supported(described: GroupDescription, versions: Versions) -> None:
     if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
         why = "its members are Kafka Streams applications, which keep state"
         raise UnsupportedOperation(what, why, "stop the application, then use kafka-streams-application-reset")
-
-
-def reject_static_members(described: GroupDescription) -> None:
-    """Raises `UnsupportedOperation` if a group of the consumer protocol has static members. On a busy broker 4.1.1, a
-    static member continued at its old position after about one of 40 edits, although the broker reported that it owned
-    no edited partition."""
-    if any(member.instance_id for member in described.members):
-        why = "its static members (group.instance.id) of the consumer protocol may continue at their old positions"
-        raise UnsupportedOperation(f"edit of the running group {described.group}", why, _STOP)
 
 
 async def is_consumer_group(client: Client, described: GroupDescription, deadline: float) -> bool:

@@ -58,6 +58,8 @@ _MAX_EVICTIONS: Final = 10
 _abandoned: Final[set[str]] = set()
 """The ids of members of this process that have left a group, or tried to while its coordinator was not available."""
 _CONSUMER_PROTOCOLS: Final = ("range", "roundrobin", "cooperative-sticky", "sticky")
+_CONSUMER_PROTOCOL_STATES: Final = ("ASSIGNING", "RECONCILING")
+"""The states of a group of the consumer protocol (KIP-848) during a rebalance."""
 
 
 class GroupTakeover(GroupLock):
@@ -184,7 +186,8 @@ async def take_over(client: Client, described: GroupDescription, deadline: float
 
 async def settled(client: Client, group: str, deadline: float) -> GroupDescription:
     """Returns the description of a group that is idle, or whose rebalance is complete. Waits until another edit of the
-    running group has ended.
+    running group has ended. At the deadline returns also a group of the consumer protocol that is rebalancing, because
+    a stopped static member keeps it in this state, and its takeover checks the epochs of the members.
 
     Raises `GroupActive` if the group is still rebalancing at the deadline, or if another run of offsetmgr still locks
     or edits it.
@@ -200,6 +203,8 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
         if not await poll.pause():
             if edited:
                 raise edited_error(described)
+            if described.state in _CONSUMER_PROTOCOL_STATES:
+                return described
             why = f"its rebalance does not end: the state is {described.state}"
             hint = "try again when the group is stable, or stop its consumers"
             raise GroupActive(f"group {group}", why, hint)
