@@ -36,7 +36,7 @@ from offsetmgr.cli.runbook_options import (
     Quiet,
     RestartFlags,
     TestCommand,
-    baseline_of,
+    baselines_of,
     groups_of,
     runbook_arguments,
     view_of,
@@ -210,7 +210,7 @@ def check(
         view,
         group,
         CommitMode(phase.value),
-        baseline=baseline_of(view, baseline, group),
+        baseline=baselines_of(view, baseline)(group),
         rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
         window=ObservationWindow(window, poll),
     )

@@ -38,7 +38,7 @@ from offsetmgr.cli.runbook_options import (
     Quiet,
     RestartFlags,
     TestCommand,
-    baseline_of,
+    baselines_of,
     groups_of,
     hosts_of,
     view_of,
@@ -140,6 +140,7 @@ def bounce(
         command, test_command, kubernetes, (namespace, kube_context), configure, host, command_timeout
     )
     _check_workload(restart, names)
+    baseline_of, start_baseline_of = baselines_of(view, baseline), baselines_of(view, start_baseline)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
@@ -147,8 +148,8 @@ def bounce(
             CommitMode(to.value),
             command or "",
             start=CommitMode(start.value) if start else None,
-            baseline=baseline_of(view, baseline, name),
-            start_baseline=baseline_of(view, start_baseline, name),
+            baseline=baseline_of(name),
+            start_baseline=start_baseline_of(name),
             hosts=hosts_of(host),
             rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
             window=ObservationWindow(window, poll),
