@@ -54,19 +54,17 @@ class ConnectFlags(Connections):
     def __init__(self, settings: SettingsLayer, context: str | None) -> None:
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""
-        given = (("--command-config", settings.command_config), ("--context", context))
-        self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
-        """The options of this command line that are repeated in the follow-up commands that offsetmgr prints for the
-        user. Each option starts with a space."""
         named = (
             ("--zookeeper", settings.zookeeper),
             ("--bootstrap-server", settings.bootstrap_server),
             ("--store", settings.store),
         )
         self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
+        super().__init__(resolve(settings, context))
+        self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
+        """The text of `repeated_options`. Each word starts with a space."""
         self.given_options += self.followup_options
         """The options of this command line that name stores, followed by `followup_options`."""
-        super().__init__(resolve(settings, context))
         self.on_lock_wait = LockWait()
         self.cluster_name = ""
         """The context of this run if the command runs for several contexts; otherwise an empty string."""

@@ -40,6 +40,9 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
 def _with_plan(one: GroupLocation, plan: MigratedGroup, options: str) -> tuple[str | None, str] | None:
     """Returns the next step of the plan; None if the plan has no step for the phase of the group."""
     phase, source, target = one.phase.phase, plan.source, plan.target
+    if plan.finalized_at is not None and phase == source:
+        again = f"the group commits to {TITLES[phase]} again after the plan was finalized"
+        return _show_members(one, options), f"{again}; find the consumer that still commits there"
     if plan.state == "rolling back":
         return f"{_of_group('rollback', plan)}{options}", "completes the rollback"
     if plan.state in ("planned", "applying") and phase in (source, GroupPhase.DUAL):
@@ -69,6 +72,10 @@ def _runbook(one: GroupLocation, to: GroupPhase, options: str) -> str:
     return shlex.join(("offsetmgr", "runbook", "write", "--group", one.group, "--to", to, *named, *outputs)) + options
 
 
+def _show_members(one: GroupLocation, options: str) -> str:
+    return f"offsetmgr groups describe --members --group {shlex.quote(one.group)}{options}"
+
+
 def _plan_file(one: GroupLocation) -> str:
     """Returns the name of a new plan file. It differs from the plan that the user named, which cannot be replaced."""
     name = f"{file_label(one.group)}.plan"
@@ -94,5 +101,5 @@ def _determine(one: GroupLocation, group: str, options: str) -> tuple[str | None
     if one.phase.confidence is Confidence.SEEN or all(
         any(s.members for s in sample.stores if (s.name == "zookeeper") is old) for old in (True, False)
     ):
-        return f"offsetmgr groups describe --members --group {group}{options}", "shows the members that differ"
+        return _show_members(one, options), "shows the members that differ"
     return f"offsetmgr groups where {group} --window 60{options}", "watches commits for at most 60 s"

@@ -48,9 +48,11 @@ def renew_command(
     and the states of the groups that were applied: the command copies the journal. The old plan is replaced, and its
     commands name the new plan. The command writes no offset.
     """
+    options = (*scope_options(groups, wave), *connect.repeated_options(from_command_config, to_command_config))
+    following = f"next: {command_line('migrate', 'apply', output, options=options)}"
     if finish_renewal(PlanFile(plan_path), output):
         note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
-        note(f"next: offsetmgr migrate apply {output}{scope_options(groups, wave)}")
+        note(following)
         return
     plan, _ = open_plan(plan_path)
     only = select_groups(plan, groups or (), wave or ())
@@ -70,7 +72,6 @@ def renew_command(
     migrate_output.show_waves(PlanFile(output))
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
     note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
-    options = (*scope_options(groups, wave), *connect.repeated_options(from_command_config, to_command_config))
-    note(f"next: {command_line('migrate', 'apply', output, options=options)}")
+    note(following)
     if done.summary.failed_groups:
         raise typer.Exit(1)

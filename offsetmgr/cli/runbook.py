@@ -29,7 +29,7 @@ from offsetmgr.cli.runbook_options import (
     Poll,
     Restart,
     RestartFlags,
-    baseline_of,
+    baselines_of,
 )
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown
@@ -226,7 +226,7 @@ def check(
         view,
         group,
         CommitMode(phase.value),
-        baseline=baseline_of(view, baseline, group),
+        baseline=baselines_of(view, baseline)(group),
         rules=evidence.thresholds(),
         window=ObservationWindow(window, poll),
     )

@@ -29,7 +29,7 @@ from offsetmgr.cli.runbook_options import (
     Poll,
     Restart,
     RestartFlags,
-    baseline_of,
+    baselines_of,
     hosts_of,
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
@@ -117,6 +117,7 @@ def bounce(
         return
     restart = flags.restart(host, command_timeout)
     _check_workload(restart, names)
+    baseline_of, start_baseline_of = baselines_of(view, baseline), baselines_of(view, start_baseline)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
@@ -124,8 +125,8 @@ def bounce(
             CommitMode(to.value),
             restart.command or "",
             start=CommitMode(start.value) if start else None,
-            baseline=baseline_of(view, baseline, name),
-            start_baseline=baseline_of(view, start_baseline, name),
+            baseline=baseline_of(name),
+            start_baseline=start_baseline_of(name),
             hosts=hosts_of(host),
             rules=evidence.thresholds(),
             window=ObservationWindow(window, poll),

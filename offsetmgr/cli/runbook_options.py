@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -115,16 +116,23 @@ class PhaseName(StrEnum):
     KAFKA = "kafka"
 
 
-def baseline_of(view: GroupView, path: Path | None, group: str) -> Observation | None:
-    """Returns the baseline of the group in a file. Raises `OtherCluster` if it belongs to other servers, and any error
-    from `read_baseline`."""
-    from offsetmgr.migration.baseline_file import read_baseline
+def baselines_of(view: GroupView, path: Path | None) -> Callable[[str], Observation | None]:
+    """Reads a baseline file. Returns a function that returns the baseline of a group in it, or None if ``path`` is
+    None. The function raises `OtherCluster` if the baseline belongs to other servers, and `NoBaseline`.
+
+    Raises any error from `BaselineFile`."""
+    from offsetmgr.migration.baseline_file import BaselineFile
 
     if path is None:
-        return None
-    found = read_baseline(path, group)
-    view.require_stores(f"baseline {path}", found)
-    return found
+        return lambda _group: None
+    file = BaselineFile(path)
+
+    def baseline_of(group: str) -> Observation:
+        found = file.of(group)
+        view.require_stores(f"baseline {path}", found)
+        return found
+
+    return baseline_of
 
 
 class Restart(NamedTuple):

@@ -24,26 +24,44 @@ class NoBaseline(MalformedData):
     """The file has no valid baseline of this group. It may have those of other groups."""
 
 
-def read_baseline(path: Path, group: str) -> Observation:
-    """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
+class BaselineFile:
+    """The baselines in a runbook's JSON, or in the state file of a bounce. The file is read once, for all groups.
 
-    Raises `NoBaseline` if the file has none of the group or an invalid one, `MalformedData` for any other invalid file,
-    and `UnknownVersion`.
+    Raises `MalformedData` if the file is invalid, and `UnknownVersion`.
     """
-    what = f"baseline {path}"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MalformedData(what, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise MalformedData(
-            what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
-        ) from error
-    if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
-        saved = bounce_checkpoint.load_all(path)
-        if group not in saved:
-            raise _of_other_groups(what, saved, group)
-        return saved[group].baseline
+
+    def __init__(self, path: Path) -> None:
+        self._what = f"baseline {path}"
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise MalformedData(self._what, error.strerror or str(error)) from error
+        except ValueError as error:
+            raise MalformedData(
+                self._what, f"it is not JSON ({error})", "give the JSON that `offsetmgr runbook write` made"
+            ) from error
+        self._bounces: Mapping[str, bounce_checkpoint.BounceState] = {}
+        self._books: Mapping[str, Mapping[str, Any]] = {}
+        if isinstance(data, dict) and data.get("format") == bounce_checkpoint.FORMAT:
+            self._bounces = bounce_checkpoint.decode_all(data, path)
+        else:
+            self._books = _books(data, self._what)
+
+    def of(self, group: str) -> Observation:
+        """Returns the baseline of the group. Raises `NoBaseline` if the file has none of the group or an invalid
+        one."""
+        if group in self._bounces:
+            return self._bounces[group].baseline
+        if group not in self._books:
+            raise _of_other_groups(self._what, filter(None, (*self._bounces, *self._books)), group)
+        try:
+            return _baseline(self._books[group], self._what)
+        except MalformedData as error:
+            raise NoBaseline(error.what, error.why, error.hint) from error
+
+
+def _books(data: Any, what: str) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the runbooks by group. If a group has several, the first is used."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise MalformedData(what, "it is not a runbook", "give the JSON that `offsetmgr runbook write` made")
     if data.get("version") not in VERSIONS:
@@ -52,13 +70,7 @@ def read_baseline(path: Path, group: str) -> Observation:
     books = (
         [data] if data["version"] == _ONE_GROUP else [one.values for one in FieldReader(data, what).objects("runbooks")]
     )
-    owners = [_group_of(book) for book in books]
-    if group not in owners:
-        raise _of_other_groups(what, filter(None, owners), group)
-    try:
-        return _baseline(books[owners.index(group)], what)
-    except MalformedData as error:
-        raise NoBaseline(error.what, error.why, error.hint) from error
+    return {_group_of(book): book for book in reversed(books)}
 
 
 def _group_of(book: Mapping[str, Any]) -> str:

@@ -134,16 +134,22 @@ def load(path: Path, group: str) -> BounceState | None:
 
 
 def load_all(path: Path) -> dict[str, BounceState]:
-    """Returns the saved bounces by group; empty if there is no file.
-
-    Raises `JournalError` for a damaged file, `UnknownVersion` for a file of a later version.
-    """
+    """Returns the saved bounces by group; empty if there is no file. Raises `JournalError` if the file cannot be read,
+    and any error from `decode_all`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise JournalError(f"bounce state {path}", str(error)) from error
+    return decode_all(data, path)
+
+
+def decode_all(data: Any, path: Path) -> dict[str, BounceState]:
+    """Returns the saved bounces in the content of a state file, by group.
+
+    Raises `JournalError` for a damaged file, `UnknownVersion` for a file of a later version.
+    """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise JournalError(f"bounce state {path}", "it is not the state of a rolling bounce")
     if data.get("version") not in VERSIONS:

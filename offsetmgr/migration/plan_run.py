@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.offset_store import OffsetStore
@@ -26,6 +28,9 @@ OPERATIONS: Final = {
     "delete": "migrate finalize",
 }
 """The names of the writers, and their names in the operation log."""
+
+RENEWED: Final = ".renewed"
+"""A renewed plan has this suffix, and the end of a temporary name, until the renewal publishes it."""
 
 
 class PlanRun(NamedTuple):
@@ -101,6 +106,7 @@ def journaled_writer(
     clock = SystemClock()
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal:
         state = _current_state(plan)
+        remove_abandoned(plan.path.parent, glob.escape(plan.path.name) + RENEWED)  # of a killed `migrate renew`
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
         writer = JournaledWriter(

@@ -23,6 +23,7 @@ from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
 from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
+from offsetmgr.migration.plan_run import RENEWED
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 
@@ -114,9 +115,10 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
 
 def finish_renewal(plan: PlanFile, path: Path) -> bool:
     """Ends a renewal of ``plan`` as ``path`` that was killed after it had replaced ``plan``. Returns False if there is
-    no such renewal. Raises `JournalError` if another command works on the plan."""
+    no such renewal. Raises `JournalError` if another command works on the plan, and `FileFailure` if ``path`` is
+    another file."""
     part = _unpublished(plan, path)
-    if path.exists() or not part.exists():
+    if not part.exists():
         return False
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
         if MigrationState.read(journal.path, plan.sha256).renewed_by != str(path.absolute()):
@@ -127,13 +129,15 @@ def finish_renewal(plan: PlanFile, path: Path) -> bool:
 
 def _unpublished(plan: PlanFile, path: Path) -> Path:
     """The temporary name of the new plan. It names the old plan, so that no renewal of another plan removes it."""
-    return path.with_name(f".{path.name}.{plan.sha256[:16]}.part")
+    return path.with_name(f".{path.name}{RENEWED}.{plan.sha256[:8]}.tmp")
 
 
 def _publish(part: Path, path: Path) -> None:
-    with part.open("rb") as written:
-        replace_file(path, lambda out: shutil.copyfileobj(written, out), overwrite=False)
-    part.unlink()
+    """Gives the new plan its name, unless an earlier run has done so."""
+    if not path.exists() or PlanFile(path).sha256 != PlanFile(part).sha256:
+        with part.open("rb") as written:
+            replace_file(path, lambda out: shutil.copyfileobj(written, out), overwrite=False)
+    part.unlink(missing_ok=True)
 
 
 def _remove_interrupted(part: Path, new_journal: Path) -> None:

@@ -250,5 +250,5 @@ def _to_json(book: Runbook) -> dict[str, Any]:
 
 
 def to_json(books: Sequence[Runbook]) -> dict[str, Any]:
-    """Returns the runbooks as plain JSON values, with the baselines for `read_baseline`."""
+    """Returns the runbooks as plain JSON values, with the baselines for `BaselineFile`."""
     return {"format": FORMAT, "version": VERSION, "runbooks": list(map(_to_json, books))}

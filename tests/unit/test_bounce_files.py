@@ -12,11 +12,11 @@ import pytest
 from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
 from offsetmgr.cli.runbook_bounce import _default_state, _prepared
-from offsetmgr.cli.runbook_options import PhaseName
+from offsetmgr.cli.runbook_options import PhaseName, baselines_of
 from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
 from offsetmgr.core.errors import MalformedData, OtherCluster, UsageError
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.baseline_file import NoBaseline, read_baseline
+from offsetmgr.migration.baseline_file import BaselineFile, NoBaseline
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, load, save
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec, plan_bounce
@@ -101,7 +101,7 @@ def test_a_baseline_of_another_cluster_is_refused_by_name(tmp_path: Path) -> Non
     book = write_runbook(view.view(), "g", CommitMode.DUAL, window=WINDOW)
     path = tmp_path / "runbook.json"
     path.write_text(json.dumps(to_json([book])))
-    baseline = read_baseline(path, "g")
+    baseline = BaselineFile(path).of("g")
     assert baseline.stores == {"zookeeper": "c1", "kafka": "c1"}
     at_cluster("c1", group).require_stores("baseline runbook.json", baseline)
     with pytest.raises(OtherCluster) as refused:
@@ -240,7 +240,7 @@ def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) ->
     path.write_text(json.dumps(books))
 
     def spec(name: str) -> BounceSpec:
-        return replace(SPEC, group=name, baseline=read_baseline(path, name))
+        return replace(SPEC, group=name, baseline=BaselineFile(path).of(name))
 
     specs = [_prepared(spec, name) for name in ("absent", "damaged", "g")]
     absent, damaged, planned = bounce_groups(view, specs, tmp_path / "state.json", execute=False)
@@ -252,6 +252,29 @@ def test_a_group_without_a_baseline_does_not_hold_up_the_wave(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(MalformedData, match="No such file"):  # concerns every group
         _prepared(spec, "g")
+
+
+def test_a_baseline_file_is_read_once_for_all_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted().view()
+    books, state = tmp_path / "wave-1.json", tmp_path / "state.json"
+    books.write_text(json.dumps(to_json([write_runbook(view, "g", CommitMode.DUAL, window=WINDOW)])))
+    finished(state, member("h1", 7))
+    reads: list[Path] = []
+    read_text = Path.read_text
+
+    def counted(path: Path, **named: str) -> str:
+        reads.append(path)
+        return read_text(path, **named)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    for path in (books, state):
+        baseline_of = baselines_of(view, path)
+        for _ in range(3):
+            assert baseline_of("g") is not None
+            with pytest.raises(NoBaseline, match="it belongs to group g, not to other"):
+                baseline_of("other")
+    assert reads == [books, state]
+    assert baselines_of(view, None)("g") is None
 
 
 @pytest.mark.parametrize(("configure", "runs"), [(None, 2), ("configure {settings}", 1)])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import offsetmgr
 from offsetmgr.cli.connect_flags import ConnectFlags
+from offsetmgr.cli.runbook_options import RestartFlags, runbook_arguments
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.groups import members_source
+from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -44,6 +50,30 @@ def test_members_of_another_zookeeper_are_read_in_a_separate_session(registry_se
         connect.directory(f"zookeeper://{CONNECT}")
 
         assert [session.connect for session in registry_sessions] == [CONNECT]
+
+
+def test_the_commands_that_are_printed_work_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my client.properties").write_text("client.id=me\n")
+    (tmp_path / "own.toml").write_text("[context.prod]\ntimeout = 1000\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "own.toml"))
+    monkeypatch.setenv("OFFSETMGR_CONTEXT", "prod")
+    monkeypatch.chdir(tmp_path)
+    settings = SettingsLayer(bootstrap_server="h:9092", command_config="my client.properties")
+    with ConnectFlags(settings, None) as connect:
+        repeated = ["--command-config", str(tmp_path / "my client.properties"), "--context", "prod"]
+        assert shlex.split(connect.followup_options) == repeated
+        assert shlex.split(connect.given_options) == ["--bootstrap-server", "h:9092", *repeated]
+        restart = RestartFlags.of("restart {member}", None, None, (None, None), None)
+        view = cast(
+            "GroupView",
+            SimpleNamespace(
+                zookeeper=SimpleNamespace(uri=f"zookeeper://{CONNECT}"), kafka=SimpleNamespace(uri="kafka://h:9092")
+            ),
+        )
+        written = runbook_arguments(connect, None, view, "runbook.json", restart, "shop")
+        assert shlex.split(written.servers)[4:] == shlex.split(written.followups) == repeated
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:

@@ -36,7 +36,10 @@ def command(
         StoreSample("manager", "manager://m:9092", offsets),
     )
     uris = {store.name: store.uri for store in stores}
-    plan = MigratedGroup("my plan.json", group, group, state, source, target, uris[source], uris[target])
+    plan = MigratedGroup(
+        "my plan.json", group, group, state, source, target, uris[source], uris[target],
+        finalized_at=1 if state == "finalized" else None,
+    )  # fmt: skip
     found = GroupLocation(GroupSample(group, stores, plan=plan), PhaseEvidence(phase, Confidence.SEEN, ""), ())
     text, why = next_command(found, OPTIONS)
     if text is None:
@@ -85,6 +88,19 @@ def test_the_plan_decides_the_next_step(
 def test_a_group_that_still_commits_to_the_source_is_not_finalized() -> None:
     _, why = command(KAFKA, "applied", KAFKA, MANAGER)
     assert why == "the offsets are copied to manager://m:9092, and the group still commits to Kafka"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "title"),
+    [(ZOOKEEPER, KAFKA, "ZooKeeper"), (KAFKA, ZOOKEEPER, "Kafka"), (MANAGER, KAFKA, "the offset manager")],
+)
+def test_a_group_that_commits_to_the_source_of_a_finalized_plan_is_not_planned_again(
+    source: GroupPhase, target: GroupPhase, title: str
+) -> None:
+    assert command(source, "finalized", source, target, "m") == (
+        "offsetmgr groups describe --members --group shop",
+        f"the group commits to {title} again after the plan was finalized; find the consumer that still commits there",
+    )
 
 
 @pytest.mark.parametrize(("phase", "files"), [(DUAL, ["a_b.json", "a_b.html"]), (ZOOKEEPER, ["a_b.plan"])])

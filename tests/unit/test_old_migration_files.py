@@ -13,7 +13,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, JournalError, MalformedData, UnknownVersion
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
-from offsetmgr.migration.baseline_file import read_baseline
+from offsetmgr.migration.baseline_file import BaselineFile
 from offsetmgr.migration.bounce_checkpoint import StepStatus, load
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
@@ -96,7 +96,7 @@ def test_an_old_rollback_and_an_old_end_stay_closed(tmp_path: Path) -> None:
 
 
 def test_an_old_runbook_is_read_as_a_baseline() -> None:
-    found = read_baseline(OLD / "runbook.json", "shop")
+    found = BaselineFile(OLD / "runbook.json").of("shop")
     assert set(found.members) == {MEMBER, "fixed"}
     assert found.owned_by("fixed") == (TopicPartition("orders", 1),)
     assert found.zookeeper[TopicPartition("orders", 0)] == Committed(42, version=7)
@@ -115,14 +115,14 @@ def test_an_old_bounce_is_resumed() -> None:
     finished = load(OLD / "bounce-finished.json", "shop")
     assert finished is not None
     assert finished.finished_ms == 1_700_000_300_000
-    assert read_baseline(OLD / "bounce.json", "shop").members == found.baseline.members
+    assert BaselineFile(OLD / "bounce.json").of("shop").members == found.baseline.members
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "read"),
     [
         ("planned.json", '"offsetmgr_plan": 3', '"offsetmgr_plan": 99', PlanFile),
-        ("runbook.json", '"version": 1', '"version": 99', lambda path: read_baseline(path, "shop")),
+        ("runbook.json", '"version": 1', '"version": 99', lambda path: BaselineFile(path).of("shop")),
         ("bounce.json", '"version": 2', '"version": 99', lambda path: load(path, "shop")),
     ],
 )
@@ -147,4 +147,4 @@ def test_a_later_journal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_an_old_file_of_another_group_is_rejected() -> None:
     with pytest.raises(MalformedData, match="belongs to group shop"):
-        read_baseline(OLD / "runbook.json", "audit")
+        BaselineFile(OLD / "runbook.json").of("audit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.journaled_writer import JournaledWriter
 from offsetmgr.migration.plan_file import PlanFile, write_plan
-from offsetmgr.migration.plan_run import append_to_journal, open_plan
+from offsetmgr.migration.plan_run import PlanRun, append_to_journal, journaled_writer, open_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.renewal import RenewedPlan, finish_renewal, moved_groups, renew
 
@@ -186,6 +187,7 @@ def test_a_kill_at_any_step_leaves_at_most_one_plan_and_the_same_command_ends_th
     fleet: Migration, step: str, left: list[str], when: str
 ) -> None:
     """``left`` are the plans that can be executed after a kill before the step."""
+    part = renewal._unpublished(PlanFile(fleet.path), second(fleet).path)
     if pid := os.fork():
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     else:
@@ -195,7 +197,7 @@ def test_a_kill_at_any_step_leaves_at_most_one_plan_and_the_same_command_ends_th
             done = getattr(where, name)
 
             def killed(*arguments: Any, **named: Any) -> None:
-                if step == "Path.unlink" and not str(arguments[0]).endswith(".part"):
+                if step == "Path.unlink" and arguments[0] != part:
                     return done(*arguments, **named)
                 if step == "Path.unlink" and not arguments[0].exists():
                     return done(*arguments, **named)
@@ -212,11 +214,41 @@ def test_a_kill_at_any_step_leaves_at_most_one_plan_and_the_same_command_ends_th
         assert found == left
     assert len(found) <= 1
 
-    if found != ["second.json"] and not finish_renewal(PlanFile(fleet.path), second(fleet).path):
+    if not finish_renewal(PlanFile(fleet.path), second(fleet).path) and found != ["second.json"]:
         renewed(fleet)
+    if step != "shutil.copyfileobj":  # `remove_abandoned` removes the file of this kill after a minute
+        assert not list(fleet.directory.glob(".second.json.*"))
     assert [path.name for path in executable(fleet)] == ["second.json"]
     assert second(fleet).state().apply.done
     apply_group(second(fleet), "b2")
+
+
+def test_a_run_of_the_new_plan_removes_the_file_of_a_renewal_that_was_killed_after_it_had_published_it(
+    fleet: Migration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(part: Path, path: Path) -> None:
+        shutil.copy(part, path)
+
+    monkeypatch.setattr(renewal, "_publish", publish)
+    renewed(fleet)
+    (left,) = fleet.directory.glob(".*")
+    plan = PlanFile(second(fleet).path)
+    for age_s, kept in ((0, [left]), (3_600, [])):
+        os.utime(left, (time.time() - age_s,) * 2)
+        with journaled_writer(plan, PlanRun("apply"), fleet.target):
+            pass
+        assert list(fleet.directory.glob(".*")) == kept
+
+
+def test_a_renewal_that_was_killed_does_not_replace_another_file(fleet: Migration) -> None:
+    path = second(fleet).path
+    renewed(fleet)
+    path.rename(renewal._unpublished(PlanFile(fleet.path), path))
+    shutil.copy(fleet.path, path)
+    with pytest.raises(FileFailure, match="exists already"):
+        finish_renewal(PlanFile(fleet.path), path)
+    path.unlink()
+    assert finish_renewal(PlanFile(fleet.path), path)
 
 
 def test_a_replaced_plan_without_its_successor_names_the_command_that_ends_the_renewal(fleet: Migration) -> None:

@@ -18,6 +18,8 @@ from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, RecordedOperation
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.renewal import _unpublished
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -285,6 +287,12 @@ def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
     renewed = ["offsetmgr", "migrate", "apply", "second plan.json", "--group", "a", *options]
     shown = capsys.readouterr().err
     assert "planned 1 group again; 1 group kept; my plan.json is replaced\n" in shown
+    assert printed(shown, "next: ") == renewed
+    second = Path("second plan.json")
+    second.rename(_unpublished(PlanFile(Path("my plan.json")), second))  # as after a kill
+    assert run(["migrate", "renew", "my plan.json", "-o", "second plan.json", "a", *options]) == 0
+    shown = capsys.readouterr().err
+    assert "it is complete now, and my plan.json is replaced\n" in shown
     assert printed(shown, "next: ") == renewed
     assert run(["migrate", "apply", "second plan.json", "--yes", *options]) == 0
     shown = capsys.readouterr().err
