@@ -27,9 +27,9 @@ MUTMUT = "mutmut==3.8.1"
 TABLE = {
     "unit/test_shard_[cefr]* unit/test_expiration unit/test_commit_checks stateful/test_shard_scenarios": "manager/"
     "shard manager/offset_table manager/commit_checks|manager/conditions manager/expiration",
-    "unit/test_reverse_plan unit/test_plan_* unit/test_migration_core unit/test_partition_map": "migration/plan",
-    "unit/test_runbook_evidence unit/test_member_fence unit/test_bounce_waits": "migration/evidence "
-    "migration/phase_inference migration/ownership_history",
+    "unit/test_reverse_plan unit/test_plan_* unit/test_migration_* unit/test_partition_map": "migration/plan",
+    "unit/test_*_evidence unit/test_phase_inference unit/test_member_fence unit/test_bounce_waits": "migration/"
+    "evidence migration/phase_inference migration/ownership_history",
     "unit/test_evaluation unit/test_compared_writes contract/test_snap*": "core/evaluation|stores/conditional_edit",
     "unit/test_everyday_plans unit/test_execute": "groups/edit_plan",
     "unit/test_assignors unit/test_rebalance_preview": "zookeeper/groups/assignors/base "

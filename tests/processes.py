@@ -26,6 +26,11 @@ def wait_for(condition: Callable[[], bool], description: str, seconds: float = 9
         time.sleep(0.02)  # the pause between two polls
 
 
+def process_state(pid: int) -> str:
+    """The state of the main thread, by proc(5): "R" if it runs, "S" if it waits, "T" if a signal has stopped it."""
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+
+
 def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) -> str:
     """Creates a topic and waits until all its partitions have leaders."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from processes import process_state
 from running_consumers import Deliveries, Load, RdkafkaMember, until
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -60,7 +61,7 @@ class RunningGroup:
     def start_frozen(self, step: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts a command, which stops itself at a step until it receives SIGCONT, and waits until it has stopped."""
         process = self.start_faulty(step, signal.SIGSTOP, *arguments)
-        until(lambda: is_stopped(process.pid))
+        until(lambda: process_state(process.pid) == "T")
         return process
 
     def run(self, *arguments: str, code: int | None = 0) -> tuple[str, str]:
@@ -153,8 +154,3 @@ def running_group(
         finally:
             for one in consumers:
                 one.stop()
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process."""
-    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"

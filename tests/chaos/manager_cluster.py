@@ -16,6 +16,7 @@ from committing_client import commit, fetch
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
+from processes import process_state
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, SandboxError
@@ -87,7 +88,7 @@ class Manager:
     def is_frozen(self) -> bool:
         """Whether the process is stopped by SIGSTOP."""
         assert self._process is not None
-        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return process_state(self._process.pid) == "T"
 
     def terminate(self) -> None:
         """Sends SIGTERM, and does not wait for the end of the process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from processes import process_state, wait_for
 
 from offsetmgr.cli.examples import EXAMPLES
 from offsetmgr.cli.root import REGISTRY, SINGLE_COMMANDS, root
@@ -82,14 +84,18 @@ class StalledServer:
         self._accepted: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def accept(self, seconds: float) -> bool:
-        """Whether a client connects within this time."""
-        self._listener.settimeout(seconds)
-        try:
-            self._accepted.append(self._listener.accept()[0])
-        except TimeoutError:
-            return False
-        return True
+    def has_request(self, seconds: float) -> bool:
+        """Whether a client has sent a request, or sends one within this time."""
+        readable, _, _ = select.select([self._listener, *self._accepted], [], [], seconds)
+        for one in readable:
+            if one is self._listener:
+                self._accepted.append(self._listener.accept()[0])
+            elif one.recv(1, socket.MSG_PEEK):
+                return True
+            else:  # the client has closed the connection
+                self._accepted.remove(one)
+                one.close()
+        return False
 
     def close(self) -> None:
         for connection in (*self._accepted, self._listener):
@@ -125,6 +131,16 @@ def write_files(directory: Path, address: str) -> None:
     write_plan(directory / "billing.plan", header, [plan])
 
 
+def waits(process: subprocess.Popen[str]) -> bool:
+    """Whether the main thread waits, in several looks: a thread that has just called a blocking function can be
+    preempted before it blocks, and CPython handles a signal at that moment only after the function returns."""
+    for _ in range(5):
+        if process_state(process.pid) == "R":
+            return False
+        time.sleep(0.02)  # the pause between two looks
+    return True
+
+
 @pytest.mark.parametrize("command", commands())
 def test_ctrl_c_ends_the_command_with_one_line(command: str, server: StalledServer, tmp_path: Path) -> None:
     write_files(tmp_path, server.address)
@@ -140,11 +156,11 @@ def test_ctrl_c_ends_the_command_with_one_line(command: str, server: StalledServ
     )  # fmt: skip
     try:
         deadline = time.monotonic() + CONNECT_LIMIT_S
-        while not server.accept(0.2):
+        while not server.has_request(0.2):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                pytest.fail(f"did not connect: {process.communicate()}")
-        time.sleep(0.5)  # until the command waits for the response
+                pytest.fail(f"sent no request: {process.communicate()}")
+        wait_for(lambda: waits(process), "the command waits for the response")
         process.send_signal(signal.SIGINT)
         sent = time.monotonic()
         out, err = process.communicate(timeout=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from test_runbook_evidence import NEW, observation
+from recorded_observations import NEW, observation
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from one_migration import ORDERS, Migration, commit
 
 from offsetmgr.core.clock import SystemClock
@@ -15,10 +12,7 @@ from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
 
-
-@pytest.fixture
-def migration(tmp_path: Path) -> Migration:
-    return Migration(tmp_path)
+pytest_plugins = ["migration_fixtures"]
 
 
 def reverse_plan_of(

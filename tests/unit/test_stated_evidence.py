@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from one_migration import Migration, commit
-from test_runbook_evidence import NEW, observation
+from recorded_observations import NEW, observation
 
 from offsetmgr.cli.migrate_output import gates_text
 from offsetmgr.core.commit_mode import CommitMode
