@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -118,9 +117,8 @@ def write(
                 each,
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
-                window=ObservationWindow(window, poll),
+                window=ObservationWindow(window, poll, wait.for_commits),
                 arguments=runbook_arguments(connect, planned, view, name, restart, each),
-                waiting=partial(wait.for_commits, each),
             )
         except GateRefused as error:
             if len(names) == 1:
@@ -215,7 +213,7 @@ def check(
         CommitMode(phase.value),
         baseline=baseline_of(view, baseline, group),
         rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
-        window=ObservationWindow(window, poll),
+        window=ObservationWindow(window, poll, LockWait().for_commits),
     )
     _show_report(report, output)
     if planned is not None and report.passed:

@@ -17,6 +17,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.options import Execute, FormatOption, GroupsOption, Reason, Yes, file_to_write
 from offsetmgr.cli.plan_execution import shortened
@@ -140,6 +141,7 @@ def bounce(
         command, test_command, kubernetes, (namespace, kube_context), configure, timeout_s=command_timeout
     )
     _check_workload(restart, names)
+    waits = LockWait()
 
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
@@ -151,7 +153,7 @@ def bounce(
             start_baseline=baseline_of(view, start_baseline, name),
             hosts=hosts_of(host),
             rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
-            window=ObservationWindow(window, poll),
+            window=ObservationWindow(window, poll, waits.for_commits),
             restart_seconds=restart_timeout,
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
