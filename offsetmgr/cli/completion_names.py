@@ -1,4 +1,5 @@
-"""The names that a shell completes: groups and topics of the selected cluster, and contexts of the configuration file.
+"""The names that a shell completes: groups and topics of the selected cluster, contexts of the configuration file, and
+ids of recorded operations.
 
 A cluster has `LIMIT_S` seconds to answer. Names are cached for `CACHE_S` seconds. If the cluster does not answer, the
 names of the last answer are completed, and the cluster is not contacted again until `CACHE_S` seconds have passed.
@@ -20,6 +21,7 @@ from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.config.contexts import Contexts
 from offsetmgr.config.user_directories import user_directory
 from offsetmgr.core.atomic_file import write_atomically
+from offsetmgr.core.errors import OffsetMgrError
 
 LIMIT_S: Final = 1.5
 CACHE_S: Final = 30.0
@@ -28,7 +30,10 @@ _REQUEST_MS: Final = 1_000
 
 def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     """Returns the names that the option or argument ``parameter`` accepts, or None if it accepts no names of groups,
-    topics or contexts. ``given`` maps the parameters that are already on the command line to their values."""
+    topics, contexts or operations.
+
+    ``given`` maps the parameters that are already on the command line to their values.
+    """
     options, metavar = set(parameter.opts), parameter.metavar or ""
     if "--context" in options or metavar == "CONTEXT":
         return printable(Contexts.read().layers)
@@ -36,6 +41,10 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
         return _cached("groups", given, _groups)
     if "--topic" in options:
         return _cached("topics", given, _topics)
+    if metavar == "ID":
+        from offsetmgr.groups.operation_log import OperationLog
+
+        return [one.id for one in OperationLog().operations()]
     return None
 
 
@@ -46,7 +55,12 @@ def printable(names: Iterable[str]) -> list[str]:
 
 
 def _groups(connect: ConnectFlags) -> Iterable[str]:
-    return connect.store().groups()
+    store = connect.store()
+    names = set(store.groups())
+    with suppress(OffsetMgrError):
+        for other in connect.other_stores(store, lambda _: None):
+            names.update(other.groups())
+    return names
 
 
 def _topics(connect: ConnectFlags) -> Iterable[str]:

@@ -300,7 +300,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
         count += 1
         if count <= MAX_FAILURES_SHOWN:
             place = f"group {group}" + (f", {tp}" if tp is not None else "")
-            text = " ".join(str(error).split())
+            text = " ".join(str(error).split()).removeprefix(f"{tp}: ")
             quoted = f"group {group!r}" + (f", {tp}" if tp is not None else "")
             note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
         if error.hint:

@@ -13,6 +13,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import (
@@ -107,7 +108,7 @@ def where(
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)
-    watched = None if window is None else ObservationWindow(window)
+    watched = None if window is None else ObservationWindow(window, waiting=LockWait().for_commits)
     for one in progress(locator.locate(names, watched), "groups", len(names)):
         if one.found or one.group in known:
             found.append(one)

@@ -1,11 +1,12 @@
-"""Prints messages while a command waits for the group locks of other runs of offsetmgr, including killed runs, or for
-the members of groups."""
+"""Prints messages while a command waits for the group locks of other runs of offsetmgr, including killed runs, for the
+members of groups, or for commits."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
 
@@ -27,10 +28,10 @@ class LockWait:
             waits = f"waiting up to {max(seconds, 1):.0f} s until group {group} ({count_of(number, 'member')})"
             note(f"{waits}{others} has no members")
 
-    def for_commits(self, group: str, seconds: float) -> None:
-        """Works like a call, while the command watches a group for commits."""
-        if self._due():
-            note(f"watching the commits of group {group} for up to {max(seconds, 1):.0f} s")
+    def for_commits(self, seconds: float) -> None:
+        """Works like a call, while the command watches commits. Prints nothing if it reads several clusters."""
+        if COLLECTOR.get() is None and self._due():
+            note(f"watching commits for up to {max(seconds, 1):.0f} s")
 
     def _due(self) -> bool:
         now = time.monotonic()

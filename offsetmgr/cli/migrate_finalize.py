@@ -13,6 +13,7 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import Reason, Yes
@@ -89,9 +90,8 @@ def finalize_command(
     elif state.finalized_at is None:
         scope = count_of(len(only) if only is not None else plan.summary.groups, "group")
         confirm(f"after the checks, record in the journal that the migration of {scope} has ended?", yes=yes)
-    gate = sides.member_gate(
-        plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
-    )
+    watched = ObservationWindow(window, waiting=LockWait().for_commits)
+    gate = sides.member_gate(plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), watched)
     accept = (Status.REFUSED,) if accept_refused else ()
     if only is not None:
         with plan_writer(plan, PlanRun("delete", only, reason or ""), verifier.source) as (writer, state):

@@ -13,6 +13,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
@@ -121,7 +122,8 @@ def status_command(
                 connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
             )
             note(f"asking the servers, and watching live members for up to {window:g} s")
-            live = sides.fleet_view(plan, state, ObservationWindow(window)).observe(only)
+            watched = ObservationWindow(window, waiting=LockWait().for_commits)
+            live = sides.fleet_view(plan, state, watched).observe(only)
         found = group_statuses(plan, state, only, live, None if is_page else options)
         if is_page:
             _write_page(plan, found, format, output, watched=live is not None)

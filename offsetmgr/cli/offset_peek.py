@@ -121,7 +121,7 @@ def _error_note(error: OffsetMgrError, offset: int) -> str:
     """Returns the note of a partition without a record."""
     log = error.log_range if isinstance(error, OffsetOutOfRange) else None
     if log is None:
-        return str(error)
+        return error.why or str(error)
     if offset < log.start:
         return f"removed: the log begins at {log.start}"
     return f"beyond the log, which ends at {log.end}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -99,9 +98,8 @@ def write(
                 each,
                 CommitMode(to.value),
                 start=CommitMode(start.value) if start else None,
-                window=ObservationWindow(window, poll),
-                arguments=_arguments(connect, planned, view, name, restart, each),
-                waiting=partial(wait.for_commits, each),
+                window=ObservationWindow(window, poll, wait.for_commits),
+                arguments=runbook_arguments(connect, planned, view, name, restart, each),
             )
         except GateRefused as error:
             if len(names) == 1:
@@ -119,7 +117,7 @@ def write(
         raise typer.Exit(FAILED)
 
 
-def _arguments(
+def runbook_arguments(
     connect: ConnectFlags,
     planned: PlanOfGroups | None,
     view: GroupView,
@@ -228,7 +226,7 @@ def check(
         CommitMode(phase.value),
         baseline=baselines_of(view, baseline)(group),
         rules=evidence.thresholds(),
-        window=ObservationWindow(window, poll),
+        window=ObservationWindow(window, poll, LockWait().for_commits),
     )
     _show_report(report, output)
     if planned is not None and report.passed:

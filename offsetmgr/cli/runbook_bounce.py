@@ -17,6 +17,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
 from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -117,6 +118,7 @@ def bounce(
         return
     restart = flags.restart(host, command_timeout)
     _check_workload(restart, names)
+    waits = LockWait()
     baseline_of, start_baseline_of = baselines_of(view, baseline), baselines_of(view, start_baseline)
 
     def spec(name: str) -> bounce_plan.BounceSpec:
@@ -129,7 +131,7 @@ def bounce(
             start_baseline=start_baseline_of(name),
             hosts=hosts_of(host),
             rules=evidence.thresholds(),
-            window=ObservationWindow(window, poll),
+            window=ObservationWindow(window, poll, waits.for_commits),
             restart_seconds=restart_timeout,
             command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,

@@ -353,7 +353,7 @@ def _lag(
     if unread := next((name for name, found in valid.items() if isinstance(found, OffsetMgrError)), None):
         return None, f"the offset in {TITLES[unread]} cannot be read"
     if not isinstance(log, LogRange):
-        return None, "log unknown"
+        return None, "log unknown" if log is None else f"log unknown: {log.why or log}"
     lags = {name: lag_of(found.offset, log) for name, found in valid.items() if isinstance(found, Committed)}
     if not lags:
         return None, f"nothing committed in {' and '.join(TITLES[name] for name in valid)}"

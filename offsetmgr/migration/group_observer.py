@@ -193,12 +193,15 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
 class ObservationWindow:
     """The maximum duration of the observation, and the interval between two observations, in seconds.
 
+    ``waiting`` is called before each further observation, with the seconds that remain.
+
     >>> ObservationWindow(seconds=30).poll_seconds
     0.5
     """
 
     seconds: float = 180.0
     poll_seconds: float = 0.5
+    waiting: Callable[[float], None] = field(default=lambda _seconds: None, compare=False, repr=False)
 
 
 def watch_group(
@@ -248,6 +251,7 @@ def watch_groups(
     while pending := {group: history for group, history in pending.items() if not enough(history)}:
         if stop() or view.clock.monotonic() >= deadline:
             break
+        window.waiting(deadline - view.clock.monotonic())
         view.clock.sleep(window.poll_seconds)
         for group, history in list(pending.items()):
             observation = _observe(view, group, tolerant=True)

@@ -39,6 +39,7 @@ def watch_groups(
         proved = {name: found for name, history in histories.items() if (found := seen_phase(history)) is not None}
         if len(proved) == len(names) or clock.monotonic() >= deadline:
             return proved
+        window.waiting(deadline - clock.monotonic())
         clock.sleep(window.poll_seconds)
 
 

@@ -7,7 +7,7 @@ group when the runbook was written. `runbook_render` turns a runbook into a docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -69,13 +69,11 @@ def write_runbook(
     start: CommitMode | None = None,
     window: ObservationWindow | None = None,
     arguments: RunbookArguments | None = None,
-    waiting: Callable[[float], None] = lambda _seconds: None,
 ) -> Runbook:
     """Watches the group until its phase is known, and returns the runbook. If ``start`` is given, the phase of the
     group is not inferred: it is ``start``.
 
-    ``waiting`` is called before each further observation, with the seconds that remain of the window. Raises
-    `GateRefused` if the phase cannot be inferred, or if no member is alive.
+    Raises `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
@@ -83,12 +81,7 @@ def write_runbook(
         return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN
 
     began = view.clock.monotonic()
-
-    def report() -> bool:
-        waiting(began + window.seconds - view.clock.monotonic())
-        return False
-
-    history = watch_group(view, group, window, enough=known, stop=report)
+    history = watch_group(view, group, window, enough=known)
     observation = history.latest
     if observation is None or not observation.members:
         raise GateRefused(

@@ -9,13 +9,14 @@ from typing import cast
 
 import pytest
 
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.group_observer import GroupView, ObservationWindow, RegistryView
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, RegistryView, watch_group
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
 from offsetmgr.migration.precheck import find_start
 from offsetmgr.migration.restart_command import CommandResult
@@ -105,6 +106,15 @@ class ScriptedGroup:
 
 def member(name: str, czxid: int) -> RegisteredMember:
     return RegisteredMember(f"g_{name}-1700000000000-{czxid:08x}", name, START_MS, czxid, czxid, ("t",))
+
+
+def test_an_observation_reports_the_time_that_remains(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ScriptedGroup(lambda _: [member("h1", 1)], lambda _: {}, lambda _: 10, lambda _: 10)
+    remaining: list[float] = []
+    watch_group(group.view(), "g", ObservationWindow(3, 1, remaining.append), enough=lambda _: False)
+    assert remaining == [3, 2, 1]
+    LockWait().for_commits(2.4)
+    assert capsys.readouterr().err == "watching commits for up to 2 s\n"
 
 
 def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> None:

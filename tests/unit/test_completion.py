@@ -9,12 +9,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from offsetmgr.cli import completion_names
 from offsetmgr.cli.app import run
 from offsetmgr.cli.root import REGISTRY
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
 GROUPS = ("a$(touch x)b", "billing", "billing:eu", "it's", "my group", "orders-1")
 
@@ -132,6 +135,21 @@ def test_names_are_cached_for_a_short_time_and_survive_a_failure(
     assert completions(capsys, "groups", "describe", "") == ["words", "new"]
     cache.write_bytes(b"\xff")
     assert completions(capsys, "groups", "describe", "") == ["words"]
+
+
+def test_ids_of_recorded_operations_are_completed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with OperationLog().recorded(OperationStart("offsets set", ("file:x",), ("g",), 1, 1)) as one:
+        pass
+    assert completions(capsys, "edits", "undo", one.id[:4]) == ["words", one.id]
+
+
+def test_groups_of_the_other_configured_stores_are_completed() -> None:
+    stores = [SimpleNamespace(groups=lambda: ["a"]), SimpleNamespace(groups=lambda: ["a", "b"])]
+    connect: Any = SimpleNamespace(store=lambda: stores[0], other_stores=lambda store, warn: stores[1:])
+    assert completion_names._groups(connect) == {"a", "b"}
 
 
 def test_names_with_control_characters_are_left_out() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import offsetmgr
 from offsetmgr.cli.connect_flags import ConnectFlags
-from offsetmgr.cli.runbook_options import RestartFlags, runbook_arguments
+from offsetmgr.cli.runbook import runbook_arguments
+from offsetmgr.cli.runbook_options import RestartFlags
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.groups import members_source
 from offsetmgr.migration.group_observer import GroupView
@@ -65,7 +66,7 @@ def test_the_commands_that_are_printed_work_in_another_directory(
         repeated = ["--command-config", str(tmp_path / "my client.properties"), "--context", "prod"]
         assert shlex.split(connect.followup_options) == repeated
         assert shlex.split(connect.given_options) == ["--bootstrap-server", "h:9092", *repeated]
-        restart = RestartFlags.of("restart {member}", None, None, (None, None), None)
+        restart = RestartFlags(command="restart {member}").restart()
         view = cast(
             "GroupView",
             SimpleNamespace(

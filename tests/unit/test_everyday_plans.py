@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.cli.durations import parse_duration
+from offsetmgr.cli.edit_command import _list_failures
 from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, scenario_of
 from offsetmgr.core.errors import (
     Conflict,
@@ -312,6 +313,12 @@ def test_times_are_utc_unless_they_name_a_zone() -> None:
 def test_times_of_today_and_yesterday_are_in_utc(text: str, expected: str) -> None:
     now_ms = parse_datetime("2026-11-21T00:30:00+00:00")
     assert parse_datetime(text, now_ms=now_ms) == parse_datetime(expected)
+
+
+def test_an_error_names_its_partition_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tp = TopicPartition("orders", 0)
+    assert _list_failures([("shop", tp, UnknownTopicOrPartition("orders-0", "does not exist"))]) == 1
+    assert capsys.readouterr().err == "error: group shop, orders-0: does not exist\n"
 
 
 @pytest.mark.parametrize(("text", "warned"), [("2999-01-01 00:00", True), ("yesterday", False)])

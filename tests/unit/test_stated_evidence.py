@@ -12,7 +12,7 @@ from recorded_observations import NEW, observation
 
 from offsetmgr.cli.migrate_output import gates_text
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import MalformedData
+from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
@@ -70,6 +70,12 @@ def test_a_gate_names_the_partitions_that_an_option_accepted(second: list[int], 
 
 def sample(*stores: StoreSample, plan: MigratedGroup | None = None) -> GroupSample:
     return GroupSample("shop", stores, {T0: LogRange(0, 100)}, plan=plan)
+
+
+def test_a_partition_without_a_topic_has_the_reason_of_its_unknown_lag() -> None:
+    gone = UnknownTopicOrPartition("topic t", "does not exist in this Kafka cluster")
+    (partition,) = locate(GroupSample("shop", (held("zookeeper", 10),), {T0: gone})).partitions
+    assert (partition.lag, partition.note) == (None, "log unknown: does not exist in this Kafka cluster")
 
 
 def held(name: str, offset: int, *members: str) -> StoreSample:
