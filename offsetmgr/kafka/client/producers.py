@@ -29,8 +29,6 @@ begins no transaction."""
 
 
 class ProducerEpoch(NamedTuple):
-    """A producer id and its epoch."""
-
     id: int
     epoch: int
 
