@@ -1,4 +1,4 @@
-"""Take-overs of a shard group of the manager's log: processes that own it in turn, and a driver that disturbs them."""
+"""Takeovers of a shard group of the manager's log: processes that own it in turn, and a driver that disturbs them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_TERM_S: Final = 0.2
 MAX_GAP_S: Final = 0.03
 """The longest time between the disturbance of the old owner and the command to the new one."""
 DURATIONS_S: Final = ((0.0, 0.05), (0.05, 0.5), (0.5, 4.0))
-"""The ranges of the durations of disturbances. The longest last for several take-overs."""
+"""The ranges of the durations of disturbances. The longest last for several takeovers."""
 SHARD_GROUP: Final = 1
 FOREIGN_BATCH: Final = "another program wrote to the offsets topic"
 """The beginning of the log message about a batch that no claim covers."""
@@ -145,7 +145,7 @@ class OwnerProcess:
 
 
 class Takeovers:
-    """Runs take-overs of one shard group and checks them."""
+    """Runs takeovers of one shard group and checks them."""
 
     def __init__(
         self, directory: Path, bootstrap: str, topic: str, partitions: int, seed: int,
