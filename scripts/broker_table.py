@@ -134,10 +134,10 @@ class Broker:
 
     def in_the_log(self, group: str) -> SavedOffset | None:
         """The offset in the offsets topic, which may also contain deleted ones."""
-        opened = self.store.wire().client.offsets_topic
+        opened = self.store.store_thread().client.offsets_topic
         topic = opened() if opened is not None else None
         assert isinstance(topic, KafkaOffsetsTopic)
-        return self.store.wire().run(topic.read).get(group, {}).get(TP)
+        return self.store.store_thread().run(topic.read).get(group, {}).get(TP)
 
     def keeps_the_offsets_of_groups_with_members(self) -> None:
         """Brokers 0.9 to 2.0 store an expiry time with each offset. Broker 0.8.2 stores none, but it has no members."""

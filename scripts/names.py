@@ -26,7 +26,8 @@ EXEMPT: Final = frozenset({"testing", "Committed", "Finding", "clustered"})
 """The package of test tools; the result type of a fetch; a noun; the assignment strategy's own name."""
 
 DURATION: Final = re.compile(
-    r"^(?!.*_PER_)(?:.*_)?(?:TIMEOUT|INTERVAL|PAUSE|WAIT|DELAY|BACKOFF|DEBOUNCE|RETENTION|LINGER)$"
+    r"^(?!.*_PER_)(?:.*_)?"
+    r"(?:TIMEOUT|INTERVAL|PAUSE|WAIT|DELAY|BACKOFF|DEBOUNCE|RETENTION|LINGER|DEADLINE|DURATION|LEASE|PATIENCE|HOUR|DAY|WEEK)$"
 )
 """The last word of a name that is a duration without its unit."""
 

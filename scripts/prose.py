@@ -95,6 +95,12 @@ RULES = (
     ),
     _opening("opening-of", "Of (?!course)|By a|As what|So it is|And it|Only with", "put the subject first"),
     _opening("opening-inversion", "Should (?:it|a|an|the|they)|Is the|Had (?:it|they)|Were it", "use 'if'"),
+    _opening(
+        "opening-relative",
+        "How (?:far|it|they)|From where|Those that|Nothing of|All that|(?:Is|Are) there|Is it|That (?:it|they)|Till"
+        "|Once (?:read|seen|written)",
+        "put the subject first",
+    ),
     _opening("opening-where", "Where (?:a|an|it|the|there|they|no|one|is)", "use 'if' or 'when' for a condition"),
     _words("pronoun", "somebody|nobody|whoever|whatever is|only who|for who|of one's own", "name the actor"),
     _words(
@@ -109,7 +115,7 @@ RULES = (
     _words(
         "told",
         r"(?:is|are|was|were|be|been|being) (?:told|said|meant|minded|guessed)|tells (?:nobody|where|which)"
-        r"|told by|as what they say|says (?:what|which|so|where)|has to be said|say it",
+        r"|told by|let(?:s)? go of|as what they say|says (?:what|which|so|where)|has to be said|say it",
         "name the sender and the message: reports, logs, prints, returns",
     ),
     _words("unknown", "it is not known|nobody knows", "'unknown', or the actor that knows"),

@@ -101,9 +101,9 @@ class RunningGroup:
     def _described(self) -> GroupDescription | None:
         """The description of the group; None while its coordinator moves."""
         with KafkaStore(self.bootstrap) as store:
-            wire = store.wire()
+            thread = store.store_thread()
             try:
-                found = wire.run(lambda deadline: wire.client.describe([self.group], deadline))[self.group]
+                found = thread.run(lambda deadline: thread.client.describe([self.group], deadline))[self.group]
             except OffsetMgrError:
                 return None
         return found if isinstance(found, GroupDescription) else None

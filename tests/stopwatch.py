@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-_TICK = 0.005
-_LATE = 0.005
+_TICK_S = 0.005
+_LATE_S = 0.005
 """Seconds by which a thread may oversleep on an idle machine."""
 
 
@@ -49,9 +49,9 @@ class Stopwatch:
     def _tick(self) -> None:
         while not self._stopped.is_set():
             began = time.monotonic()
-            time.sleep(_TICK)
-            late = time.monotonic() - began - _TICK
-            if late > _LATE:
+            time.sleep(_TICK_S)
+            late = time.monotonic() - began - _TICK_S
+            if late > _LATE_S:
                 self._late += late
 
     def _waited(self) -> dict[str, float]:

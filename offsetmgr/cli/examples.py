@@ -88,5 +88,4 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def example_lines(command: str) -> list[str]:
-    """Returns the example command lines of a command."""
     return [f"offsetmgr {command} {arguments}".rstrip() for arguments in EXAMPLES.get(command, ())]

@@ -42,7 +42,6 @@ _UNREADABLE: Final = [column.name for column in SHARDS].index("unreadable")
 
 
 def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
-    """One row per manager."""
     for node_id, address, status, error in reports:
         if status is None:
             yield (node_id, str(address), None, None, None, None, None, None, None, str(error))

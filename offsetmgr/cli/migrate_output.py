@@ -240,7 +240,7 @@ def show_report(report: Report, verb: str) -> None:
     """Prints the results of a run, and at most `SHOWN` failures."""
     parts = [f"{count_of(report.written, 'offset')} {verb} in {count_of(report.changed, 'group')}"]
     if report.unchanged:
-        parts.append(f"{report.unchanged} left as they were")
+        parts.append(f"{report.unchanged} unchanged")
     if report.skipped:
         parts.append(f"{count_of(report.skipped, 'group')} completed by an earlier run")
     note("; ".join(parts))

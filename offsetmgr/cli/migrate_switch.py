@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from offsetmgr.stores.switched.nodes import FollowerState
 
 STEP_TEXT: Final = {
-    "announced": "asked all members to stop committing",
+    "announced": "recorded the switch; the members now stop committing",
     "acknowledged": "all members have stopped committing",
     "copied": "the store that is used next has all offsets",
     "compared": "compared both stores; no client has committed meanwhile",

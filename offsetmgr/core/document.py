@@ -38,8 +38,6 @@ class SectionTitle:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph of text."""
-
     text: str
 
 

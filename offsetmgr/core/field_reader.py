@@ -172,7 +172,6 @@ class FieldReader:
         return {key: fields.text(key) for key in fields.values}
 
     def text_list(self, name: str) -> list[str]:
-        """Returns a list of strings."""
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise self.invalid(name, "a list of strings")
@@ -182,7 +181,6 @@ class FieldReader:
         return self._part(self.mapping(name), self._path_of(name))
 
     def objects(self, name: str) -> list[Self]:
-        """Returns a list of objects."""
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise self.invalid(name, "a list of objects")

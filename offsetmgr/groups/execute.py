@@ -57,8 +57,6 @@ def may_have_written(error: str) -> bool:
 
 
 class PlannedGroup(Protocol):
-    """The planned edit of one group."""
-
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write."""
         ...

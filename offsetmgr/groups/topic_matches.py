@@ -30,7 +30,6 @@ class TopicMatches:
             self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
 
     def record_group(self, group: GroupOffsets) -> None:
-        """Records the partitions of a group."""
         self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=group.error is not None)
 
     def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:

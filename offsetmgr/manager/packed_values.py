@@ -155,8 +155,8 @@ def _pack(members: int, values: Sequence[bytes]) -> bytes:
 
 
 def _unpack(chunk: bytes) -> dict[int, bytes]:
-    """Returns the values of a chunk by the numbers of their partitions within the chunk, in ascending order. An empty
-    ``chunk`` has none."""
+    """Returns the values of a chunk by the numbers of their partitions within the chunk, in ascending order; an
+    empty dict if ``chunk`` is empty."""
     return dict(zip(_members(_SET.unpack_from(chunk)[0]), _values(chunk), strict=True)) if chunk else {}
 
 

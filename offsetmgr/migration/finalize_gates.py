@@ -247,7 +247,7 @@ def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, kno
 def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
         return GroupGate(
-            name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator could not be asked for members: {found}"
+            name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator did not report the members: {found}"
         )
     if not found.membership:
         return GroupGate(name, True, VerifyEvidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")

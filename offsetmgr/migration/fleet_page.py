@@ -42,7 +42,6 @@ _COMMANDS: Final = (
 
 
 def fleet_title(plan: PlanFile) -> str:
-    """Returns the title of the page."""
     return f"Migration {plan.path.stem}"
 
 

@@ -162,8 +162,8 @@ class PlanOptions:
         return replace(self, if_ahead=AheadPolicy.REFUSE if uri.startswith("file:") else AheadPolicy.KEEP)
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
-        """Returns the options. In them, each pattern that equals the name of an existing group is escaped, so that it
-        matches only that group."""
+        """Returns the options with one change: each pattern that equals the name of an existing group is escaped, so
+        that it matches only that group."""
         return replace(self, groups=tuple(literal_first(self.groups, set(existing))))
 
     def selects_group(self, group: str) -> bool:

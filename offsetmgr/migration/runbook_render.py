@@ -47,7 +47,6 @@ _STOP: Final = (DocumentColumn("if the command stops with", "words"), DocumentCo
 
 
 def runbook_title(books: Sequence[Runbook]) -> str:
-    """Returns the title of the runbook."""
     if len(books) > 1:
         return f"Runbook: {len(books)} groups"
     return f"Runbook: group {books[0].group}, {_phase(books[0])} -> {books[0].to.value}"

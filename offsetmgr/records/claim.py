@@ -44,7 +44,6 @@ class Claim(NamedTuple):
 
 
 def encode_claim(claim: Claim) -> EncodedRecord:
-    """Returns the record of a claim."""
     fields = {"version": _VERSION, **claim._asdict()}
     return CLAIM_KEY, json.dumps(fields, separators=(",", ":")).encode()
 

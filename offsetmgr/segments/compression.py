@@ -199,7 +199,7 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
         stored = bool(size & _LZ4_UNCOMPRESSED)
         size &= ~_LZ4_UNCOMPRESSED
         if size > len(data) - at:
-            raise ValueError(f"a block of {size} bytes does not fit in it")
+            raise ValueError(f"a block has {size} bytes, but its frame ends earlier")
         block = data[at : at + size]
         if stored:
             out += block

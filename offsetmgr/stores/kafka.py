@@ -88,18 +88,18 @@ class KafkaStore(ProtocolStore):
         """Returns the topics and log ranges of the cluster, which are read with the connections of this store."""
         from offsetmgr.kafka.cluster.kafka_cluster import KafkaLogs
 
-        return KafkaLogs(self.wire())
+        return KafkaLogs(self.store_thread())
 
     def weaknesses(self) -> tuple[Weakness, ...]:
         from offsetmgr.kafka.protocol.releases import weaknesses
 
-        wire = self.wire()
+        thread = self.store_thread()
 
         async def request_versions(deadline: float) -> Mapping[Address, Versions | None]:
-            _, brokers = await wire.client.cluster(deadline)
-            return await wire.client.broker_versions(brokers, deadline)
+            _, brokers = await thread.client.cluster(deadline)
+            return await thread.client.broker_versions(brokers, deadline)
 
-        found = wire.run(request_versions)
+        found = thread.run(request_versions)
         silent = [
             Weakness(f"broker {address}", f"broker {address} does not answer, so its release is unknown")
             for address, versions in found.items()
@@ -110,18 +110,18 @@ class KafkaStore(ProtocolStore):
     def groups(self) -> Iterator[str]:
         from offsetmgr.kafka.client.group_lists import list_groups
 
-        wire = self.wire()
-        yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
+        thread = self.store_thread()
+        yield from thread.run(lambda deadline: list_groups(thread.client, deadline))
 
     def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
         """See `offsetmgr.core.running_store.RunningGroupStore`."""
         from offsetmgr.kafka.groups.group_inspection import inspect_group
 
-        wire = self.wire()
+        thread = self.store_thread()
 
         async def inspect(group: str) -> tuple[str, RunningGroup | OffsetMgrError]:
             try:
-                return group, await inspect_group(wire.client, group, wire.edits.deadline())
+                return group, await inspect_group(thread.client, group, thread.edits.deadline())
             except OffsetMgrError as error:
                 return group, error
 
@@ -134,9 +134,9 @@ class KafkaStore(ProtocolStore):
         from offsetmgr.stores.kafka_edits import KafkaEdits
         from offsetmgr.stores.running_edits import RunningEdits
 
-        wire = self.wire()
-        assert isinstance(wire.edits, KafkaEdits)
-        running = RunningEdits(wire.client, wire.edits, listener, wait_s)
+        thread = self.store_thread()
+        assert isinstance(thread.edits, KafkaEdits)
+        running = RunningEdits(thread.client, thread.edits, listener, wait_s)
         for edit in edits:
             yield self._run_to_end(partial(running.edit, edit, conditional=conditional))
 
@@ -146,7 +146,7 @@ class KafkaStore(ProtocolStore):
 
         ended = threading.Event()
         try:
-            return self.wire().runner.run(edit(ended))
+            return self.store_thread().runner.run(edit(ended))
         except BaseException:
             ended.wait(LEAVE_S)
             raise
@@ -155,9 +155,9 @@ class KafkaStore(ProtocolStore):
         """See `offsetmgr.core.lockable_store.LockableStore`. Raises `GroupActive` with the names of other members."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
-        wire = self.wire()
+        thread = self.store_thread()
         return KafkaGroupLock(
-            wire, wire.run(lambda deadline: StaticMemberLock.acquire(wire.client, group, holder, deadline))
+            thread, thread.run(lambda deadline: StaticMemberLock.acquire(thread.client, group, holder, deadline))
         )
 
     def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
@@ -168,12 +168,12 @@ class KafkaStore(ProtocolStore):
         """
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
-        wire = self.wire()
+        thread = self.store_thread()
 
         async def take(group: str) -> tuple[str, HeldLock | OffsetMgrError]:
             try:
                 return group, KafkaGroupLock(
-                    wire, await StaticMemberLock.acquire(wire.client, group, holder, wire.edits.deadline())
+                    thread, await StaticMemberLock.acquire(thread.client, group, holder, thread.edits.deadline())
                 )
             except OffsetMgrError as error:
                 return group, error
@@ -192,7 +192,7 @@ class KafkaStore(ProtocolStore):
             assert isinstance(held, KafkaGroupLock)
             try:
                 changes = {tp: Change(after) for tp, after in offsets.items()}
-                return held.group, await held.edit_in_loop(changes, self.wire().edits.deadline())
+                return held.group, await held.edit_in_loop(changes, self.store_thread().edits.deadline())
             except OffsetMgrError as error:
                 return held.group, error
 
@@ -208,7 +208,7 @@ class KafkaStore(ProtocolStore):
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
             assert isinstance(one, KafkaGroupLock)
             try:
-                return one.group, await one.recommit_in_loop(self.wire().edits.deadline())
+                return one.group, await one.recommit_in_loop(self.store_thread().edits.deadline())
             except OffsetMgrError as error:
                 return one.group, error
 
@@ -219,7 +219,7 @@ class KafkaStore(ProtocolStore):
 
         async def release(one: HeldLock) -> None:
             assert isinstance(one, KafkaGroupLock)
-            await one.release_in_loop(self.wire().edits.deadline())
+            await one.release_in_loop(self.store_thread().edits.deadline())
 
         for _ in self._many(held, release, key=lambda one: one.group):
             pass
@@ -235,7 +235,7 @@ class KafkaStore(ProtocolStore):
             return list(await asyncio.gather(*map(do, batch)))
 
         yield from run_batches(
-            self.wire().runner,
+            self.store_thread().runner,
             batches(items, first=FIRST_BATCH, max_size=EDIT_BATCH, key=key),
             do_all,
             max_in_flight=EDITS_IN_FLIGHT,
@@ -247,8 +247,8 @@ class KafkaStore(ProtocolStore):
 class KafkaGroupLock:
     """A long-lived group lock; see `offsetmgr.core.lockable_store.HeldLock`."""
 
-    def __init__(self, wire: StoreThread, member_lock: StaticMemberLock) -> None:
-        self._wire = wire
+    def __init__(self, thread: StoreThread, member_lock: StaticMemberLock) -> None:
+        self._thread = thread
         self._member_lock = member_lock
 
     @property
@@ -264,7 +264,7 @@ class KafkaGroupLock:
         return self._member_lock.replaced
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
-        found = self._wire.run(lambda deadline: self._member_lock.fetch(None, deadline))
+        found = self._thread.run(lambda deadline: self._member_lock.fetch(None, deadline))
         if found.errors:
             raise PartialFailure(f"fetch of group {self.group}", successes=found.offsets, failures=found.errors)
         return found.offsets
@@ -274,7 +274,7 @@ class KafkaGroupLock:
 
     def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
         """Executes changes of this group as `OffsetStore.edit` does. Raises `LockLost`."""
-        return self._wire.run(lambda deadline: self.edit_in_loop(changes, deadline))
+        return self._thread.run(lambda deadline: self.edit_in_loop(changes, deadline))
 
     async def edit_in_loop(
         self, changes: Mapping[TopicPartition, Change], deadline: float
@@ -306,14 +306,14 @@ class KafkaGroupLock:
         return next((error for error in results if error is not None), None)
 
     def release(self) -> None:
-        self._wire.run(self._member_lock.release)
+        self._thread.run(self._member_lock.release)
 
     def _edits(self) -> KafkaEdits:
         """Returns the object that edits groups without the group lock, for brokers that do not support the lock."""
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
-        assert isinstance(self._wire.edits, KafkaEdits)
-        return self._wire.edits
+        assert isinstance(self._thread.edits, KafkaEdits)
+        return self._thread.edits
 
     async def release_in_loop(self, deadline: float) -> None:
         """Works as `release`, for callers in the store's event loop."""

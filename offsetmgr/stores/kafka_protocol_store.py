@@ -60,8 +60,8 @@ class ProtocolStore(StoreBase):
         requested = None if partitions is None else list(dict.fromkeys(partitions))
         if requested is not None and not requested:
             return {}
-        wire = self.wire()
-        found = wire.run(lambda deadline: wire.edits.fetch(group, requested, deadline))
+        thread = self.store_thread()
+        found = thread.run(lambda deadline: thread.edits.fetch(group, requested, deadline))
         offsets: dict[TopicPartition, Offset] = dict(found.offsets)
         if requested is not None:
             offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
@@ -72,11 +72,11 @@ class ProtocolStore(StoreBase):
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         from offsetmgr.kafka.client.background_loop import batches, run_batches
 
-        wire = self.wire()
+        thread = self.store_thread()
         yield from run_batches(
-            wire.runner,
+            thread.runner,
             batches(groups, first=FIRST_BATCH, max_size=_SCAN_BATCH, key=str),
-            wire.edits.scan,
+            thread.edits.scan,
             max_in_flight=_SCANS_IN_FLIGHT,
             key=str,
             finish=False,
@@ -86,11 +86,11 @@ class ProtocolStore(StoreBase):
         """See `offsetmgr.core.offset_store.PartitionScanStore`."""
         from offsetmgr.kafka.client.background_loop import batches, run_batches
 
-        wire = self.wire()
+        thread = self.store_thread()
         yield from run_batches(
-            wire.runner,
+            thread.runner,
             batches(partitions.items(), first=FIRST_BATCH, max_size=_SCAN_BATCH, key=_named_group),
-            wire.edits.scan_partitions,
+            thread.edits.scan_partitions,
             max_in_flight=_SCANS_IN_FLIGHT,
             key=_named_group,
             finish=False,
@@ -99,11 +99,11 @@ class ProtocolStore(StoreBase):
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         from offsetmgr.kafka.client.background_loop import batches, run_batches
 
-        wire = self.wire()
+        thread = self.store_thread()
         yield from run_batches(
-            wire.runner,
+            thread.runner,
             batches(edits, first=FIRST_BATCH, max_size=EDIT_BATCH, key=_group_of),
-            wire.edits.edit,
+            thread.edits.edit,
             max_in_flight=EDITS_IN_FLIGHT,
             key=_group_of,
             finish=True,
@@ -111,24 +111,24 @@ class ProtocolStore(StoreBase):
 
     def log_origin(self) -> LogOrigin:
         """Returns the cluster that the brokers report. Managers report the cluster of the brokers behind them."""
-        wire = self.wire()
-        cluster_id, brokers = wire.run(wire.client.cluster)
+        thread = self.store_thread()
+        cluster_id, brokers = thread.run(thread.client.cluster)
         known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
         return LogOrigin(cluster_id or None, f"cluster id and brokers as {self.uri} names them", known)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         from offsetmgr.kafka.client.topic_ids import topic_ids
 
-        wire, requested = self.wire(), None if topics is None else list(topics)
-        return wire.run(lambda deadline: topic_ids(wire.client, requested, deadline))
+        thread, requested = self.store_thread(), None if topics is None else list(topics)
+        return thread.run(lambda deadline: topic_ids(thread.client, requested, deadline))
 
     def delete_group(self, group: str) -> None:
         """Deletes a group with all its offsets.
 
         Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of `fetch`.
         """
-        wire = self.wire()
-        wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
+        thread = self.store_thread()
+        thread.run(lambda deadline: thread.edits.delete_group(group, deadline))
 
     def close(self) -> None:
         with self._connecting:
@@ -136,7 +136,7 @@ class ProtocolStore(StoreBase):
         if connection is not None:
             connection.close()
 
-    def wire(self) -> StoreThread:
+    def store_thread(self) -> StoreThread:
         """Returns the client and its event loop. The first call creates both."""
         from offsetmgr.stores.protocol_edits import StoreThread
 

@@ -65,8 +65,8 @@ class ManagerStore(ProtocolStore):
         from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE
 
         if self._identity is None:
-            wire = self.wire()
-            cluster_id, _ = wire.run(wire.client.cluster)
+            thread = self.store_thread()
+            cluster_id, _ = thread.run(thread.client.cluster)
             offered = self._offered()
             topic = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
             kind = self.served_store() or ""
@@ -85,19 +85,19 @@ class ManagerStore(ProtocolStore):
     def groups(self) -> Iterator[str]:
         from offsetmgr.kafka.client.manager_group_lists import list_manager_groups
 
-        wire = self.wire()
-        yield from wire.run(lambda deadline: list_manager_groups(wire.client, deadline))
+        thread = self.store_thread()
+        yield from thread.run(lambda deadline: list_manager_groups(thread.client, deadline))
 
     def _offered(self) -> dict[str, int]:
         if self._features is None:
             from offsetmgr.kafka.client.api_versions import features
             from offsetmgr.kafka.client.deadline import remaining
 
-            wire = self.wire()
+            thread = self.store_thread()
 
             async def ask(deadline: float) -> dict[str, int]:
-                connection = await wire.client.any_connection(deadline)
+                connection = await thread.client.any_connection(deadline)
                 return dict(await features(connection, remaining(deadline)))
 
-            self._features = wire.run(ask)
+            self._features = thread.run(ask)
         return self._features

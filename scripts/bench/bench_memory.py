@@ -83,12 +83,12 @@ class Session:
         seconds = time.perf_counter() - started
         self.measured[name] = Measured(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
         if self.few is not None:
-            self.judge(name, self.measured[name], self.few[name])
+            self.check_growth(name, self.measured[name], self.few[name])
         if child.returncode != 0:
             self.failed = True
             print(f"{name} exited {child.returncode}:\n{log.read_text()[-1500:]}", flush=True)
 
-    def judge(self, name: str, took: Measured, before: Measured) -> None:
+    def check_growth(self, name: str, took: Measured, before: Measured) -> None:
         """Prints a command's row, with the growth since the run with a tenth of the groups."""
         growth = (took.peak_mb - before.peak_mb) / (self.groups - self.groups // 10) * 1000
         fits = took.peak_mb <= MAX_MB and growth <= MAX_GROWTH_MB

@@ -126,7 +126,7 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.takeovers} take-overs, {self.batches} acknowledged batches, {self.late_batches} of them to an "
+            f"{self.takeovers} takeovers, {self.batches} acknowledged batches, {self.late_batches} of them to an "
             f"owner whose successor was already claiming; owners fenced {self.fenced} times, {self.rejected} batches "
             f"rejected, {self.unknown} unknown; {self.lost} lost, {self.doubled} acknowledged to two owners, "
             f"{len(self.violations)} violations"

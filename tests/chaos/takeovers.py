@@ -1,4 +1,4 @@
-"""Take-overs of a shard group of the manager's log: processes that own it in turn, and a driver that disturbs them."""
+"""Takeovers of a shard group of the manager's log: processes that own it in turn, and a driver that disturbs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from takeover_checker import Report, StoredRecord, check, read_events
 from offsetmgr.manager.log.base import partitions_of
 
 OWNER: Final = Path(__file__).with_name("log_owner.py")
-SLOTS: Final = 4
+PROCESSES: Final = 4
 """The number of owner processes that exist at a time."""
 DISTURBANCES: Final = {"frozen": 35, "killed": 12, "cut": 15, "delayed": 15, "unaware": 23}
 """The weights of the ways in which an owner loses the shard group: it is frozen; it is killed; its network is cut, and
@@ -40,7 +40,7 @@ MAX_TERM_S: Final = 0.2
 MAX_GAP_S: Final = 0.03
 """The longest time between the disturbance of the old owner and the command to the new one."""
 DURATIONS_S: Final = ((0.0, 0.05), (0.05, 0.5), (0.5, 4.0))
-"""The ranges of the durations of disturbances. The longest last for several take-overs."""
+"""The ranges of the durations of disturbances. The longest last for several takeovers."""
 SHARD_GROUP: Final = 1
 FOREIGN_BATCH: Final = "another program wrote to the offsets topic"
 """The beginning of the log message about a batch that no claim covers."""
@@ -145,7 +145,7 @@ class OwnerProcess:
 
 
 class Takeovers:
-    """Runs take-overs of one shard group and checks them."""
+    """Runs takeovers of one shard group and checks them."""
 
     def __init__(
         self, directory: Path, bootstrap: str, topic: str, partitions: int, seed: int,
@@ -154,7 +154,7 @@ class Takeovers:
         self._bootstrap, self._topic = bootstrap, topic
         self._partitions = partitions_of(SHARD_GROUP, partitions)
         settings = {"bootstrap": bootstrap, "topic": topic, "partitions": partitions, "shard_group": SHARD_GROUP}
-        self._slots = [OwnerProcess(n, directory, settings, bootstrap.split(",")) for n in range(SLOTS)]
+        self._owners = [OwnerProcess(n, directory, settings, bootstrap.split(",")) for n in range(PROCESSES)]
         self._histories = {partition: PartitionHistory(partition) for partition in self._partitions}
         self._reader = RawLogReader(bootstrap, topic, self._partitions, self._on_batch)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -165,16 +165,16 @@ class Takeovers:
 
     def __enter__(self) -> Self:
         self._reader.__enter__()
-        for slot in self._slots:
-            slot.start()
-        wait_for(lambda: all(slot.available for slot in self._slots), "the owners have started")
+        for owner in self._owners:
+            owner.start()
+        wait_for(lambda: all(owner.available for owner in self._owners), "the owners have started")
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        for slot in self._slots:
-            slot.close()
+        for owner in self._owners:
+            owner.close()
         self._reader.__exit__(exc_type, exc, tb)
 
     def run(self, rounds: int, before_round: Callable[[int, random.Random], None]) -> None:
@@ -200,11 +200,11 @@ class Takeovers:
         while self._due:
             heapq.heappop(self._due)[2]()
         self._claim(10**6, awaited=True)
-        for slot in self._slots:
-            wait_for(lambda slot=slot: slot.available, "the owner has started")  # type: ignore[misc]
-            slot.end()
+        for owner in self._owners:
+            wait_for(lambda owner=owner: owner.available, "the owner has started")  # type: ignore[misc]
+            owner.end()
         self._reader.read_to_end()
-        events = read_events(file for slot in self._slots for file in slot.files)
+        events = read_events(file for owner in self._owners for file in owner.files)
         return check(self._histories, events, self.stored_records())
 
     def stored_records(self) -> dict[int, list[StoredRecord]]:
@@ -221,7 +221,7 @@ class Takeovers:
     @property
     def false_alarms(self) -> int:
         """The number of batches that owners have attributed to another program. The test runs no other program."""
-        return sum(file.read_text().count(FOREIGN_BATCH) for slot in self._slots for file in slot.logs)
+        return sum(file.read_text().count(FOREIGN_BATCH) for owner in self._owners for file in owner.logs)
 
     @property
     def records(self) -> int:
@@ -273,7 +273,7 @@ class Takeovers:
 
     def _claim(self, number: int, *, awaited: bool) -> None:
         """Commands another process to claim the shard group."""
-        while not (found := [slot for slot in self._slots if slot is not self._owner and slot.available]):
+        while not (found := [owner for owner in self._owners if owner is not self._owner and owner.available]):
             if self._due:
                 heapq.heappop(self._due)[2]()
             else:

@@ -26,6 +26,7 @@ from manager_cluster import (
     wait_for,
 )
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -36,7 +37,6 @@ from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 
-NOT_COORDINATOR = 16
 TP = TopicPartition("t", 0)
 
 
@@ -97,7 +97,7 @@ def test_a_manager_resumed_after_losing_ownership_serves_no_request(two: list[Ma
 
     commit_outcome, fetch_outcome = asyncio.run(request_while_frozen(two[0], two[1], group))
 
-    allowed = (f"error {NOT_COORDINATOR}", f"broker {two[0].address}: the connection broke")
+    allowed = (f"error {int(ErrorCode.NOT_COORDINATOR)}", f"broker {two[0].address}: the connection broke")
     assert commit_outcome in allowed
     assert fetch_outcome in allowed
     # The client that was connected to the frozen manager finds the other one and continues.

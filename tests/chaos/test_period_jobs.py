@@ -31,8 +31,8 @@ from offsetmgr.stores.uri import open_store
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 PROGRAM = Path(__file__).with_name("period_job.py")
-HOUR = 3_600_000
-HOURLY = PeriodSchedule(1_700_006_400_000, HOUR)
+HOUR_MS = 3_600_000
+HOURLY = PeriodSchedule(1_700_006_400_000, HOUR_MS)
 AHEAD = 3 * HOURLY.first_ms
 PARTITIONS = 2
 EACH = 60
@@ -63,7 +63,7 @@ class Job:
         arguments = {
             "bootstrap": self.kraft.bootstrap, "zookeeper": self.zookeeper.connect, "name": self.name,
             "topic": self.topic, "output": str(self.directory / "output"), "log": str(self.log),
-            "first_ms": HOURLY.first_ms, "length_ms": HOUR, "until_ms": HOURLY.period(periods).start_ms,
+            "first_ms": HOURLY.first_ms, "length_ms": HOUR_MS, "until_ms": HOURLY.period(periods).start_ms,
             "fault": None if fault is None else [fault[0].name, fault[1], int(fault[2])],
         }  # fmt: skip
         with (self.directory / "stderr").open("ab") as errors:
@@ -130,8 +130,8 @@ class Topic:
 
     def __init__(self, bootstrap: str, name: str, periods: int, dice: random.Random) -> None:
         self.name = name
-        times = [HOURLY.first_ms + dice.randrange(periods * HOUR) for _ in range(periods * EACH)]
-        times.sort(key=lambda at: at + dice.randrange(HOUR // 2))
+        times = [HOURLY.first_ms + dice.randrange(periods * HOUR_MS) for _ in range(periods * EACH)]
+        times.sort(key=lambda at: at + dice.randrange(HOUR_MS // 2))
         for _ in range(3):
             times.insert(dice.randrange(len(times)), AHEAD)
         self.ends = [0] * PARTITIONS

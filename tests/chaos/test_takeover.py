@@ -1,7 +1,7 @@
-"""The take-over of the shard groups of a killed manager, long before its session expires. A frozen manager is not taken
+"""The takeover of the shard groups of a killed manager, long before its session expires. A frozen manager is not taken
 for a killed one.
 
-The session timeout is 30 s in these tests, so a take-over within seconds is not the work of the session.
+The session timeout is 30 s in these tests, so a takeover within seconds is not the work of the session.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_commits_resume_within_three_seconds_after_the_owner_was_killed(two: lis
         group = owned_by(killed, addresses(two))
         durations.append(asyncio.run(seconds_to_commit(survivor, group, number, killed.kill)))
         restart(killed, two)
-    sys.stdout.write(f"take-over after {', '.join(f'{seconds:.2f}' for seconds in durations)} s\n")
+    sys.stdout.write(f"takeover after {', '.join(f'{seconds:.2f}' for seconds in durations)} s\n")
     assert sorted(durations)[1] < MAX_TAKEOVER_S  # the median, because the machine may stall
     # The killed manager might have been alive, with a lease.
     assert min(durations) > TAKEOVER_WAIT_S
@@ -113,7 +113,7 @@ def test_a_manager_that_stops_hands_its_shard_groups_over_without_the_wait(two: 
 def test_a_frozen_manager_is_not_removed_and_continues(two: list[Manager]) -> None:
     group = owned_by(two[0], addresses(two))
     two[0].freeze()
-    time.sleep(6)  # longer than any take-over of a killed manager, and than the renewal of the connections
+    time.sleep(6)  # longer than any takeover of a killed manager, and than the renewal of the connections
     assert served(two[1].address, 1) is False
     two[0].thaw()
     assert asyncio.run(seconds_to_commit(two[0], group, 1, lambda: None)) < 10
@@ -162,7 +162,7 @@ def test_living_managers_that_are_removed_from_the_group_answer_no_outdated_fetc
             if dice.random() < 0.5:
                 frozen = dice.choice(two)
                 frozen.freeze()
-                time.sleep(dice.uniform(0, 3))  # about the duration of a lease and of a take-over
+                time.sleep(dice.uniform(0, 3))  # about the duration of a lease and of a takeover
                 frozen.thaw()
             wait_for(lambda: served(addresses(two), 2), "both managers share the shards again")
     assert not violations(history_of(files))
@@ -191,7 +191,7 @@ def test_no_manager_is_removed_by_mistake_on_a_busy_machine(two: list[Manager], 
                 restart(one, two)
     history = history_of(files)
     sys.stdout.write(
-        f"{len(killed)} killed, take-over after {min(durations):.2f} to {max(durations):.2f} s, median "
+        f"{len(killed)} killed, takeover after {min(durations):.2f} to {max(durations):.2f} s, median "
         f"{sorted(durations)[len(durations) // 2]:.2f} s; {sum(o.kind == FETCH and o.done for o in history)} fetches\n"
     )
     assert removals(two) == killed

@@ -29,6 +29,7 @@ from processes import Commands, wait_for
 from secured_broker import Secured
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotAuthorized
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
@@ -47,6 +48,12 @@ from offsetmgr.segments.batch_reader import Record
 pytest_plugins = ["secured_fixtures"]
 pytestmark = pytest.mark.servers
 
+TRANSIENT = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure-an-offset-manager.md"
 OWNER: Final = f"{transactional_id_prefix(DEFAULT_TOPIC)}0"
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED = 53, 29
@@ -266,7 +273,7 @@ async def fence_requests(secured: Secured) -> tuple[int, int, int]:
 async def retried(connection: Any, request: Request) -> dict[str, Any]:
     """Repeats a request while the transaction coordinator starts (errors 14, 15 and 51)."""
     async with asyncio.timeout(30):
-        while (answer := await connection.call(request, 20))["error_code"] in (14, 15, 16, 51):
+        while (answer := await connection.call(request, 20))["error_code"] in TRANSIENT:
             await asyncio.sleep(0.1)
     found: dict[str, Any] = answer
     return found

@@ -12,6 +12,7 @@ import pytest
 from backend_listeners import ManagerListener
 from conftest import MakeTopic
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -25,7 +26,6 @@ from offsetmgr.testing.blocking_writer import BlockingWriter
 pytestmark = pytest.mark.servers
 
 COMMIT, FETCH = 8, 9
-COORDINATOR_NOT_AVAILABLE = 15
 RETRIABLE = {14, 15, 16}
 OFFSET = 0x0102_0304_0506_0708
 """Eight bytes that occur only once in the log."""
@@ -107,7 +107,7 @@ def test_a_shard_with_a_damaged_record_is_not_served(
     with damaged(kafka, unique, 0, struct.pack(">q", OFFSET)), manager() as listener:
         until_fetched(listener, intact, 7)
         deadline = time.monotonic() + 60
-        while (found := exchange(listener, affected, None)) != (COORDINATOR_NOT_AVAILABLE, -1):
+        while (found := exchange(listener, affected, None)) != (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1):
             assert found[0] in RETRIABLE, f"a shard with a damaged record served {found}"
             assert time.monotonic() < deadline, found
             time.sleep(0.02)

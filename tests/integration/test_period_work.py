@@ -26,10 +26,10 @@ from offsetmgr.zookeeper.client.transactions import OperationState, TransactionO
 
 pytestmark = pytest.mark.servers
 
-DAY = 86_400_000
+DAY_MS = 86_400_000
 FIRST = 1_700_006_400_000
 """2023-11-15T00:00:00Z"""
-DAILY = PeriodSchedule(FIRST, DAY)
+DAILY = PeriodSchedule(FIRST, DAY_MS)
 A = [TopicPartition("a", n) for n in range(4)]
 RANGES = {tp: OffsetRange(0, 10 + tp.partition) for tp in A}
 
@@ -156,7 +156,7 @@ def test_history_finds_the_newest_work_of_a_job_and_the_work_that_covers_a_perio
     # Given days 0, 1 and 3 of a job, a rerun of day 1 in halves with the numbers 4 and 5, and another job's day 2
     days = {number: history.fix("job", DAILY.period(number), RANGES, 1)[0] for number in (0, 1, 3)}
     start = DAILY.period(1).start_ms
-    halves = [Period(4 + n, start + n * DAY // 2, start + (n + 1) * DAY // 2) for n in range(2)]
+    halves = [Period(4 + n, start + n * DAY_MS // 2, start + (n + 1) * DAY_MS // 2) for n in range(2)]
     again = [history.fix("job", half, RANGES, 2)[0] for half in halves]
     history.fix("job-2", DAILY.period(2), RANGES, 3)
     # Then the newest below a number is found
@@ -169,7 +169,7 @@ def test_history_finds_the_newest_work_of_a_job_and_the_work_that_covers_a_perio
     assert history.covering("job", DAILY.period(1)) == days[1]
     assert history.covering("job", DAILY.period(2)) is None
     with pytest.raises(Conflict, match="overlaps the processed period"):
-        history.covering("job", Period(9, start + DAY // 2, start + DAY + DAY // 2))
+        history.covering("job", Period(9, start + DAY_MS // 2, start + DAY_MS + DAY_MS // 2))
 
 
 # --- the command line ---------------------------------------------------------------------------
@@ -250,8 +250,8 @@ def test_a_rerun_alongside_the_live_run_processes_past_periods_and_closes(runs: 
     for more in ((), ("--execute",)):
         assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", *more, code=1)[1]
     member = runs.member("m", A, f"{runs.root}/reruns/again")
-    assert member.check_limit(FIRST + DAY // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY // 2, A[0])
-    assert member.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY // 2
+    assert member.check_limit(FIRST + DAY_MS // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY_MS // 2, A[0])
+    assert member.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY_MS // 2
     with pytest.raises(RunEnded, match="the rerun is done"):
         member.current_period_complete(A, timeout_s=20)
     with ZookeeperSession(runs.server.connect) as session:
@@ -270,16 +270,16 @@ def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(run
     assert OperationLog().operations()[-1].start.name == "period rerun"
     assert "is in a rerun already" in runs.period("rerun", *rerun_options, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
-    assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
+    assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY_MS // 2)
     assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "the open period is abandoned"
-    assert not live.check_limit(FIRST + DAY // 2, A[0])
+    assert not live.check_limit(FIRST + DAY_MS // 2, A[0])
     with pytest.raises(LateRecord):
         live.check_limit(FIRST - 1, A[0])
-    assert live.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY // 2
+    assert live.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY_MS // 2
     daily = live.current_period_complete(A, timeout_s=20)
-    assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY, FIRST + 2 * DAY)
+    assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY_MS, FIRST + 2 * DAY_MS)
     abandoned = [r for r in runs.rows("history") if r["state"] == "abandoned"]
-    assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY)]
+    assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY_MS)]
     assert abandoned[0]["abandoned"].startswith("abandoned for a rerun from 2023-11-15")
 
 

@@ -27,7 +27,7 @@ from offsetmgr.kafka.protocol.schema_codec import encode_request
 
 REQUESTS = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 20_000
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261121"))
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 """Seconds after which a connection counts as hanging: the machine may be busy with other tests."""
 
 SAMPLES: dict[int, tuple[range, dict[str, Any]]] = {
@@ -150,11 +150,11 @@ class Witness(threading.Thread):
 
     def end(self) -> None:
         """Ends the thread after a few rounds at least, however short the test was."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while self.rounds <= 3 and self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
         self._ended.set()
-        self.join(PATIENCE)
+        self.join(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def send_junk(rng: random.Random, frames: list[bytes], ports: tuple[int, int], r
         several = [mutated(rng, rng.choice(frames), rng.choice(frames)) for _ in range(rng.randint(1, 3))]
         requests -= len(several)
         with (
-            socket.create_connection(("127.0.0.1", rng.choice(ports)), timeout=PATIENCE) as connection,
+            socket.create_connection(("127.0.0.1", rng.choice(ports)), timeout=TIMEOUT_S) as connection,
             contextlib.suppress(ConnectionError),
         ):
             connection.sendall(b"".join(several))
@@ -251,14 +251,14 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
     frames = corpus()
     rng = random.Random(SEED)
     before = listener.metrics()["resident"]
-    half_open = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) for _ in range(300)]
+    half_open = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=TIMEOUT_S) for _ in range(300)]
     for connection in half_open:
         frame = rng.choice(frames)
         connection.sendall(frame[: rng.randrange(1, len(frame))])
 
     for length in (100 * 1024 * 1024, 2**31 - 1, 8 * 1024 * 1024 + 1):
         with (
-            socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) as huge,
+            socket.create_connection(("127.0.0.1", listener.open_port), timeout=TIMEOUT_S) as huge,
             contextlib.suppress(ConnectionError),
         ):
             huge.sendall(struct.pack(">i", length))
@@ -266,7 +266,7 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
             assert huge.recv(1) == b""
 
     # Bytes arrive one by one, on many connections in turn. Each request gets a response in the end.
-    slow = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=PATIENCE) for _ in range(20)]
+    slow = [socket.create_connection(("127.0.0.1", listener.open_port), timeout=TIMEOUT_S) for _ in range(20)]
     versions = WireClient(listener.open_port)
     frame = versions.frame(18, 0, b"", 5)
     for at in range(len(frame)):
@@ -280,7 +280,7 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
     assert metrics["resident"] < before + 16 * 1024 * 1024
     for connection in [*half_open, *slow, versions.socket]:
         connection.close()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while listener.metrics()["services"][0]["connections"] > 1:
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -33,9 +33,9 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
 
-SESSION = 6.0
+SESSION_TIMEOUT_S = 6.0
 """Session timeout in seconds: the shortest that brokers allow."""
-REBALANCE = 3
+REBALANCE_TIMEOUT_S = 3
 """The rebalance timeout of a `shard_group_owner`, in sessions."""
 SHARD_GROUPS = frozenset(range(8))
 
@@ -115,7 +115,7 @@ class Owners:
     bootstrap: str
     group: str
     directory: Path
-    session: float = SESSION
+    session: float = SESSION_TIMEOUT_S
     all: list[Owner] = field(default_factory=list)
 
     def start(self, name: str) -> Owner:
@@ -166,7 +166,7 @@ class Owners:
 def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[..., Owners]]:
     with contextlib.ExitStack() as stack:
 
-        def make(bootstrap: str, session: float = SESSION) -> Owners:
+        def make(bootstrap: str, session: float = SESSION_TIMEOUT_S) -> Owners:
             create_topic(bootstrap, unique, 1)
             owners = Owners(bootstrap, unique, tmp_path, session)
             stack.callback(owners.kill_all)
@@ -216,7 +216,7 @@ def test_shard_groups_move_when_the_session_of_a_dead_or_frozen_manager_expires(
         if shard_group in heir.shard_groups()
     ]
     assert len(moved) == len(second.shard_groups())
-    assert second.lease_end() < min(moved) <= max(moved) < since + REBALANCE * SESSION
+    assert second.lease_end() < min(moved) <= max(moved) < since + REBALANCE_TIMEOUT_S * SESSION_TIMEOUT_S
 
     # One is frozen past its session: its shard groups move, and when it resumes, it detects at once that it owns none.
     frozen = third.shard_groups()

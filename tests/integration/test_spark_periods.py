@@ -45,9 +45,9 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
-HOUR = 3_600_000
+HOUR_MS = 3_600_000
 FIRST = 1_700_006_400_000
-HOURLY = PeriodSchedule(FIRST, HOUR)
+HOURLY = PeriodSchedule(FIRST, HOUR_MS)
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 AHEAD = FIRST * 3
@@ -99,7 +99,7 @@ class Job:
         self.member = "job"
         self.group: str | None = name
         self.output = directory / name
-        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, min_later_records=5, wait_s=60)
+        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR_MS, min_later_records=5, wait_s=60)
         self.process: Callable[[Any, Any], Any] = write
         self.together: list[str] = []
         self.schedule = HOURLY
@@ -118,7 +118,7 @@ class Job:
                     bootstrap=self.kraft.bootstrap,
                     output=str(self.output),
                     rules=self.rules,
-                    until_ms=FIRST + periods * HOUR,
+                    until_ms=FIRST + periods * HOUR_MS,
                     **options,
                 ),
             )
@@ -160,8 +160,8 @@ def expected(topic: str, records: list[tuple[int, int]], number: int) -> list[Ro
 
 def mixed(dice: random.Random, periods: int, partitions: int, each: int) -> list[tuple[int, int]]:
     """Records out of order by up to half an hour, and some dated far ahead."""
-    times = sorted(dice.randrange(FIRST, FIRST + periods * HOUR) for _ in range(each))
-    times.sort(key=lambda at: at + dice.randrange(HOUR // 2))
+    times = sorted(dice.randrange(FIRST, FIRST + periods * HOUR_MS) for _ in range(each))
+    times.sort(key=lambda at: at + dice.randrange(HOUR_MS // 2))
     records = [(dice.randrange(partitions), at) for at in times]
     for _ in range(3):
         records.insert(dice.randrange(len(records)), (dice.randrange(partitions), AHEAD))
@@ -226,22 +226,22 @@ def test_late_records_follow_the_jobs_rule_and_a_new_partition_joins_at_the_next
     side.process, side.rules = with_side_output, replace(side.rules, late=LateRecords.SIDE)
     following.rules = replace(following.rules, late=LateRecords.NEXT)
     # Given a first period that both have finished, and late records of it
-    produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR + 1)])
+    produce(kraft.bootstrap, topic, [(0, FIRST + 1), (0, AHEAD), (0, FIRST + HOUR_MS + 1)])
     assert (side.run(1), following.run(1, options={"includeHeaders": "true"})) == (1, 1)
-    produce(kraft.bootstrap, topic, [(0, FIRST + 2), (0, FIRST + HOUR + 2), (0, FIRST + 3)])
+    produce(kraft.bootstrap, topic, [(0, FIRST + 2), (0, FIRST + HOUR_MS + 2), (0, FIRST + 3)])
     # And a partition that is added while the second one is open, with records of all three
     grow(kraft.bootstrap, topic, 2)
-    produce(kraft.bootstrap, topic, [(1, FIRST + n * HOUR + 9) for n in range(3)])
+    produce(kraft.bootstrap, topic, [(1, FIRST + n * HOUR_MS + 9) for n in range(3)])
 
     assert (side.run(3), following.run(3)) == (2, 2)
 
     def times(job: Job) -> dict[int, list[int]]:
         return {n: sorted(int(value) - FIRST for _, _, _, value in rows) for n, rows in job.outputs().items()}
 
-    assert times(side) == {0: [1], 1: [HOUR + 1, HOUR + 2], 2: [2 * HOUR + 9]}
-    assert late == {0: [], 1: [2, 3], 2: [9, HOUR + 9]}
+    assert times(side) == {0: [1], 1: [HOUR_MS + 1, HOUR_MS + 2], 2: [2 * HOUR_MS + 9]}
+    assert late == {0: [], 1: [2, 3], 2: [9, HOUR_MS + 9]}
     assert set_aside == {0: [1], 1: [], 2: []}
-    assert times(following) == {0: [1], 1: [2, 3, HOUR + 1, HOUR + 2], 2: [9, HOUR + 9, 2 * HOUR + 9]}
+    assert times(following) == {0: [1], 1: [2, 3, HOUR_MS + 1, HOUR_MS + 2], 2: [9, HOUR_MS + 9, 2 * HOUR_MS + 9]}
     assert side.counts("late") == following.counts("late") == {0: 0, 1: 2, 2: 2}
     assert side.offsets() == {f"{topic}-0": 6, f"{topic}-1": 3}
 
@@ -263,7 +263,7 @@ def test_applications_with_their_own_topics_advance_in_lockstep(
     # Given two applications of one run, one with many records and one whose topic has none in the second period
     topics = [make_topic(f"{unique}-{name}", 2, bootstrap=kraft.bootstrap, config=KEPT) for name in "ab"]
     records = [
-        [(n % 2, FIRST + n * HOUR // 10) for n in range(20)],
+        [(n % 2, FIRST + n * HOUR_MS // 10) for n in range(20)],
         [(0, FIRST + 7)],
     ]
     jobs = []
@@ -305,19 +305,19 @@ def test_a_rerun_alongside_the_live_run_reads_the_same_rows_after_new_data_has_a
     assert live.run(2) == 2
     before, committed = live.outputs(), live.offsets()
     # When new records of its first periods arrive, and a rerun processes the past in periods of the same length
-    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
-    same = rerun(live, "same", HOUR)
+    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR_MS // 5) for n in range(10)])
+    same = rerun(live, "same", HOUR_MS)
     assert same.run(2, rerun_of=live.root) == 2
     # Then the rows are the same, the group's offsets are unchanged, and the rerun has ended
     assert same.outputs() == before == {n: expected(topic, records, n) for n in range(2)}
     assert live.offsets() == committed
     if SOAK:
         # And shorter periods divide the same rows
-        halves = rerun(live, "halves", HOUR // 2)
+        halves = rerun(live, "halves", HOUR_MS // 2)
         assert halves.run(2, rerun_of=live.root) == 4
         assert {n: sorted(halves.outputs()[2 * n] + halves.outputs()[2 * n + 1]) for n in range(2)} == before
         # But a rerun that determines the ranges again finds the new records
-        rescan = rerun(live, "rescan", HOUR)
+        rescan = rerun(live, "rescan", HOUR_MS)
         rescan.group, rescan.rules = None, replace(rescan.rules, min_later_records=1_000)
         assert rescan.run(2) == 2
         assert sum(map(len, rescan.outputs().values())) == sum(map(len, before.values())) + 10
@@ -351,7 +351,7 @@ def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_resumes(
     live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
     assert live.run(2) == 2
     before, committed = live.outputs(), live.offsets()
-    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR // 5) for n in range(10)])
+    produce(kraft.bootstrap, topic, [(n % 2, FIRST + n * HOUR_MS // 5) for n in range(10)])
     period_rerun(live, "--instead", "--then", "live", "--length", "PT30M")
     # When it runs to the end of the past
     steps: list[tuple[int, dict[str, int]]] = []
@@ -373,7 +373,7 @@ def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 1, bootstrap=kraft.bootstrap, config=KEPT)
-    produce(kraft.bootstrap, topic, [(0, FIRST + n * HOUR // 4) for n in range(12)])
+    produce(kraft.bootstrap, topic, [(0, FIRST + n * HOUR_MS // 4) for n in range(12)])
     live = Job(spark, kraft, zookeeper, unique, [topic], tmp_path)
     assert live.run(2) == 2
     admin = AdminClient({"bootstrap.servers": kraft.bootstrap})
@@ -382,13 +382,13 @@ def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
         set_policy(admin, topic, policy)
         if policy == "compact":
             with pytest.raises(UnsupportedOperation, match=f"topic {topic} is compacted"):
-                rerun(live, "compacted", HOUR).run(2, rerun_of=live.root)
+                rerun(live, "compacted", HOUR_MS).run(2, rerun_of=live.root)
     # The ranges of the first period are below the log's start, those of the second are not
     admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(30)
     with pytest.raises(OffsetOutOfRange, match=r"needs the offsets 0 to 2, but the log begins at 2"):
-        rerun(live, "gone", HOUR).run(2, rerun_of=live.root)
+        rerun(live, "gone", HOUR_MS).run(2, rerun_of=live.root)
     # Periods that the live run has never processed
-    other = rerun(live, "never", HOUR)
+    other = rerun(live, "never", HOUR_MS)
     other.member = "other"
     with pytest.raises(Conflict, match="has no ranges for these times"):
         other.run(2, rerun_of=live.root)
@@ -420,7 +420,7 @@ def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
     job.rules = replace(job.rules, grace_ms=500)
     # Given a period that ends in a second, and one that ends in an hour
     end = time.time_ns() // 1_000_000 + 1_000
-    job.schedule = PeriodSchedule(end - HOUR, HOUR)
+    job.schedule = PeriodSchedule(end - HOUR_MS, HOUR_MS)
     stop, closed = threading.Event(), list[int]()
 
     def observe(step: PeriodStep, period: Period) -> None:

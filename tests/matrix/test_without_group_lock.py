@@ -195,14 +195,16 @@ def test_the_offsets_on_a_broker_that_has_just_started_are_read_or_an_error(
 
             async def read() -> None:
                 at_once = asyncio.get_running_loop().time() + 0.05
-                offsets_topic = store.wire().client.offsets_topic
+                offsets_topic = store.store_thread().client.offsets_topic
                 assert offsets_topic is not None
                 partitions_read.append((await offsets_topic().partitions(["g"], at_once))["g"])
 
             partitions_read: list[Sequence[TopicPartition]] = []
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(broker.start)
-                wait_for(lambda: succeeds(lambda: store.wire().runner.run(read())), "the broker returns the offsets")
+                wait_for(
+                    lambda: succeeds(lambda: store.store_thread().runner.run(read())), "the broker returns the offsets"
+                )
                 starting.result()
     assert partitions_read == [[offset_at]]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from scenarios.scenario_log import TIMEOUT, OutcomeWriter, ScenarioLog
+from scenarios.scenario_log import TIMEOUT_S, OutcomeWriter, ScenarioLog
 
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown
 from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
@@ -35,7 +35,7 @@ class Claimant:
         """Claims the shard group, also a second time, and reads the log to its end."""
         self._close()
         self._writer = self.scenario_log.writer()
-        self._writer.claim(TIMEOUT)
+        self._writer.claim(TIMEOUT_S)
         self._read_to_end()
         for prepared in self.in_doubt:
             self.shard.on_discarded(prepared)
@@ -44,8 +44,8 @@ class Claimant:
 
     def _read_to_end(self) -> None:
         partition = self.scenario_log.partition
-        end = self.scenario_log.log.end_offsets([partition], TIMEOUT)[partition]
-        start = max(self.shard.position, self.scenario_log.log.start_offsets([partition], TIMEOUT)[partition])
+        end = self.scenario_log.log.end_offsets([partition], TIMEOUT_S)[partition]
+        start = max(self.shard.position, self.scenario_log.log.start_offsets([partition], TIMEOUT_S)[partition])
         if start >= end:
             return
         newest: dict[bytes, bytes | None] = {}
@@ -57,7 +57,7 @@ class Claimant:
     def follow(self, limit: int | None = None) -> bool:
         """Replays at most ``limit`` records, one by one. Returns whether it has reached the end of the log."""
         partition = self.scenario_log.partition
-        end = max(self.scenario_log.written_to, self.scenario_log.log.end_offsets([partition], TIMEOUT)[partition])
+        end = max(self.scenario_log.written_to, self.scenario_log.log.end_offsets([partition], TIMEOUT_S)[partition])
         reader = self.scenario_log.log.reader()
         reader.follow({partition: self.shard.position})
         taken = 0
@@ -88,7 +88,7 @@ class Claimant:
         batch, self.pending = self.pending[:count], self.pending[count:]
         records: list[EncodedRecord] = [record for prepared in batch for record in prepared.records]
         try:
-            last = self._writer.append({self.scenario_log.partition: records}, TIMEOUT)[self.scenario_log.partition]
+            last = self._writer.append({self.scenario_log.partition: records}, TIMEOUT_S)[self.scenario_log.partition]
         except AppendRejected:
             for prepared in batch:
                 self.shard.on_discarded(prepared)

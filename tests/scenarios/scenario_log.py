@@ -16,7 +16,7 @@ from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 
 
 class AppendOutcome(Enum):

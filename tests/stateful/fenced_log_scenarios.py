@@ -151,7 +151,7 @@ def await_appends(world: Simulation, manager: Manager) -> None:
 
 
 def epochs_end(world: Simulation, weather: Weather) -> None:
-    """The transactional ids have only few epochs left, so take-overs and refreshes receive other producer ids. The
+    """The transactional ids have only few epochs left, so takeovers and refreshes receive other producer ids. The
     partitions have batches of the old id, or the brokers have dropped its state."""
     for number in world.cluster.partitions:
         exhaust_epochs(world, number, world.random.randint(0, 6), claimed=world.random.random() < 0.5)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
 from offsetmgr.kafka.protocol.request_codec import decoded
@@ -15,9 +16,8 @@ from offsetmgr.kafka.protocol.request_codec import decoded
 if TYPE_CHECKING:
     from simulated_group import World
 
-SESSION: Final = 10.0
-REBALANCE: Final = 30.0
-UNKNOWN_MEMBER, ILLEGAL_GENERATION, REBALANCING, NOT_COORDINATOR, ID_REQUIRED = 25, 22, 27, 16, 79
+SESSION_TIMEOUT_S: Final = 10.0
+REBALANCE_TIMEOUT_S: Final = 30.0
 
 Reply = Callable[..., None]
 
@@ -94,7 +94,7 @@ class Coordinator:
         for member in self.members.values():
             for reply in (member.joining, member.syncing):
                 if reply:
-                    reply(error_code=NOT_COORDINATOR)
+                    reply(error_code=ErrorCode.NOT_COORDINATOR)
         self._forget()
         self.leads = self.zombie = False
 
@@ -103,9 +103,9 @@ class Coordinator:
             self.queue.append(lambda: self.receive(request, reply))
             return
         if not self.leads:
-            reply(error_code=NOT_COORDINATOR)
+            reply(error_code=ErrorCode.NOT_COORDINATOR)
         elif self.loading:
-            codes: dict[int, int] = {ApiKey.HEARTBEAT: 0, ApiKey.SYNC_GROUP: REBALANCING}
+            codes: dict[int, int] = {ApiKey.HEARTBEAT: 0, ApiKey.SYNC_GROUP: ErrorCode.REBALANCE_IN_PROGRESS}
             reply(error_code=codes.get(request.api_key, 14))
         else:
             handlers: dict[int, Callable[[Mapping[str, Any], Reply], None]] = {
@@ -124,8 +124,8 @@ class Coordinator:
         if not member_id:
             member_id = f"m{next(self.world._numbers)}"
             self.pending.add(member_id)
-            self.world.after(SESSION, lambda: self._drop_pending(member_id))
-            reply(error_code=ID_REQUIRED, member_id=member_id)
+            self.world.after(SESSION_TIMEOUT_S, lambda: self._drop_pending(member_id))
+            reply(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         elif member_id in self.pending:
             self.pending.discard(member_id)
             self.members[member_id] = SimulatedMember(metadata, self.world.now, joining=reply)
@@ -133,7 +133,7 @@ class Coordinator:
             self._prepare()
             self._maybe_complete()
         elif member_id not in self.members:
-            reply(error_code=UNKNOWN_MEMBER)
+            reply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         else:
             member = self.members[member_id]
             same = member.metadata == metadata and (self.state == "Completing" or member_id != self.leader)
@@ -147,11 +147,11 @@ class Coordinator:
     def _on_sync_group(self, request: Mapping[str, Any], reply: Reply) -> None:
         member = self.members.get(request["member_id"])
         if member is None:
-            reply(error_code=UNKNOWN_MEMBER)
+            reply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         elif request["generation_id"] != self.generation:
-            reply(error_code=ILLEGAL_GENERATION)
+            reply(error_code=ErrorCode.ILLEGAL_GENERATION)
         elif self.state == "Preparing":
-            reply(error_code=REBALANCING)
+            reply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         elif self.state == "Stable":
             member.last_heartbeat = self.world.now
             self._watch(request["member_id"])
@@ -192,13 +192,13 @@ class Coordinator:
     def _on_heartbeat(self, request: Mapping[str, Any], reply: Reply) -> None:
         member = self.members.get(request["member_id"])
         if member is None:
-            reply(error_code=UNKNOWN_MEMBER)
+            reply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         elif request["generation_id"] != self.generation:
-            reply(error_code=ILLEGAL_GENERATION)
+            reply(error_code=ErrorCode.ILLEGAL_GENERATION)
         else:
             member.last_heartbeat = self.world.now
             self._watch(request["member_id"])
-            reply(error_code=REBALANCING if self.state == "Preparing" else 0)
+            reply(error_code=ErrorCode.REBALANCE_IN_PROGRESS if self.state == "Preparing" else 0)
 
     def _on_leave_group(self, request: Mapping[str, Any], reply: Reply) -> None:
         for identity in request["members"]:
@@ -209,11 +209,11 @@ class Coordinator:
         """Responds after the commit is replicated. A broker that is no longer the coordinator can replicate nothing."""
         member = self.members.get(request["member_id"])
         if member is None:
-            reply(error_code=UNKNOWN_MEMBER)
+            reply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         elif request["generation_id_or_member_epoch"] != self.generation:
-            reply(error_code=ILLEGAL_GENERATION)
+            reply(error_code=ErrorCode.ILLEGAL_GENERATION)
         elif self.state == "Completing":
-            reply(error_code=REBALANCING)
+            reply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         else:
             member.last_heartbeat = self.world.now
             self._watch(request["member_id"])
@@ -225,17 +225,22 @@ class Coordinator:
         elif self.world.active is self:
             reply(error_code=0)
         else:
-            reply(error_code=NOT_COORDINATOR)
+            reply(error_code=ErrorCode.NOT_COORDINATOR)
 
     def _watch(self, member_id: str) -> None:
-        self.world.after(SESSION, lambda: self._expire(member_id))
+        self.world.after(SESSION_TIMEOUT_S, lambda: self._expire(member_id))
 
     def _expire(self, member_id: str) -> None:
         if self.stopped:
             self.queue.append(lambda: self._expire(member_id))
             return
         member = self.members.get(member_id)
-        if member and not member.joining and not member.syncing and self.world.now >= member.last_heartbeat + SESSION:
+        if (
+            member
+            and not member.joining
+            and not member.syncing
+            and self.world.now >= member.last_heartbeat + SESSION_TIMEOUT_S
+        ):
             self._remove(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
@@ -250,7 +255,7 @@ class Coordinator:
         self.world.log(f"{self.name} removes {member_id} in {self.state} {self.generation}")
         for reply in (member.joining, member.syncing):
             if reply:
-                reply(error_code=UNKNOWN_MEMBER)
+                reply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         if self.state in ("Stable", "Completing"):
@@ -262,11 +267,11 @@ class Coordinator:
             return
         for member in self.members.values():
             if member.syncing:
-                member.syncing(error_code=REBALANCING)
+                member.syncing(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
                 member.syncing = None
         self.state = "Preparing"
         number = self.round = next(self.world._numbers)
-        self.world.after(REBALANCE, lambda: self._force(number))
+        self.world.after(REBALANCE_TIMEOUT_S, lambda: self._force(number))
 
     def _force(self, number: int) -> None:
         if self.stopped:
@@ -295,7 +300,7 @@ class Coordinator:
             self.leader = next(iter(self.members))
         self.unsynced = set(self.members)
         number = self.round
-        self.world.after(REBALANCE, lambda: self._expire_unsynced(number))
+        self.world.after(REBALANCE_TIMEOUT_S, lambda: self._expire_unsynced(number))
         for member_id, member in self.members.items():
             assert member.joining
             member.joining(**self._joined(member_id))

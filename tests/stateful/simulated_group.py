@@ -18,7 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from simulated_coordinator import REBALANCE, SESSION, Coordinator
+from simulated_coordinator import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Coordinator
 from simulated_loop import SimulatedLoop
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
@@ -70,7 +70,7 @@ class World:
     def latency(self) -> float:
         draw = self.random.random()
         if self.slow_network and draw < 0.1:
-            return self.random.uniform(0, 8 if draw > 0.02 else 2 * REBALANCE)
+            return self.random.uniform(0, 8 if draw > 0.02 else 2 * REBALANCE_TIMEOUT_S)
         return self.random.uniform(0.001, 0.02)
 
     def log(self, message: str) -> None:
@@ -236,13 +236,18 @@ class Process:
             lambda events: KafkaGroupMember(
                 client,
                 GroupMemberConfig(
-                    "managers", PROTOCOL_TYPE, PROTOCOL, SESSION, REBALANCE, proof=TopicPartition(topic, 0)
+                    "managers",
+                    PROTOCOL_TYPE,
+                    PROTOCOL,
+                    SESSION_TIMEOUT_S,
+                    REBALANCE_TIMEOUT_S,
+                    proof=TopicPartition(topic, 0),
                 ),
                 events,
                 clock=self.clock,
             ),
             on_peers=self._on_peers,
-            rebalance_timeout_s=REBALANCE,
+            rebalance_timeout_s=REBALANCE_TIMEOUT_S,
             clock=self.clock,
         )
         self.do(lambda: self.ownership.start(self))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from simulated_coordinator import REBALANCE
+from simulated_coordinator import REBALANCE_TIMEOUT_S
 from simulated_group import SHARD_GROUPS, Process, World
 
 from offsetmgr.core.error_code import ErrorCode
@@ -98,7 +98,7 @@ def check_recovery(world: World) -> None:
     world.slow_network = world.few_commits = world.quick_claims = False
     if not any(p.alive for p in world.processes):
         world.processes.append(Process(world, len(world.processes)))
-    world.run(4 * REBALANCE)
+    world.run(4 * REBALANCE_TIMEOUT_S)
     alive = [p for p in world.processes if p.alive]
     if not alive:  # the last processes were still stopping before
         return

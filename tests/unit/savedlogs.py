@@ -15,7 +15,7 @@ from offsetmgr.segments.batch_reader import Record
 
 KAFKA = KafkaRecordFormat()
 NOON = 1_700_000_000_000
-HOUR = 60 * 60 * 1000
+HOUR_MS = 60 * 60 * 1000
 ORDERS = TopicPartition("orders", 0)
 ENDED = Producer(7, 0, 0, transactional=True)
 

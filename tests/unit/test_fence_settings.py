@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, Unreachable, UnsupportedOperation
 from offsetmgr.kafka.client.broker_settings import reported_settings
 from offsetmgr.kafka.client.client import Client
@@ -248,11 +249,11 @@ def test_a_listed_broker_that_never_responds_is_an_error() -> None:
             "broker b2:9092: it does not support DescribeProducers",
         ),
         (
-            FakeCluster({1: KAFKA_3_9}, error_code=31),
+            FakeCluster({1: KAFKA_3_9}, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
             NotAuthorized,
             "settings of broker b1:9092: not authorized to read them",
         ),
-        (FakeCluster({1: KAFKA_3_9}, error_code=42), ServerError, "broker b1:9092"),
+        (FakeCluster({1: KAFKA_3_9}, error_code=ErrorCode.INVALID_REQUEST), ServerError, "broker b1:9092"),
         (FakeCluster({1: KAFKA_3_9}, {1: {PRODUCER: 1}}), UnsuitableBroker, "is 1, but managers need at least 600000"),
         (FakeCluster({1: KAFKA_3_9}, reached=False), Unreachable, "broker b1:9092"),
     ],

@@ -73,6 +73,20 @@ def test_a_docstring_that_opens_with_a_relative_pronoun_is_flagged(prose: Module
     assert list(prose.problems("The members whose partitions are lost.")) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How far it has come.",
+        "Those that stay.",
+        "Nothing of it is kept.",
+        "Is there none, it waits.",
+        "It is let go of.",
+    ],
+)
+def test_sentences_without_a_subject_in_front_are_flagged(prose: ModuleType, text: str) -> None:
+    assert list(prose.problems(text))
+
+
 def test_code_scripts_tests_and_pages_are_checked(prose: ModuleType) -> None:
     checked = {path.relative_to(prose.ROOT).as_posix() for path in prose.project_files()}
     assert checked >= {

@@ -269,7 +269,7 @@ subscriptions = st.none() | st.builds(
     st.dictionaries(names, st.integers(0, 9), min_size=1, max_size=3),
 )
 threads = st.none() | st.builds(ThreadId, names, st.integers(0, 99))
-pictures = st.builds(
+snapshots = st.builds(
     GroupSnapshot,
     names,
     st.dictionaries(names, subscriptions, max_size=4),
@@ -279,12 +279,12 @@ pictures = st.builds(
 )
 
 
-@given(pictures)
+@given(snapshots)
 def test_a_saved_snapshot_is_read_back(snapshot: GroupSnapshot) -> None:
     assert decode("f", encode(snapshot, 1700000000000)) == snapshot
 
 
-@given(st.binary(max_size=60) | pictures.map(lambda one: encode(one, 0)), st.integers(0, 400), st.integers(0, 255))
+@given(st.binary(max_size=60) | snapshots.map(lambda one: encode(one, 0)), st.integers(0, 400), st.integers(0, 255))
 def test_a_damaged_file_is_a_typed_error_or_another_snapshot(data: bytes, at: int, byte: int) -> None:
     damaged = data[:at] + bytes([byte]) + data[at + 1 :]
     try:

@@ -14,6 +14,7 @@ from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.metadata.v0.response import MetadataResponse as OldestMetadata
 from kio.serial import entity_reader, entity_writer
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_response, request_is_flexible
 from offsetmgr.server.network.api import ApiRequest
@@ -251,7 +252,7 @@ def test_error_responses_can_be_decoded_in_every_version(key: int, version: int)
     group_request = request(key, version, {**MEMBER_FIELDS, **OTHER_FIELDS[key]})
     body = group_requests.error_response(group_request, 16, "m" * 200)
     answer, _ = entity_reader(cast(Any, load_response_schema(key, version)))(body, 0)
-    assert answer.error_code == 16
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
     if key == ApiKey.JOIN_GROUP:
         assert (answer.member_id, answer.generation_id, answer.members) == ("m" * 200, -1, ())
 

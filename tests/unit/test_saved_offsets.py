@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from savedlogs import ENDED, HOUR, NOON, ORDERS, RecordedEvents, entry, group_of, read, write
+from savedlogs import ENDED, HOUR_MS, NOON, ORDERS, RecordedEvents, entry, group_of, read, write
 
 from offsetmgr.core.errors import FileFailure
 from offsetmgr.groups.disk_layout import find_topic_directories
@@ -350,16 +350,16 @@ CONSUMING = Activity("kafka", 1, NOON, "consumer", frozenset({"orders"}))
 @pytest.mark.parametrize(
     ("offset", "activity", "expires_at"),
     [
-        (saved(), None, NOON + HOUR),
-        (saved(committed=NOON - HOUR), EMPTY_SINCE_NOON, NOON + HOUR),
-        (saved(), Activity("kafka", 0, None, "consumer", frozenset()), NOON + HOUR),
-        (saved(), Activity("kafka", 0, NOON + HOUR, "", None), NOON + HOUR),
+        (saved(), None, NOON + HOUR_MS),
+        (saved(committed=NOON - HOUR_MS), EMPTY_SINCE_NOON, NOON + HOUR_MS),
+        (saved(), Activity("kafka", 0, None, "consumer", frozenset()), NOON + HOUR_MS),
+        (saved(), Activity("kafka", 0, NOON + HOUR_MS, "", None), NOON + HOUR_MS),
         (saved(expires=NOON + 5), EMPTY_SINCE_NOON, NOON + 5),
-        (saved(), CONSUMING._replace(subscribed=frozenset({"others"})), NOON + HOUR),
+        (saved(), CONSUMING._replace(subscribed=frozenset({"others"})), NOON + HOUR_MS),
         (saved(), CONSUMING, None),
         (saved(expires=NOON + 5), CONSUMING, None),
         (saved(), Activity("kafka", 2), None),
-        (saved(), Activity("avro", 0, NOON + HOUR), NOON + 8 * HOUR),
+        (saved(), Activity("avro", 0, NOON + HOUR_MS), NOON + 8 * HOUR_MS),
     ],
     ids=[
         "never had members: from its commit",
@@ -378,10 +378,10 @@ def test_an_offset_expires_as_on_a_broker(
     offset: SavedOffset, activity: Activity | None, expires_at: int | None
 ) -> None:
     def expired(at: int) -> bool:
-        return Expiry(at, HOUR).has_expired(ORDERS, offset, activity)
+        return Expiry(at, HOUR_MS).has_expired(ORDERS, offset, activity)
 
     if expires_at is None:
-        assert not expired(NOON + 1000 * HOUR)
+        assert not expired(NOON + 1000 * HOUR_MS)
     else:
         assert (expired(expires_at - 1), expired(expires_at)) == (False, True)
 
@@ -391,7 +391,7 @@ def test_an_unreadable_group_record_prevents_the_expiration_of_the_groups_offset
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4) + of_group + entry(2, "other", 5)))
     reported = RecordedEvents()
 
-    found = saved_groups(find_topic_directories([tmp_path]), reported, expiry=Expiry(NOON + 1000 * HOUR, HOUR))
+    found = saved_groups(find_topic_directories([tmp_path]), reported, expiry=Expiry(NOON + 1000 * HOUR_MS, HOUR_MS))
 
     assert {group.group: group.offsets[ORDERS].offset for group in found} == {"g": 4}
     (error,) = reported.errors

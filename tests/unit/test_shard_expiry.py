@@ -17,8 +17,8 @@ def shard() -> Shard:
     return Shard(0, PlainFormat(), ShardLimits())
 
 
-WEEK = 7 * DAY_MS
-ACTIVITY = 6 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+ACTIVITY_MS = 6 * HOUR_MS
 
 
 def fail_if_requested(group: str) -> bool:
@@ -37,14 +37,14 @@ class TestExpiry:
         committed(shard, "g", p0=1)
         committed(shard, "g", p1=1, now=NOW + 1)
 
-        assert expire(shard, NOW + WEEK - 1) == {}
-        assert expire(shard, NOW + WEEK) == {b"o|g|t|0": None}
-        assert expire(shard, NOW + WEEK + 1) == {b"o|g|t|0": None, b"o|g|t|1": None}
+        assert expire(shard, NOW + WEEK_MS - 1) == {}
+        assert expire(shard, NOW + WEEK_MS) == {b"o|g|t|0": None}
+        assert expire(shard, NOW + WEEK_MS + 1) == {b"o|g|t|0": None, b"o|g|t|1": None}
         assert offsets(shard, "g") == {("t", 0): 1, ("t", 1): 1}
 
     def test_an_expired_offset_is_absent_once_the_pass_is_acknowledged(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
-        prepared = shard.expire(NOW + WEEK, lambda group: False)
+        prepared = shard.expire(NOW + WEEK_MS, lambda group: False)
         acknowledge(shard, prepared)
 
         assert not shard.has_group("g")
@@ -62,26 +62,26 @@ class TestExpiry:
     def test_no_offset_expires_while_the_group_has_or_may_have_members(self, shard: Shard, active: bool | None) -> None:
         committed(shard, "g", p0=1)
 
-        assert b"o|g|t|0" not in expire(shard, NOW + 10 * WEEK, active=active)
+        assert b"o|g|t|0" not in expire(shard, NOW + 10 * WEEK_MS, active=active)
 
     def test_members_are_requested_only_for_groups_with_expired_offsets(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
-        assert not shard.expirable("g", NOW + WEEK - 1)
-        assert shard.expire(NOW + WEEK - 1, fail_if_requested).records == []
-        assert shard.expirable("g", NOW + WEEK)
+        assert not shard.expirable("g", NOW + WEEK_MS - 1)
+        assert shard.expire(NOW + WEEK_MS - 1, fail_if_requested).records == []
+        assert shard.expirable("g", NOW + WEEK_MS)
 
     def test_unreadable_offsets_never_expire(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
         shard.replay(1, b"o|g|t|1", b"1,-1,%d,-," % NOW)
 
-        assert expire(shard, NOW + 10 * WEEK) == {b"o|g|t|1": None}
+        assert expire(shard, NOW + 10 * WEEK_MS) == {b"o|g|t|1": None}
         assert len(shard.problems) == 1
 
     def test_a_group_with_a_write_in_flight_is_skipped(self, shard: Shard) -> None:
         """A tombstone prepared now would follow the commit in the log and delete it."""
         committed(shard, "g", p0=1)
-        later = NOW + WEEK
+        later = NOW + WEEK_MS
         in_flight = shard.commit(committing("g", p0=2), later)
         prepared = shard.expire(later, fail_if_requested)
 
@@ -93,7 +93,7 @@ class TestExpiry:
     def test_only_the_requested_groups_are_checked(self, shard: Shard) -> None:
         for group in "abc":
             committed(shard, group, p0=1)
-        prepared = shard.expire(NOW + WEEK, lambda group: False, ["a", "c", "gone"])
+        prepared = shard.expire(NOW + WEEK_MS, lambda group: False, ["a", "c", "gone"])
 
         assert [*prepared.groups] == ["a", "c"]
 
@@ -103,7 +103,7 @@ class TestExpiry:
         committed(shard, "b", p0=1, p1=1)
         sizes = []
         while shard.offset_count:
-            prepared = shard.expire(NOW + WEEK, lambda group: False)
+            prepared = shard.expire(NOW + WEEK_MS, lambda group: False)
             sizes.append((len(prepared.records), prepared.response.limit_reached))
             acknowledge(shard, prepared)
 
@@ -126,8 +126,8 @@ class TestExpiryOfGroupsThatHadMembers:
     def test_not_every_commit_of_a_member_is_recorded(self, consumed: Shard) -> None:
         again = committing("g", p0=2)._replace(generation=3, member_id="m")
 
-        assert len(consumed.commit(again, NOW + ACTIVITY - 1).records) == 1
-        assert consumed.commit(again, NOW + ACTIVITY).records[1:] == [(b"g|g", b"%d" % (NOW + ACTIVITY))]
+        assert len(consumed.commit(again, NOW + ACTIVITY_MS - 1).records) == 1
+        assert consumed.commit(again, NOW + ACTIVITY_MS).records[1:] == [(b"g|g", b"%d" % (NOW + ACTIVITY_MS))]
 
     def test_a_commit_without_a_member_is_not_recorded(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
@@ -135,33 +135,33 @@ class TestExpiryOfGroupsThatHadMembers:
         assert shard.last_active("g") is None
 
     def test_a_pass_records_that_the_group_has_members(self, consumed: Shard) -> None:
-        assert consumed.expire(NOW + ACTIVITY - 1, fail_if_requested).records == []
-        assert expire(consumed, NOW + ACTIVITY, active=True) == {b"g|g": b"%d" % (NOW + ACTIVITY)}
-        assert expire(consumed, NOW + ACTIVITY, active=None) == {}
+        assert consumed.expire(NOW + ACTIVITY_MS - 1, fail_if_requested).records == []
+        assert expire(consumed, NOW + ACTIVITY_MS, active=True) == {b"g|g": b"%d" % (NOW + ACTIVITY_MS)}
+        assert expire(consumed, NOW + ACTIVITY_MS, active=None) == {}
 
     def test_an_old_idle_partition_lives_as_long_as_the_group_was_consumed(self, consumed: Shard) -> None:
-        left = NOW + 10 * WEEK
+        left = NOW + 10 * WEEK_MS
         acknowledge(consumed, consumed.expire(left, lambda group: True))
 
-        assert expire(consumed, left + WEEK + ACTIVITY - 1) == {}
-        assert expire(consumed, left + WEEK + ACTIVITY) == {b"o|g|t|0": None, b"g|g": None}
+        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS - 1) == {}
+        assert expire(consumed, left + WEEK_MS + ACTIVITY_MS) == {b"o|g|t|0": None, b"g|g": None}
 
     def test_a_commit_after_the_last_member_left_counts_from_itself(self, consumed: Shard) -> None:
         """Kafka counts from the time at which the group became empty."""
-        committed(consumed, "g", p1=5, now=NOW + WEEK)
+        committed(consumed, "g", p1=5, now=NOW + WEEK_MS)
 
-        assert expire(consumed, NOW + WEEK + ACTIVITY) == {b"o|g|t|0": None}
+        assert expire(consumed, NOW + WEEK_MS + ACTIVITY_MS) == {b"o|g|t|0": None}
 
     def test_members_that_never_committed_are_recorded_when_an_offset_would_expire(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
-        assert expire(shard, NOW + WEEK, active=True) == {b"g|g": b"%d" % (NOW + WEEK)}
+        assert expire(shard, NOW + WEEK_MS, active=True) == {b"g|g": b"%d" % (NOW + WEEK_MS)}
 
     def test_a_record_without_offsets_is_deleted_too(self, shard: Shard) -> None:
         shard.replay(0, b"g|g", b"%d" % NOW)
 
-        assert expire(shard, NOW + WEEK + ACTIVITY - 1) == {}
-        assert expire(shard, NOW + WEEK + ACTIVITY) == {b"g|g": None}
+        assert expire(shard, NOW + WEEK_MS + ACTIVITY_MS - 1) == {}
+        assert expire(shard, NOW + WEEK_MS + ACTIVITY_MS) == {b"g|g": None}
         assert not shard.has_group("g")
         assert [*shard.groups()] == []
 
@@ -169,10 +169,10 @@ class TestExpiryOfGroupsThatHadMembers:
         committed(shard, "g", p0=1)
         shard.replay(1, b"g|g", b"junk")
 
-        assert expire(shard, NOW + 10 * WEEK) == {}
+        assert expire(shard, NOW + 10 * WEEK_MS) == {}
         assert shard.problems == ("group 'g': group: b'junk'",)
-        acknowledge(shard, shard.expire(NOW + 10 * WEEK, lambda group: True))
-        assert shard.last_active("g") == NOW + 10 * WEEK
+        acknowledge(shard, shard.expire(NOW + 10 * WEEK_MS, lambda group: True))
+        assert shard.last_active("g") == NOW + 10 * WEEK_MS
         assert shard.problems == ()
 
     def test_deleting_the_group_deletes_its_record(self, consumed: Shard) -> None:

@@ -1,4 +1,4 @@
-"""The checker of take-overs finds each kind of violation in a bad run, and none in a good one."""
+"""The checker of takeovers finds each kind of violation in a bad run, and none in a good one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Producer ids and their epochs: requests them from the coordinators of transactional ids, and lists those of a
 partition.
 
-A transactional id gives its producer id a new epoch at each request (KIP-98). The leader of a partition rejects batches
-of an epoch below the newest epoch of which the partition has a batch. No transaction is needed for that.
+At each request, the coordinator of a transactional id returns the producer id with a new epoch (KIP-98). The leader of
+a partition rejects a batch if the partition has a batch with a newer epoch of the same producer id. This check needs no
+transaction.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ begins no transaction."""
 
 
 class ProducerEpoch(NamedTuple):
-    """A producer id and its epoch."""
-
     id: int
     epoch: int
 

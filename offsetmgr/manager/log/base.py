@@ -32,7 +32,6 @@ def shard_group_count(partitions: int) -> int:
 
 
 def shard_group_of(partition: int, partitions: int) -> int:
-    """Returns the shard group of a partition."""
     return partition % shard_group_count(partitions)
 
 
@@ -98,8 +97,6 @@ class CorruptRecords(OffsetMgrError):
 
 
 class LogRecord(NamedTuple):
-    """A record and its position in the log."""
-
     partition: int
     offset: int
     key: bytes

@@ -92,7 +92,6 @@ def _offset_apis(context: ApiContext) -> list[Api]:
 
 
 def _group_apis(context: ApiContext) -> list[Api]:
-    """APIs about groups."""
     return [
         Api(
             ApiKey.DESCRIBE_GROUPS,
@@ -117,7 +116,6 @@ def _group_apis(context: ApiContext) -> list[Api]:
 
 
 def _login_apis(authentication: Authentication) -> list[Api]:
-    """APIs for logging in."""
     return [
         Api(
             ApiKey.SASL_HANDSHAKE,

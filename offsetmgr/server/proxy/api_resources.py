@@ -156,7 +156,9 @@ API_RESOURCES: Final[Mapping[int, ApiResources]] = {
         error_item=_partition_items("name", "partitions", "partition_index", "partitions"),
     ),
     ApiKey.CREATE_TOPICS: ApiResources(
-        ("topics",), response_items="topics", error_item=_simple_item("name", topic_config_error_code=0, configs=None)
+        ("topics",),
+        response_items="topics",
+        error_item=_simple_item("name", topic_config_error_code=ErrorCode.NONE, configs=None),
     ),
     ApiKey.DELETE_TOPICS: ApiResources(
         ("topics", "topic_names"), response_items="responses", error_item=_simple_item("name")

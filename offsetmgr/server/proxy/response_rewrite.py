@@ -29,8 +29,6 @@ _BODY: Final = 8
 
 
 class NamedBroker(NamedTuple):
-    """A broker in a response."""
-
     node_id: int
     host: str
     port: int
@@ -108,7 +106,6 @@ def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
 
 
 def _topics_position(frame: bytes, version: int) -> int:
-    """The position of the array of topics."""
     cursor = Cursor(frame, find_brokers(frame, version).end, flexible=version >= FLEXIBLE)
     if version >= 2:
         cursor.nullable_string()  # the cluster's id

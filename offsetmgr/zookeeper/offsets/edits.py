@@ -61,8 +61,8 @@ class NodeWrite:
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """If set, the zxid as of which the node was read in bulk, and ``node`` lacks its czxid. A node that was created
-    after this zxid is another node."""
+    """If set, a bulk read returned ``node`` without its czxid, and this is the last zxid that the session had received
+    when the read began. A node that was created after this zxid is another node."""
     tries: int = 0
 
     def __str__(self) -> str:

@@ -50,7 +50,6 @@ class PartitionOffsets:
         self._topic = topic
 
     def starts(self, partitions: Sequence[int], timeout_s: float) -> dict[int, int]:
-        """Returns the start offsets."""
         return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout_s, lambda _: 0)
 
     def ends(self, partitions: Sequence[int], timeout_s: float, lower_bound: Callable[[int], int]) -> dict[int, int]:

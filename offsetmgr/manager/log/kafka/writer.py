@@ -1,7 +1,7 @@
 """`KafkaShardGroupWriter`: appends to the partitions of a shard group with plain idempotent batches. No append is a
 transaction.
 
-Each partition has a transactional id, only to receive producer ids and epochs. A take-over requests a new epoch and
+Each partition has a transactional id, only to receive producer ids and epochs. A takeover requests a new epoch and
 appends a *claim* (`offsetmgr.records.claim`) as the first batch of the epoch. From then on the leader of the partition
 rejects every batch of an earlier epoch, so the claim fences the former owner in this partition. `PartitionProducer`
 decides about responses, `LeaderConnections` about connections.
