@@ -123,13 +123,21 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
 
 
 @app.command("undo")
-def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes = False, reason: Reason = None) -> None:
+def undo_command(
+    operation_id: OperationId,
+    execute: Execute = False,
+    yes: Yes = False,
+    reason: Reason = None,
+    allow_rewind: Annotated[
+        bool, typer.Option("--allow-rewind", help="Also restore offsets that have changed since the edit.")
+    ] = False,
+) -> None:
     """Undo an edit or a run of `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".
 
-    An offset that has changed since the edit is not restored; the command reports it. The undo of `migrate apply`
-    restores the offsets that this run wrote, and not those of other runs of the plan. The undo of an edit with
-    --running also rewinds the offsets that its consumers have committed since. Without --execute the command shows what
-    it would change.
+    An offset that has changed since the edit is restored only with --allow-rewind; the command reports it. The undo of
+    `migrate apply` restores the offsets that this run wrote, and not those of other runs of the plan. The undo of an
+    edit with --running also rewinds the offsets that its consumers have committed since. Without --execute the command
+    shows what it would change.
     """
     one = _find(operation_id)
     if not one.start.undo:
@@ -138,14 +146,25 @@ def undo_command(operation_id: OperationId, execute: Execute = False, yes: Yes =
         raise UsageError(
             f"undo of {one.id}", f"{one.undone_by} undid it already", f"offsetmgr edits show {one.undone_by}"
         )
+    commands = [shlex.split(command) for command in one.start.undo]
+    if allow_rewind:
+        commands = [_with_rewind(words) for words in commands]
     _check_ended(one, execute=execute)
     note(f"{one.start.name} of {_moment(one.at_ms)} by {one.user}: {count_of(one.start.changes, 'offset')}")
     failed = 0
     reason = reason or f"undo of {one.id}"
-    for command in one.start.undo:
-        failed = max(failed, _run(one, shlex.split(command), execute=execute, yes=yes, reason=reason))
+    for words in commands:
+        failed = max(failed, _run(one, words, execute=execute, yes=yes, reason=reason))
     if failed:
         raise typer.Exit(failed)
+
+
+def _with_rewind(words: list[str]) -> list[str]:
+    """Returns the command of an undo with --allow-rewind. Raises `UsageError` if the command does not have it."""
+    if words[1:3] != ["offsets", "import"]:
+        command = " ".join(words[1:3])
+        raise UsageError("--allow-rewind", f"the undo is a {command}", f"run it yourself: {shlex.join(words)}")
+    return words if "--allow-rewind" in words else [*words, "--allow-rewind"]
 
 
 def _find(operation_id: str) -> RecordedOperation:

@@ -18,6 +18,7 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.output_collector import COLLECTOR, OutputCollector
 from offsetmgr.cli.render import Column, Meter, OutputFormat, note, separate_tables, write_rows, write_structured_rows
+from offsetmgr.cli.table_fit import rank_of, table_width
 from offsetmgr.core.errors import ConfigError, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
@@ -147,10 +148,14 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
 
 
 def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
-    """Writes each table once, with the rows of all clusters."""
+    """Writes each table once, with the rows of all clusters. A terminal shows the error of a cluster in the last column
+    if this is a column of text, because it wraps only one column."""
     tables: list[tuple[Column, ...]] = list(dict.fromkeys(table for run in runs for table in run.output.tables)) or [()]
     for number, table in enumerate(tables):
         own = next((at for at, column in enumerate(table) if column.name == ERROR.name), None)
+        label = ""
+        if own is None and output is OutputFormat.TABLE and table_width() is not None and _is_text(table):
+            own, label = len(table) - 1, "error: "
         columns = (CLUSTER, *table) if own is not None else (CLUSTER, *table, ERROR)
         rows: list[tuple[Any, ...]] = []
         for run in runs:
@@ -158,7 +163,7 @@ def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
             rows += [(run.name, *row) if own is not None else (run.name, *row, None) for row in found]
             if not number and not run.output.has_rows and run.output.errors:
                 cells: list[Any] = [run.name, *([None] * (len(columns) - 1))]
-                cells[-1 if own is None else own + 1] = _one_line(run.output.errors[0])
+                cells[-1 if own is None else own + 1] = label + _one_line(run.output.errors[0])
                 rows.append(tuple(cells))
         if number:
             separate_tables()
@@ -167,6 +172,11 @@ def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
             write_structured_rows(columns, rows, output)
         else:
             write_rows(columns, rows, output)
+
+
+def _is_text(table: Sequence[Column]) -> bool:
+    last = table[-1] if table else None
+    return last is not None and not (last.right or last.time or last.detail or rank_of(last.name, last.rank))
 
 
 def _one_line(error: OffsetMgrError) -> str:

@@ -89,8 +89,9 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
+    how = running_edit(running, wait_empty)
     connect.wait_until_empty([group], wait_empty)
-    edit = connect.edit_of("offsets set", flags, store, running_edit(running, wait_empty))
+    edit = connect.edit_of("offsets set", flags, store, how)
     proposal = plan_set(store, group, new_offsets, create=new_group)
     exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
@@ -184,6 +185,7 @@ def reset(
         lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
+    how = running_edit(running, wait_empty, conditional=skip is not None)
     if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
         raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
@@ -194,7 +196,6 @@ def reset(
         chosen = sorted(scenario.offsets)
     connect.wait_until_empty(chosen, wait_empty)
     skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
-    how = running_edit(running, wait_empty, conditional=skip is not None)
     edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)
     if skipped is not None:
         scenario = skipped.scenario()
@@ -231,6 +232,7 @@ def delete(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
+    how = running_edit(running, wait_empty)
     connect.wait_until_empty(chosen, wait_empty)
-    edit = connect.edit_of("offsets delete", flags, store, running_edit(running, wait_empty))
+    edit = connect.edit_of("offsets delete", flags, store, how)
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

@@ -141,13 +141,15 @@ def parse_datetime(text: str, option: str = "--to-datetime", *, now_ms: int | No
 def _from_file(
     file: str, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck], *, accept_unterminated: bool
 ) -> ToOffsets:
-    from offsetmgr.groups.export import open_file, seekable
+    from offsetmgr.groups.export import name_of, open_file, seekable
 
     single = groups[0] if len(groups) == 1 else None
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
     with (
         seekable(file) as path,
-        closing(open_file(path, name, single, accept_unterminated=accept_unterminated)) as snapshot,
+        closing(
+            open_file(path, name, single, accept_unterminated=accept_unterminated, shown=name_of(file))
+        ) as snapshot,
     ):
         crossed = crossing(snapshot)
         offsets_by_group: dict[str, dict[TopicPartition, int]] = {}

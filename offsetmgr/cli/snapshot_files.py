@@ -177,12 +177,13 @@ def import_offsets(
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import plan_import, plan_undo
-    from offsetmgr.groups.export import open_file, seekable
+    from offsetmgr.groups.export import name_of, open_file, seekable
     from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import require_topics
     from offsetmgr.snapshots.registry import format_name
 
     topics = TopicSelection.parse(topic or [])
+    how = running_edit(running, wait_empty)
     store = connect.store()
     topics.within(store.capabilities.partitions)
     if file == "-" and file_format is None:
@@ -193,7 +194,7 @@ def import_offsets(
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
             undone = matching_groups(group or [], (one.group for one in load_images(path)))
             connect.wait_until_empty(undone, wait_empty)
-            edit = connect.edit_of("offsets import undo", flags, store, running_edit(running, wait_empty))
+            edit = connect.edit_of("offsets import undo", flags, store, how)
             selected = set(undone)
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
@@ -206,19 +207,25 @@ def import_offsets(
             exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None
-        opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated)
+        opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated, shown=name_of(file))
         with closing(opened) as snapshot:
             chosen = matching_groups(group or [], snapshot.groups())
             if not chosen:
-                why = f"holds no group {', '.join(group)}" if group else "holds no groups"
-                raise GroupNotFound(f"file {file}", why)
+                raise _no_group(file, group)
             connect.wait_until_empty(chosen, wait_empty)
-            edit = connect.edit_of("offsets import", flags, store, running_edit(running, wait_empty))
+            edit = connect.edit_of("offsets import", flags, store, how)
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
             checks = None if unchecked else _log_checks(connect, store)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             exit_edit(edit.run(require_topics(proposals, topics, file)))
+
+
+def _no_group(file: str, group: list[str] | None) -> GroupNotFound:
+    from offsetmgr.groups.export import name_of
+
+    why = f"holds no group {', '.join(group)}" if group else "holds no groups"
+    return GroupNotFound(name_of(file) if file == "-" else f"file {file}", why)
 
 
 def _has_logs(connect: ConnectFlags, store: OffsetStore) -> bool:

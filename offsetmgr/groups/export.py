@@ -96,10 +96,16 @@ class SnapshotFile:
 
 
 def open_file(
-    path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
+    path: Path,
+    format_name: str | None = None,
+    group: str | None = None,
+    *,
+    accept_unterminated: bool = False,
+    shown: str = "",
 ) -> SnapshotFile:
     """Opens and checks a snapshot. If the file contains offsets without the name of a group, ``group`` is their group.
-    ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`.
+    ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`. ``shown`` is the
+    name of the file in errors, if it is not ``path``.
 
     Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
     if the file cannot be read.
@@ -111,7 +117,7 @@ def open_file(
     except OSError as error:
         raise OffsetMgrError(f"file {path}", error.strerror or "cannot be read") from error
     try:
-        reader = _reader(stream, name, group, str(path), accept_unterminated)
+        reader = _reader(stream, name, group, shown or str(path), accept_unterminated)
     except BaseException:
         stream.close()
         raise
@@ -132,6 +138,11 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
         stream.seek(0)
         return read(stream, name, group)
     return read(stream, name, group if name == "spark" else None)
+
+
+def name_of(file: str) -> str:
+    """Returns the name of a file in errors. ``-`` is standard input."""
+    return "standard input" if file == "-" else file
 
 
 @contextmanager

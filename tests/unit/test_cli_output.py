@@ -342,6 +342,28 @@ def test_every_command_has_complete_help(group: str, command: str, capsys: pytes
         (["offsets", "reset", "--group", "g", "--by-duration", "1D"], "PnDTnHnMnS"),
         (["offsets", "set", "--group", "g", "--topic", "t:0", "--to-offset", "-1"], "-1"),
         (["offsets", "export", "x.unknown", "--all-groups", "--store", "file:x.avro"], "format"),
+        (
+            ["offsets", "reset", "-g", "g", "-t", "t", "--to-latest", "--running", "--wait-empty", "60"],
+            "give one of them",
+        ),
+        (
+            [
+                "offsets",
+                "set",
+                "-g",
+                "g",
+                "-t",
+                "t:0",
+                "--to-offset",
+                "1",
+                "--running",
+                "--wait-empty",
+                "60",
+                "--bootstrap-server",
+                "127.0.0.1:1",
+            ],
+            "give one of them",
+        ),
         (["groups", "rename", "a", "a", "--store", "file:x.avro"], "both names are the same"),
         (["manager", "serve", "--listen", "h:1", "--bootstrap-server", "h:1", "--relay-ports", "2-3"], "add --relay"),
     ],
@@ -386,6 +408,18 @@ def test_a_broken_file_is_one_line_and_exit_code_1(
     assert captured.err.startswith("error: ")
     assert name in captured.err.splitlines()[0]
     assert not (tmp_path / "target.avro").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [("g,t,zero,5\n", "line 1: partition is not a number"), ("", "holds no groups")]
+)
+def test_an_error_in_standard_input_names_it(content: str, why: str, tmp_path: Path) -> None:
+    with SnapshotStore(tmp_path / "store.avro") as store:
+        store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(1)})
+    words = [*COMMAND, "offsets", "import", "-", "--as", "csv", "--store", f"file:{tmp_path}/store.avro"]
+    done = subprocess.run(words, input=content, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: standard input: {why}")
 
 
 def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:

@@ -185,6 +185,19 @@ def test_an_edit_whose_undo_was_undone_can_be_undone_again(directory: Path) -> N
     assert offset() == 5
 
 
+def test_an_undo_restores_a_changed_offset_with_allow_rewind(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit = set_offset(6)
+    set_offset(7)
+    undo = ["edits", "undo", edit.id, "--execute", "--yes"]
+    assert run(undo) == 1
+    assert "hint: add --allow-rewind to restore it anyway" in capsys.readouterr().err
+    assert offset() == 7
+    assert run([*undo, "--allow-rewind"]) == 0
+    assert offset() == 5
+
+
 def test_an_operation_that_still_runs_is_not_undone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit = set_offset(8)
     with OperationLog().recorded(edit.start) as running:
