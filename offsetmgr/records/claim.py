@@ -1,8 +1,9 @@
 """`Claim`: the record with which a manager takes over a partition of the offsets topic.
 
-The owner appends a claim to a partition before it serves the partition. The claim is the first batch of a new producer
-epoch, so the leader of the partition rejects every later batch of an earlier epoch. All claims of a partition have the
-same key, so compaction keeps the newest one. Readers of offsets skip claims. The value is a JSON object.
+The owner appends a claim to a partition before it serves the partition. The claim is the only record of the first batch
+of a new producer epoch, so the leader of the partition rejects every later batch of an earlier epoch. All claims of a
+partition have the same key, so compaction keeps the newest one. Readers of offsets skip claims. The value is a JSON
+object.
 """
 
 from __future__ import annotations

@@ -526,13 +526,7 @@ _DATA = st.builds(
     codec=st.sampled_from([0, 0, GZIP]),
     gap=st.integers(0, 2),
 )
-_CLAIM = st.builds(
-    Written,
-    _IDS,
-    _EPOCHS,
-    claimed=st.lists(_IDS, max_size=2).map(tuple),
-    records=st.just(()) | st.just(((b"a", b"9"),)),
-)
+_CLAIM = st.builds(Written, _IDS, _EPOCHS, claimed=st.lists(_IDS, max_size=2).map(tuple))
 _FENCE = st.builds(Written, _IDS, st.just(FENCE_EPOCH), fence=st.just(True))
 _LOGS = st.lists(_DATA | _DATA | _CLAIM | _FENCE, max_size=12)
 

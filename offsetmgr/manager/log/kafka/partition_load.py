@@ -107,6 +107,7 @@ class PartitionLoad:
     def _add(self, data: bytes, batch: RawBatch) -> bool:
         """Loads a batch. Returns False if the owner's claim has to be read again first."""
         audit = self.audit
+        # A claim is the only record of its batch, so a batch of several records that the owner wrote contains no claim.
         if batch.record_count != 1 and audit.is_owner(batch.producer_id, batch.producer_epoch):
             self._apply(data, batch)
             return True
