@@ -119,7 +119,7 @@ class Connections(Closeable):
 
             store = self._kafka_stores.get(bootstrap)
             if store is not None and connection is self.resolved.connection:
-                self._clusters[bootstrap] = KafkaCluster.with_thread(store.wire())
+                self._clusters[bootstrap] = KafkaCluster.with_thread(store.store_thread())
             else:
                 self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
