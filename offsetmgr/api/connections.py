@@ -124,6 +124,19 @@ class Connections(Closeable):
                 self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
+    def has_logs(self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None) -> bool:
+        """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
+        hold positions of Kafka 0.7, which belong to no log. Calls ``warn`` if ZooKeeper is not compared because no
+        brokers are known."""
+        from offsetmgr.core.offset_store import PartitionKinds
+
+        if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
+            return False
+        known = self.bootstrap() is not None
+        if not known and store.uri.startswith("zookeeper:"):
+            warn("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
+        return known
+
     def lock_waiting(self, cluster: Cluster) -> Cluster:
         """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
         return lock_waiting_cluster(cluster, SystemClock(), self.on_lock_wait)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offsetmgr.api.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.groups.edit_plan import GroupEditPlan
+    from offsetmgr.groups.log_checks import LogChecks
     from offsetmgr.groups.running_groups import RunningChecks
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.stores.cross_cluster_check import OriginStore
@@ -59,6 +60,16 @@ def checked_crossing(
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     return crossing
+
+
+def log_checks(
+    connections: Connections, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
+) -> LogChecks | None:
+    """Returns the checks of an import into ``store`` against the logs; None if it cannot be compared with logs, see
+    `Connections.has_logs`."""
+    from offsetmgr.groups.log_checks import LogChecks
+
+    return LogChecks(connections.cluster("offsets import").log_ranges) if connections.has_logs(store, warn) else None
 
 
 def without_active_groups(

@@ -180,10 +180,14 @@ class Migration(Closeable):
         self,
         *,
         groups: GroupsArgument | None = None,
+        accept_stale: bool = False,
         wait_empty_s: float = 0.0,
         stop: Callable[[], bool] = lambda: False,
     ) -> Report:
         """Writes the plan's offsets. A target offset that has changed since the plan is not overwritten.
+
+        If the plan is older than a day, the method first compares the source, and raises `PlanError` if a group has
+        moved on. ``accept_stale`` writes the old offsets.
 
         ``groups`` are names or globs of the plan's groups, to which the step is limited; None means all groups.
 
@@ -195,6 +199,11 @@ class Migration(Closeable):
         """
         self._connections.require_open()
         require_comparison(self._plan)
+        if not accept_stale:
+            from offsetmgr.migration.renewal import reject_stale
+
+            hint = "plan them again: offsetmgr migrate renew; or write the old offsets with accept_stale=True"
+            reject_stale(self._plan, self.state(), self._sides.source, self._only(groups), hint)
         logs = self._sides.logs()
         with journaled_writer(
             self._plan, PlanRun("apply", self._only(groups)), self._sides.target, stop=stop, wait_empty_s=wait_empty_s

@@ -20,7 +20,7 @@ from offsetmgr.api.arguments import (
     topic_selection,
 )
 from offsetmgr.api.connections import Connections
-from offsetmgr.api.edit_targets import checked_crossing, store_of_images, without_active_groups
+from offsetmgr.api.edit_targets import checked_crossing, log_checks, store_of_images, without_active_groups
 from offsetmgr.api.located_groups import located_groups
 from offsetmgr.api.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
@@ -320,12 +320,13 @@ class OffsetAdmin(Closeable):
         topics: TopicsArgument | None = None,
         *,
         allow_rewind: bool = False,
+        unchecked: bool = False,
         translate: OffsetTranslation | None = None,
     ) -> PlannedEdit:
-        """Plans to load the offsets of a snapshot file; without ``groups``, all groups of the file. Unlike
-        ``offsets import``, it does not check topics and log ranges. Offsets that would move backward are rejected
-        unless ``allow_rewind``. Raises `UsageError` for a file of before-images (see `plan_undo`), `GroupNotFound`,
-        `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
+        """Plans to load the offsets of a snapshot file; without ``groups``, all groups of the file. If brokers are
+        known, offsets outside their logs are clamped and those of missing topics rejected, unless ``unchecked``.
+        Offsets that would move backward are rejected unless ``allow_rewind``. Raises `UsageError` for a file of
+        before-images (see `plan_undo`), `GroupNotFound`, `MalformedData`, `OtherCluster`, `Unreachable`, `TimedOut`."""
         from offsetmgr.groups.before_images import holds_images
         from offsetmgr.groups.edits import plan_import
         from offsetmgr.groups.export import open_file
@@ -339,9 +340,8 @@ class OffsetAdmin(Closeable):
             if not chosen:
                 raise GroupNotFound(f"file {os.fspath(path)}", "holds no such group" if names else "holds no groups")
             crossing = checked_crossing("offsets import", snapshot, store, translate)
-            found = plan_import(
-                store, snapshot.read(set(chosen)), selection, allow_rewind=allow_rewind, crossing=crossing
-            )
+            entries, checks = snapshot.read(set(chosen)), None if unchecked else log_checks(self._connections, store)
+            found = plan_import(store, entries, selection, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             plans = require_topics(found, selection, str(path))
             return self._planned("offsets import", store, plans, checked=crossing.text())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -19,13 +18,11 @@ from offsetmgr.cli.options import Reason, WaitEmpty, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import PlanError, UsageError
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
-from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan_file import PlanFile, summary_of
 from offsetmgr.migration.plan_run import PlanRun, open_plan, undo_command
-from offsetmgr.migration.progress import MigrationState
 
 app = typer.Typer()
 
@@ -63,6 +60,7 @@ def apply_command(
     `migrate renew` plans them again.
     """
     from offsetmgr.migration.apply import apply, check_endpoint, require_comparison
+    from offsetmgr.migration.renewal import reject_stale
 
     plan, state = open_plan(plan_path)
     only = select_groups(plan, group or (), wave or ())
@@ -89,7 +87,7 @@ def apply_command(
     if state.apply.opened and not state.is_rolled_back:
         note(f"an earlier run completed {count_of(len(state.apply.done), 'group')}; this one continues")
     if not accept_stale:
-        _reject_stale(sides, plan, state, only, (*(group or ()), *scope_options(None, wave), *options))
+        reject_stale(plan, state, sides.source, only, _renewal_hint(plan, group, wave, options))
     scope = summary_of(plan, only)
     if only is not None:
         note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
@@ -116,26 +114,11 @@ def apply_command(
         raise typer.Exit(1)
 
 
-def _reject_stale(
-    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, only: GroupScope | None, renew_words: Sequence[str]
-) -> None:
-    """Raises `PlanError` if the plan is older than a day, and a group that apply has not begun has changed since.
-    ``renew_words`` are the arguments of the ``migrate renew`` that the error recommends."""
-    from offsetmgr.migration.renewal import MAX_AGE_MS, moved_groups
-
-    age_ms = SystemClock().now_ms() - plan.header.created_at
-    if age_ms <= MAX_AGE_MS:
-        return
-    moved = moved_groups(plan, state, sides.source, only)
-    if moved:
-        named = ", ".join(list(moved)[:3]) + (", ..." if len(moved) > 3 else "")
-        days = count_of(age_ms // MAX_AGE_MS, "day")
-        raise PlanError(
-            f"plan {plan.path}",
-            f"it is {days} old, and {count_of(len(moved), 'group')} changed in the source since then: {named}",
-            f"plan them again: {command_line('migrate', 'renew', plan.path, '-o', 'FILE', options=renew_words)}; "
-            "or write the old offsets with --accept-stale",
-        )
+def _renewal_hint(plan: PlanFile, groups: list[str] | None, waves: list[int] | None, options: tuple[str, ...]) -> str:
+    """Returns the hint for a plan whose source has changed."""
+    words = (*(groups or ()), *scope_options(None, waves), *options)
+    renew = command_line("migrate", "renew", plan.path, "-o", "FILE", options=words)
+    return f"plan them again: {renew}; or write the old offsets with --accept-stale"
 
 
 def _refresh(sides: SourceAndTarget, plan: PlanFile, reason: str) -> None:

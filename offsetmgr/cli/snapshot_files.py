@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.edit_plan import GroupEditPlan
-    from offsetmgr.groups.log_checks import LogChecks
 
 app = typer.Typer()
 
@@ -174,6 +173,7 @@ def import_offsets(
     an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
     not contain it.
     """
+    from offsetmgr.api.edit_targets import log_checks
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import plan_import, plan_undo
@@ -216,7 +216,7 @@ def import_offsets(
             edit = connect.edit_of("offsets import", flags, store, how)
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)
-            checks = None if unchecked else _log_checks(connect, store)
+            checks = None if unchecked else log_checks(connect, store, note)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             exit_edit(edit.run(require_topics(proposals, topics, file)))
 
@@ -228,25 +228,6 @@ def _no_group(file: str, group: list[str] | None) -> GroupNotFound:
     return GroupNotFound(name_of(file) if file == "-" else f"file {file}", why)
 
 
-def _has_logs(connect: ConnectFlags, store: OffsetStore) -> bool:
-    """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
-    hold positions of Kafka 0.7, which belong to no log."""
-    from offsetmgr.core.offset_store import PartitionKinds
-
-    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
-        return False
-    known = connect.bootstrap() is not None
-    if not known and store.uri.startswith("zookeeper:"):
-        note("not checked: topics and log ranges, because no brokers are known; add --bootstrap-server")
-    return known
-
-
-def _log_checks(connect: ConnectFlags, store: OffsetStore) -> LogChecks | None:
-    from offsetmgr.groups.log_checks import LogChecks
-
-    return LogChecks(connect.cluster("offsets import").log_ranges) if _has_logs(connect, store) else None
-
-
 def _restored_with_notes(
     connect: ConnectFlags, edit: Edit, proposals: Iterator[GroupEditPlan]
 ) -> Iterator[GroupEditPlan]:
@@ -254,7 +235,7 @@ def _restored_with_notes(
     offsets before its prompt."""
     from offsetmgr.groups.log_checks import RestoredOffsetChecks
 
-    if not _has_logs(connect, edit.store):
+    if not connect.has_logs(edit.store, note):
         return proposals
     # Brokers that do not respond must not prevent the undo of an edit in ZooKeeper, so the cluster is opened late.
     checks = RestoredOffsetChecks(lambda partitions: connect.cluster("offsets import").log_ranges(partitions))

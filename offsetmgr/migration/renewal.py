@@ -28,7 +28,7 @@ from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 
 MAX_AGE_MS = 24 * 3_600_000
-"""The age of a plan from which `moved_groups` is checked before apply."""
+"""The age of a plan from which apply compares its source."""
 
 
 def is_waiting(group: GroupPlan, state: MigrationState) -> bool:
@@ -54,6 +54,22 @@ def moved_groups(
             if changed := _count_of_changes(plan, group, found[group.group]):
                 moved[group.group] = changed
     return moved
+
+
+def reject_stale(
+    plan: PlanFile, state: MigrationState, source: OffsetStore, only: GroupScope | None, hint: str
+) -> None:
+    """Raises `PlanError`, with ``hint``, if the plan is older than a day and a group that apply has not begun has
+    changed in the source since. Raises any error from `moved_groups`."""
+    age_ms = SystemClock().now_ms() - plan.header.created_at
+    if age_ms <= MAX_AGE_MS:
+        return
+    moved = moved_groups(plan, state, source, only)
+    if moved:
+        named = ", ".join(list(moved)[:3]) + (", ..." if len(moved) > 3 else "")
+        days = count_of(age_ms // MAX_AGE_MS, "day")
+        why = f"it is {days} old, and {count_of(len(moved), 'group')} changed in the source since then: {named}"
+        raise PlanError(f"plan {plan.path}", why, hint)
 
 
 def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> int:

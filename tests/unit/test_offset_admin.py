@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from one_migration import OneLog
 
 from offsetmgr import (
     AheadPolicy,
@@ -19,6 +20,8 @@ from offsetmgr import (
     errors,
 )
 from offsetmgr.api.arguments import require_scenario
+from offsetmgr.api.connections import Connections
+from offsetmgr.core.model import LogRange
 from offsetmgr.groups.before_images import default_image_path
 
 ORDERS = TopicPartition("orders", 0)
@@ -46,6 +49,22 @@ def test_an_empty_selection_never_means_all(admin: OffsetAdmin, tmp_path: Path) 
     admin.write_snapshot(tmp_path / "all.avro")
     with pytest.raises(errors.UsageError, match="groups: the selection is empty"):
         admin.plan_import(tmp_path / "all.avro", groups=[])
+
+
+def test_an_import_clamps_offsets_to_the_logs_of_the_known_brokers(
+    admin: OffsetAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "cluster", lambda _self, _what: OneLog(LogRange(0, 5)))
+    admin.write_snapshot(tmp_path / "all.avro")
+    (tmp_path / "new.csv").write_text("other,orders,0,1\n", "utf-8")
+
+    def planned(bootstrap: str | None, *, unchecked: bool = False) -> list[tuple[int | None, str]]:
+        with OffsetAdmin(f"file:{tmp_path / 'new.csv'}", bootstrap_server=bootstrap) as other:
+            plan = other.plan_import(tmp_path / "all.avro", unchecked=unchecked)
+            return [(one.after and one.after.offset, one.note) for group in plan for one in group.changes]
+
+    assert planned("h:9092") == [(4, ""), (5, ""), (5, "clamped from 6 to the log's end")]
+    assert planned("h:9092", unchecked=True) == planned(None) == [(4, ""), (5, ""), (6, "")]
 
 
 def test_an_edit_of_all_groups_has_to_be_explicit(admin: OffsetAdmin) -> None:

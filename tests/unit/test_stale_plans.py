@@ -1,20 +1,21 @@
-"""The error of `migrate apply` for a plan that is older than a day: the command in its hint is a valid command."""
+"""Apply of a plan that is older than a day, by the command and by the library."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from one_migration import Migration, commit
 from test_doc_blocks import parse
 
-from offsetmgr.cli import migrate_apply
+from offsetmgr import Migration, OffsetAndMetadata, PlanOptions, TopicPartition, errors
+from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import PlanError
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration import renewal
+from offsetmgr.stores.snapshot import SnapshotStore
+
+ORDERS = TopicPartition("orders", 0)
 
 
 class Later(SystemClock):
@@ -24,20 +25,44 @@ class Later(SystemClock):
         return super().now_ms() + 2 * 24 * 3_600_000
 
 
-def test_the_hint_for_an_old_plan_renews_the_same_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    migration = Migration(tmp_path)
-    commit(migration.source, "my shop", 10)
-    migration.plan()
-    commit(migration.source, "my shop", 11)
-    monkeypatch.setattr(migrate_apply, "SystemClock", Later)
-    scope = ["my shop", "--wave", "3", "--command-config", "a b.properties"]
-    sides = SimpleNamespace(source=migration.source)
-    with pytest.raises(PlanError) as raised:
-        migrate_apply._reject_stale(sides, PlanFile(migration.path), migration.state(), None, scope)  # type: ignore[arg-type]
-    command = re.search(r"plan them again: offsetmgr (.*); or", raised.value.hint)
+def commit(path: Path, offset: int, group: str = "my shop") -> None:
+    with SnapshotStore(path) as store:
+        store.commit(group, {ORDERS: OffsetAndMetadata(offset)})
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plan of two days ago. Since then, the group has moved on in the source from 10 to 11."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source, target, path = tmp_path / "source.avro", tmp_path / "target.avro", tmp_path / "shop.plan"
+    commit(source, 10)
+    commit(target, 1, "other")
+    Migration.plan(f"file:{source}", f"file:{target}", path, PlanOptions(groups=("*",))).close()
+    commit(source, 11)
+    monkeypatch.setattr(renewal, "SystemClock", Later)
+    return path
+
+
+def test_the_hint_for_an_old_plan_renews_the_same_groups(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    login = tmp_path / "a b.properties"
+    login.write_text("client.id=me\n")
+    options = ["--command-config", str(login)]
+    assert run(["migrate", "apply", str(plan), "--group", "my shop", *options, "--yes"]) == 1
+    shown = capsys.readouterr().err
+    assert "it is 2 days old, and 1 group changed in the source since then: my shop" in shown
+    command = re.search(r"plan them again: offsetmgr (.*); or", shown)
     assert command is not None
     words = shlex.split(command[1])
     parse(words)
-    assert words[2:] == [
-        str(migration.path), "-o", "FILE", "my shop", "--wave", "3", "--command-config", "a b.properties",
-    ]  # fmt: skip
+    assert words[2:] == [str(plan), "-o", "FILE", "my shop", *options]
+    assert run(["migrate", "apply", str(plan), "--yes", "--accept-stale"]) == 0
+
+
+def test_the_library_refuses_an_old_plan_whose_source_has_moved_on(plan: Path) -> None:
+    with Migration(plan) as migration:
+        with pytest.raises(errors.PlanError, match="it is 2 days old, and 1 group changed in the source") as raised:
+            migration.apply()
+        assert raised.value.hint.endswith("or write the old offsets with accept_stale=True")
+        assert migration.apply(accept_stale=True).written == 1
