@@ -19,7 +19,7 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
-def wait_for(condition: Callable[[], bool], description: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"

@@ -7,8 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from committing_client import commit, fetch
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
-from processes import process_state
+from processes import process_state, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, SandboxError
@@ -39,13 +38,6 @@ SETTINGS = {
 }
 OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 CLIENT = Path(__file__).with_name("committing_client.py")
-
-
-def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.05)  # the pause between two polls
 
 
 class Manager:

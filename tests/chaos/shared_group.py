@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from members import AnyMember, PythonMember
 from ownership_checker import CheckResult, Delivery, check_history
+from processes import wait_for
 from zookeeper_history import group_history
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -33,13 +34,6 @@ from offsetmgr.zookeeper.groups.registration import read_registration
 SESSION_MS: Final = 4000
 OWNED_WITHIN_S: Final = 10.0
 _CHROOT: Final = "/kafka"
-
-
-def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.05)  # the pause between two polls
 
 
 def _now_ms() -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from manager_cluster import wait_for
+from processes import wait_for
 from raw_log import PartitionHistory, RawBatch, RawLogReader
 from stalling_proxy import StallingProxy
 from takeover_checker import Report, StoredRecord, check, read_events

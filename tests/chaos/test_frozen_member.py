@@ -6,7 +6,6 @@ The checker of shared groups detects the violations of a faulty member that igno
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from members import PythonMember
 from ownership_checker import Delivery, check_history
+from processes import wait_for
 from zookeeper_history import group_history
 
 from offsetmgr.core.model import TopicPartition
@@ -23,13 +23,6 @@ from offsetmgr.zookeeper.groups.ownership import owners
 from offsetmgr.zookeeper.groups.registry import members
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
-
-
-def wait_for(condition: Callable[[], object], description: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.02)  # the pause between two polls
 
 
 @pytest.mark.parametrize("ignore_lease", [False, True])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from manager_cluster import wait_for
+from processes import wait_for
 from raw_log import RawBatch, RawLogReader
 from stalling_proxy import StallingProxy
 from three_kraft_brokers import ThreeBrokers, three_kraft_brokers

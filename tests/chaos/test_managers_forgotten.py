@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from committing_client import PARTITIONS, consumer, fetch
 from late_manager import IGNORE_LEASE, TRIGGER
-from manager_cluster import SHARDS, Manager, commit_until_acknowledged, fetch_until_answered, served, wait_for
+from manager_cluster import SHARDS, Manager, commit_until_acknowledged, fetch_until_answered, served
+from processes import wait_for
 from raw_log import PartitionHistory, RawLogReader
 
 from offsetmgr.core.errors import OffsetMgrError

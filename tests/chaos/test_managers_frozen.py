@@ -23,8 +23,8 @@ from manager_cluster import (
     managers_of,
     owned_by,
     served,
-    wait_for,
 )
+from processes import wait_for
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError

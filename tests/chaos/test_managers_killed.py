@@ -29,8 +29,8 @@ from manager_cluster import (
     restart,
     served,
     three_brokers,
-    wait_for,
 )
+from processes import wait_for
 from raw_log import PartitionHistory, RawBatch, RawLogReader
 
 from offsetmgr.manager.log.topic import DEFAULT_TOPIC

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from conftest import MakeTopic
-from manager_cluster import Manager, managers_of, served, wait_for
+from manager_cluster import Manager, managers_of, served
+from processes import wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError

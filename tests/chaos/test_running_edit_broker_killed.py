@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from manager_cluster import wait_for
+from processes import wait_for
 from running_group import PARTITIONS, running_group
 from three_kraft_brokers import three_kraft_brokers
 

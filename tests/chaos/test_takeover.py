@@ -26,8 +26,8 @@ from manager_cluster import (
     managers_of,
     owned_by,
     served,
-    wait_for,
 )
+from processes import wait_for
 
 from offsetmgr.core.model import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from manager_cluster import in_sync, restart, wait_for
+from manager_cluster import in_sync, restart
+from processes import wait_for
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from processes import wait_for
 
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
@@ -127,14 +127,6 @@ def group(kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_p
         producer.flush(10)
         for member in members:
             member.stop()
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
 
 
 def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from processes import wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -156,13 +156,6 @@ def faulty_claims(monkeypatch: pytest.MonkeyPatch) -> type[FaultyClaims]:
     monkeypatch.setattr(consumer_member, "PartitionClaims", FaultyClaims)
     FaultyClaims.lost_responses = 0
     return FaultyClaims
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # poll interval
 
 
 def owned(member: ConsumerMember) -> set[int]:

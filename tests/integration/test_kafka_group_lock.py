@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
+from processes import wait_for
 from stopwatch import Stopwatch
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -155,14 +156,6 @@ class ManualLock:
     def __exit__(self, *_: object) -> None:
         self.runner.run(self.client.close())
         self.runner.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for: {what}"
-        pause.wait(0.02)
 
 
 def state_of(cluster: KafkaCluster, group: str) -> str:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from processes import wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
@@ -45,13 +45,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPER]
 SESSION_MS = 2000
 """Session timeout of switches that are killed or frozen, so that members notice soon. Other sessions are longer."""
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # poll interval
 
 
 MESSAGES = 6000

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from kazoo_client import connected
+from processes import wait_for
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -30,13 +31,6 @@ pytestmark = pytest.mark.servers
 
 OFFSETMGR = [sys.executable, "-m", "offsetmgr"]
 LOG_END = 100
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # poll interval
 
 
 @dataclass

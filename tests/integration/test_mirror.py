@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from processes import wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
@@ -36,13 +37,6 @@ from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 pytestmark = pytest.mark.servers
 
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # poll interval
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -43,13 +43,6 @@ def proxy(zookeeper: ZooKeeperServer) -> Iterator[StallingProxy]:
 def direct(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperSession]:
     with ZookeeperSession(zookeeper.connect) as session:
         yield session
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # pause between two checks
 
 
 def test_a_session_reports_the_timeout_that_the_server_granted(zookeeper: ZooKeeperServer) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from old_consumers import Fleet
+from processes import wait_for
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
@@ -100,14 +101,6 @@ def view(kafka: KafkaBroker) -> Iterator[GroupView]:
         KafkaCluster(kafka.bootstrap) as cluster,
     ):
         yield GroupView(ZookeeperRegistry(zookeeper.session), zookeeper, store, cluster)
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.1)
 
 
 def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_repeated(

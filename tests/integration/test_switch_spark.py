@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from before_image_callback import BeforeImageCallback
 from confluent_kafka import Producer
+from processes import wait_for
 
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
@@ -37,13 +37,6 @@ def spark() -> Iterator[Any]:
     found = session("offsetmgr-switch", master="local[2]", **settings)
     yield found
     found.stop()
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)  # pause between two checks
 
 
 def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetition_or_restart(

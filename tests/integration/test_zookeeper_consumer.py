@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 from confluent_kafka import Producer
+from processes import wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
@@ -92,13 +93,6 @@ def take(stream: MessageStream, count: int) -> list[StreamMessage]:
         assert message is not None, f"only {len(found)} of {count} messages arrived"
         found.append(message)
     return found
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)  # pause between two checks
 
 
 class Reader:

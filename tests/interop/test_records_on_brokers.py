@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from conftest import MakeTopic
+from processes import wait_for
 
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
@@ -29,13 +30,6 @@ pytestmark = pytest.mark.servers
 OFFSETS_TOPIC = "__consumer_offsets"
 NOW = 1_700_000_000_000
 record_format = KafkaRecordFormat()
-
-
-def wait_for(condition: Callable[[], bool], description: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"no {description} after {seconds:g} s"
-        time.sleep(0.1)
 
 
 def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
