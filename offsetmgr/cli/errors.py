@@ -52,8 +52,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
         return _report_offsetmgr_error(error)
     if (message := _command_line_message(error)) is not None:
         _print_line(f"error: {message}")
-        path = getattr(getattr(error, "ctx", None), "command_path", "offsetmgr")
-        _print_line(f"hint: see {path} --help")
+        _print_line(f"hint: {_command_line_hint(error)}")
         return USAGE
     if isinstance(error, UnicodeEncodeError) and (argument := _argument_without_encoding()) is not None:
         _print_line(f"error: argument {argument!a}: is not valid UTF-8")
@@ -99,6 +98,22 @@ def _command_line_message(error: BaseException) -> str | None:
     """
     format_message = getattr(error, "format_message", None)
     return _one_line(format_message()) if callable(format_message) else None
+
+
+def _command_line_hint(error: BaseException) -> str:
+    """Returns the hint for an error from the option parser. The parser reads the name of a group as options if the name
+    begins with ``-``; for such an error the hint contains the forms that the command accepts."""
+    context = getattr(error, "ctx", None)
+    hint = f"see {getattr(context, 'command_path', 'offsetmgr')} --help"
+    if type(error).__name__ != "NoSuchOption" or getattr(error, "option_name", "--").startswith("--"):
+        return hint
+    parameters = getattr(getattr(context, "command", None), "params", ())
+    forms = []
+    if any("--group" in parameter.opts for parameter in parameters):
+        forms.append("--group=-NAME")
+    if any("GROUP" in (getattr(parameter, "metavar", None) or "").split("]")[0] for parameter in parameters):
+        forms.append("-- -NAME at the end of the command")
+    return f"for a group whose name begins with -: {', or '.join(forms)}; {hint}" if forms else hint
 
 
 def _argument_without_encoding() -> str | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.model import LogRange, TopicPartition
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+    from offsetmgr.groups.log_checks import OutsideLogChecks
     from offsetmgr.migration.journaled_writer import Report
     from offsetmgr.migration.rollback import RollbackPreview
 
@@ -210,23 +210,23 @@ def _with_run(state: MigrationState, only: GroupScope | None, run: str | None) -
     return chosen
 
 
-def _log_checks(sides: SourceAndTarget) -> RestoredOffsetChecks:
+def _log_checks(sides: SourceAndTarget) -> OutsideLogChecks:
     """Returns the checks of the offsets that a rollback restores. They have the log ranges if brokers are known."""
-    from offsetmgr.groups.log_checks import RestoredOffsetChecks
+    from offsetmgr.groups.log_checks import OutsideLogChecks
 
     def log_ranges(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         logs = sides.logs()
         return {} if logs is None else logs.log_ranges(partitions)
 
-    return RestoredOffsetChecks(log_ranges)
+    return OutsideLogChecks(log_ranges)
 
 
-def _show_warnings(checks: RestoredOffsetChecks) -> None:
+def _show_warnings(checks: OutsideLogChecks) -> None:
     for text in checks.warnings():
         note(f"warning: {text}")
 
 
-def _show_preview(found: Iterable[RollbackPreview], checks: RestoredOffsetChecks) -> None:
+def _show_preview(found: Iterable[RollbackPreview], checks: OutsideLogChecks) -> None:
     """Prints what a rollback would restore. Raises `Exit` with code 1 if an offset would not be restored."""
     rows = list(found)
     checks.load((one.tp, one.before) for one in rows if one.before is not None)

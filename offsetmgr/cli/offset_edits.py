@@ -72,8 +72,12 @@ def set_offsets(
     *,
     flags: EditFlags,
 ) -> None:
-    """Commit an offset without checking the log (offsets reset checks it)."""
+    """Commit an offset exactly as given; an offset outside its log gets a warning.
+
+    The warning needs brokers. offsets reset clamps an offset outside its log.
+    """
     from offsetmgr.cli.edit_command import exit_edit
+    from offsetmgr.cli.log_notes import noted_outside_logs
     from offsetmgr.groups.reset import plan_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -93,7 +97,8 @@ def set_offsets(
     connect.wait_until_empty([group], wait_empty)
     edit = connect.edit_of("offsets set", flags, store, how)
     proposal = plan_set(store, group, new_offsets, create=new_group)
-    exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
+    proposals = noted_outside_logs(connect, edit, [proposal], "set")
+    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("reset")

@@ -35,9 +35,7 @@ from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.edit_command import Edit
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.edit_plan import GroupEditPlan
 
 app = typer.Typer()
 
@@ -175,6 +173,7 @@ def import_offsets(
     """
     from offsetmgr.api.edit_targets import log_checks
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
+    from offsetmgr.cli.log_notes import noted_outside_logs
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import plan_import, plan_undo
     from offsetmgr.groups.export import name_of, open_file, seekable
@@ -199,7 +198,7 @@ def import_offsets(
             images = (one for one in load_images(path) if one.group in selected)
             note(f"{file} holds before-images: undoing that edit")
             proposals = plan_undo(store, images, topics, force=allow_rewind, crossing=crossing)
-            proposals = proposals if unchecked else _restored_with_notes(connect, edit, proposals)
+            proposals = proposals if unchecked else noted_outside_logs(connect, edit, proposals, "restored")
             code = edit.run(require_topics(proposals, topics, file))
             if edit.confirmed:
                 created = (one.group for one in load_images(path) if not one.before)
@@ -228,16 +227,3 @@ def _no_group(file: str, group: list[str] | None) -> GroupNotFound:
     return GroupNotFound(name_of(file) if file == "-" else f"file {file}", why)
 
 
-def _restored_with_notes(
-    connect: ConnectFlags, edit: Edit, proposals: Iterator[GroupEditPlan]
-) -> Iterator[GroupEditPlan]:
-    """Returns the plans of an undo with a note on each offset that is outside its log. The edit then warns of these
-    offsets before its prompt."""
-    from offsetmgr.groups.log_checks import RestoredOffsetChecks
-
-    if not connect.has_logs(edit.store, note):
-        return proposals
-    # Brokers that do not respond must not prevent the undo of an edit in ZooKeeper, so the cluster is opened late.
-    checks = RestoredOffsetChecks(lambda partitions: connect.cluster("offsets import").log_ranges(partitions))
-    edit.more_warnings = checks.warnings
-    return checks.noted(proposals)

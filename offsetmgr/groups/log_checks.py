@@ -1,8 +1,8 @@
 """`LogChecks`: compares the offsets that an import writes with the logs.
 
 `offsetmgr.groups.reset` decides in the same way: an offset outside its log is clamped to the log, with a note, and an
-offset of a missing topic or partition is an error. `RestoredOffsetChecks` adds notes to the offsets of an undo, and
-clamps none of them.
+offset of a missing topic or partition is an error. `OutsideLogChecks` adds notes to the offsets of an undo or of
+``offsets set``, and clamps none of them.
 """
 
 from __future__ import annotations
@@ -62,18 +62,22 @@ class LogChecks:
         return committed._replace(offset=offset, leader_epoch=None), note, None
 
 
-class RestoredOffsetChecks:
-    """Compares the offsets that one undo restores with the logs. An undo restores offsets exactly, and it does not need
-    the brokers, so neither an offset outside its log nor an error of the brokers prevents it."""
+class OutsideLogChecks:
+    """Compares the offsets of one undo, or of one ``offsets set``, with the logs. Both write offsets exactly, and do
+    not need the brokers, so neither an offset outside its log nor an error of the brokers prevents them.
 
-    def __init__(self, fetch: FetchLogRanges) -> None:
+    The warnings contain ``verb``, a past participle.
+    """
+
+    def __init__(self, fetch: FetchLogRanges, verb: str = "restored") -> None:
+        self._verb = verb
         self._ranges = LogRangeCache(fetch)
         self._error: OffsetMgrError | None = None
         self.outside = 0
         """The number of offsets outside their logs that were found so far."""
 
     def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-        """Yields the plans. The note of each restored offset that is outside its log begins with the reason."""
+        """Yields the plans. The note of each written offset that is outside its log begins with the reason."""
         remaining = iter(plans)
         while batch := list(islice(remaining, GROUPS_AT_ONCE)):
             self.load(
@@ -109,14 +113,14 @@ class RestoredOffsetChecks:
             self.note(tp, offset)
 
     def warnings(self) -> Iterator[str]:
-        """Yields the warnings of the undo, for the lines before its prompt."""
+        """Yields the warnings of the edit, for the lines before its prompt."""
         if self.outside:
             yield (
-                f"{count_of(self.outside, 'offset')} would be restored outside the log: a consumer that starts there "
-                "follows auto.offset.reset, and with latest it skips every record up to the log's end"
+                f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
+                "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
             )
         if self._error is not None:
-            yield f"the restored offsets were not compared with the logs: {self._error}"
+            yield f"the {self._verb} offsets were not compared with the logs: {self._error}"
 
     def _noted(self, change: PlannedChange) -> PlannedChange:
         if not change.writes or change.problem is not None or change.after is None:

@@ -286,7 +286,7 @@ def plan_set(
     *,
     create: bool = False,
 ) -> GroupEditPlan:
-    """Plans to set the given offsets without a check against the log.
+    """Plans to set the given offsets; `OutsideLogChecks` compares them with the logs.
 
     ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, so that
     ``offsets_for`` can expand patterns.

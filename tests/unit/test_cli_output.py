@@ -188,6 +188,34 @@ def test_the_hint_of_wrong_usage_names_the_help_of_the_command(capsys: pytest.Ca
     assert capsys.readouterr().err == "error: No such option: --execute\nhint: see offsetmgr migrate apply --help\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "forms"),
+    [
+        ("offsets get", "--group=-NAME, or -- -NAME at the end of the command"),
+        ("groups where", "-- -NAME at the end of the command"),
+        ("edits list", "--group=-NAME"),
+    ],
+)
+def test_the_hint_names_the_forms_for_a_group_whose_name_begins_with_a_dash(
+    command: str, forms: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command.split(), "-dash"]) == 2
+    hint = f"hint: for a group whose name begins with -: {forms}; see offsetmgr {command} --help\n"
+    assert capsys.readouterr().err == f"error: No such option: -d\n{hint}"
+    assert run(["edits", "show", "-dash"]) == 2
+    assert capsys.readouterr().err.endswith("hint: see offsetmgr edits show --help\n")
+
+
+@pytest.mark.parametrize("words", [["--group=-dash"], ["-g", "-dash"], ["--", "-dash"]])
+def test_a_group_whose_name_begins_with_a_dash_is_read(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SnapshotStore(tmp_path / "s.avro") as store:
+        store.commit("-dash", {TopicPartition("orders", 0): OffsetAndMetadata(5)})
+    assert run(["offsets", "get", "--store", f"file:{tmp_path}/s.avro", *words]) == 0
+    assert "-dash  orders     0  committed       5" in capsys.readouterr().out
+
+
 def test_an_argument_that_is_not_utf_8_is_wrong_usage(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,10 @@ def the_log_is(log: LogRange | OffsetMgrError, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SourceAndTarget, "logs", lambda _sides: OneLog(log))
 
 
+def unreachable_cluster(_connect: ConnectFlags, _what: str) -> OneLog:
+    raise Unreachable("brokers h:1", "no connection")
+
+
 def migrate(capsys: pytest.CaptureFixture[str]) -> None:
     """Copies group a to there.avro, where it has 3."""
     with SnapshotStore(Path("there.avro")) as store:
@@ -105,14 +109,40 @@ def test_brokers_that_do_not_respond_do_not_prevent_the_undo(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = set_offset(8)
-
-    def unreachable(_connect: ConnectFlags, _what: str) -> OneLog:
-        raise Unreachable("brokers h:1", "no connection")
-
-    monkeypatch.setattr(ConnectFlags, "cluster", unreachable)
+    monkeypatch.setattr(ConnectFlags, "cluster", unreachable_cluster)
     assert undo_images(one, "--execute", "--yes") == 0
     assert "warning: the restored offsets were not compared with the logs: brokers h:1" in capsys.readouterr().err
     assert offset() == 5
+
+
+@pytest.mark.parametrize(
+    ("offset_to_set", "place"), [(150, "beyond the log's end (100)"), (6, "below the log's start (7)")]
+)
+def test_set_warns_of_an_offset_outside_the_log_and_writes_it_exactly(
+    offset_to_set: int,
+    place: str,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    the_log_is(LogRange(7, 100), monkeypatch)
+    set_offset(offset_to_set, "--bootstrap-server", "h:1")
+    shown = capsys.readouterr()
+    assert f"{place}: auto.offset.reset would decide" in " ".join(shown.out.split())
+    assert "warning: 1 offset would be set outside the log: a consumer that starts there follows" in shown.err
+    assert offset() == offset_to_set
+
+    set_offset(9, "--bootstrap-server", "h:1")
+    assert "warning:" not in capsys.readouterr().err
+
+
+def test_brokers_that_do_not_respond_do_not_prevent_set(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ConnectFlags, "cluster", unreachable_cluster)
+    set_offset(8, "--bootstrap-server", "h:1")
+    assert "warning: the set offsets were not compared with the logs: brokers h:1" in capsys.readouterr().err
+    assert offset() == 8
 
 
 def test_a_rollback_warns_of_an_offset_beyond_the_log(
