@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.cli.table_fit import fitted_widths, shortened, table_width, wrapped_line
+from offsetmgr.core.batches import batched
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
@@ -84,12 +84,6 @@ class _PaddedCells(_CellCache):
         self.width = width
         self.padded: Callable[[str], str] = lambda text: pad(text, width)
         super().__init__(lambda value: pad(encode(value), width))
-
-
-def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
-    rows = iter(rows)
-    while batch := list(islice(rows, BATCH)):
-        yield batch
 
 
 def _cell(value: Any) -> str:
@@ -170,7 +164,7 @@ def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     template = "{" + fields + "}"
     caches = [_CellCache(_json_value) for _ in columns]
     count = 0
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         sys.stdout.write(",\n" if count else "[\n")
         encoded = [
             map(cells.__getitem__, column) for cells, column in zip(caches, zip(*batch, strict=True), strict=True)
@@ -188,7 +182,7 @@ def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, title
     if titles:
         writer.writerow([c.name for c in columns])
     count = 0
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         writer.writerows(batch)
         count += len(batch)
     sys.stdout.flush()
@@ -207,7 +201,7 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     count = 0
     available = table_width()
     colours = has_colours(sys.stdout)
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         values = list(zip(*batch, strict=True))
         if not count:
             shown = _table_columns(columns, values, whole=len(batch) < BATCH, available=available)

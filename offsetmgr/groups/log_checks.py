@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
@@ -35,8 +35,7 @@ class LogChecks:
     def clamped(self, sources: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
         """Yields the groups with their offsets clamped to the logs. Offsets that no log of the cluster can have become
         errors. Raises any error that concerns the whole cluster."""
-        remaining = iter(sources)
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        for batch in batched(sources, GROUPS_AT_ONCE):
             self._ranges.load(
                 offsets=(
                     (tp, one.offset) for found in batch for tp, one in found.offsets.items() if self._is_checked(tp)
@@ -92,8 +91,7 @@ class RestoredOffsetChecks:
 
     def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
         """Yields the plans. The note of each restored offset that is outside its log begins with the reason."""
-        remaining = iter(plans)
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        for batch in batched(plans, GROUPS_AT_ONCE):
             self.load(
                 (change.partition, change.after.offset)
                 for plan in batch
