@@ -279,6 +279,13 @@ def uses_of_ivy(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
+def batch_loops(tree: ast.Module) -> Iterator[int]:
+    """The lines of loops that take a batch of items from an iterator until none is left."""
+    for node in nodes(tree):
+        if isinstance(node, ast.While) and isinstance(node.test, ast.NamedExpr) and list(calls(node.test, "islice")):
+            yield node.lineno
+
+
 MECHANISMS: Final = (
     Mechanism(
         "retry loop",
@@ -433,6 +440,15 @@ MECHANISMS: Final = (
         {
             "groups/topic_matches.py": "a noun without a count",
             "zookeeper/check/findings.py": "a noun without a count",
+        },
+    ),
+    Mechanism(
+        "splitting into batches",
+        "core/batches.py",
+        batch_loops,
+        {
+            "server/store_backends/secondary_reconcile.py": "repeats a part of each batch",
+            "stores/zookeeper.py": "the size of each batch depends on the server",
         },
     ),
     Mechanism("request of a group member", "kafka/groups/member_requests.py", member_requests, {}),

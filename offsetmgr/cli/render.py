@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from offsetmgr.cli.cells import CellCache, PaddedCells, cell_text, time_cell
@@ -28,6 +27,7 @@ from offsetmgr.cli.table_fit import (
     text_width,
     wrapped_line,
 )
+from offsetmgr.core.batches import batched
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
@@ -69,12 +69,6 @@ class Column:
     rank: int = 0
     attention: bool = False
     command: bool = False
-
-
-def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
-    rows = iter(rows)
-    while batch := list(islice(rows, BATCH)):
-        yield batch
 
 
 def _json_value(value: Any) -> str:
@@ -137,7 +131,7 @@ def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     template = "{" + fields + "}"
     caches = [CellCache(_json_value) for _ in columns]
     count = 0
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         sys.stdout.write(",\n" if count else "[\n")
         encoded = [
             map(cells.__getitem__, column) for cells, column in zip(caches, zip(*batch, strict=True), strict=True)
@@ -155,7 +149,7 @@ def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, title
     if titles:
         writer.writerow([c.name for c in columns])
     count = 0
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         writer.writerows(batch)
         count += len(batch)
     sys.stdout.flush()
@@ -174,7 +168,7 @@ def write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int
     count = 0
     available = table_width()
     colours = has_colours(sys.stdout)
-    for batch in _batches(rows):
+    for batch in batched(rows, BATCH):
         values = list(zip(*batch, strict=True))
         if not count:
             shown = _table_columns(columns, values, whole=len(batch) < BATCH, available=available)

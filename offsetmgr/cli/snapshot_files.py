@@ -225,5 +225,3 @@ def _no_group(file: str, group: list[str] | None) -> GroupNotFound:
 
     why = f"holds no group {', '.join(group)}" if group else "holds no groups"
     return GroupNotFound(name_of(file) if file == "-" else f"file {file}", why)
-
-

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -103,8 +104,7 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
     If a group has members, the problem is `GroupActive`, because the next commit of a member would overwrite the edited
     offsets. If ``describe_groups`` returned an error for the group, the problem is this error.
     """
-    remaining = iter(plans)
-    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+    for batch in batched(plans, GROUPS_AT_ONCE):
         descriptions = describe_groups([p.group for p in batch])
         for plan in batch:
             found = descriptions[plan.group]

@@ -11,9 +11,9 @@ secondary store (data rule "dual commit: Kafka first"). Every write is condition
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from itertools import islice
 from typing import Protocol, runtime_checkable
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
@@ -62,7 +62,7 @@ def execute_dual(
         for image, store_plan in zip(images, (first, second), strict=True):
             image.intend(store_plan)
         pairs = zip(first, second, strict=True)
-        while batch := list(islice(pairs, GROUPS_IN_FLIGHT)):
+        for batch in batched(pairs, GROUPS_IN_FLIGHT):
             yield from _execute_batch(store, batch)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
@@ -35,8 +35,7 @@ class LogChecks:
     def loaded(self, sources: Iterable[GroupOffsets], topics: TopicSelection) -> Iterator[GroupOffsets]:
         """Yields the groups after it has fetched the log ranges of their offsets in the selected topics, for many
         groups in one request. Raises any error that concerns the whole cluster."""
-        remaining = iter(sources)
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        for batch in batched(sources, GROUPS_AT_ONCE):
             self._ranges.load(
                 offsets=(
                     (tp, one.offset)
@@ -78,8 +77,7 @@ class OutsideLogChecks:
 
     def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
         """Yields the plans. The note of each written offset that is outside its log begins with the reason."""
-        remaining = iter(plans)
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        for batch in batched(plans, GROUPS_AT_ONCE):
             self.load(
                 (change.partition, change.after.offset)
                 for plan in batch

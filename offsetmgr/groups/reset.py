@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
@@ -199,7 +199,7 @@ def plan_reset(
     counts = cluster.topics(topics.named()) if topics.named() else {}
     logs = _Logs(cluster, scenario)
     scanned = scan_in_order(store, groups)
-    while batch := list(islice(scanned, GROUPS_AT_ONCE)):
+    for batch in batched(scanned, GROUPS_AT_ONCE):
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
             if not (found.offsets or found.errors or found.error or create):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, OffsetStore
@@ -78,8 +78,7 @@ def require_running_store(store: OffsetStore) -> RunningGroupStore:
 def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
     """Yields the plans. Sets the ``problem`` of a plan if the group cannot be edited while its members run, and the
     ``problem`` of a change if its offset is outside the log."""
-    remaining = iter(plans)
-    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+    for batch in batched(plans, GROUPS_AT_ONCE):
         names = [plan.group for plan in batch]
         in_kafka, everywhere = checks.kafka_members(names), checks.all_members(names)
         inspected = dict(checks.inspect(names))

@@ -12,7 +12,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, has_identity
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.cluster_logs import ClusterLogs
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
@@ -118,7 +118,7 @@ def _within_log_ranges(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[Grou
     """Yields the tasks, in which partitions whose planned offset is outside the log are marked as rejected. Groups
     share topics, so the log range of each partition is requested only once in a run."""
     ranges = ClusterLogs(logs)
-    for batch in batched(tasks, READ_BATCH_GROUPS):
+    for batch in read_batches(tasks):
         ranges.load({step.tp for task in batch for step in task.steps})
         for task in batch:
             outside = [s for s in task.steps if s.after is not None and not ranges.holds(s.tp, s.after.offset)]

@@ -17,7 +17,7 @@ from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
@@ -95,7 +95,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
         raise GateRefused("finalize", "the migration has no partitions to verify")
     # A group that could not be planned was not migrated, so the gate does not check its members.
     planned = (group for group in verifier.plan.groups_of(verifier.only) if not group.error)
-    gates = tuple(found for batch in batched(planned, READ_BATCH_GROUPS) for found in gate(batch))
+    gates = tuple(found for batch in read_batches(planned) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
         named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
         hints = {found.hint for found in closed}

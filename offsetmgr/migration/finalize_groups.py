@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.finalize import FinalizeGate, GroupGate, delete_source_offsets, failure_hint
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal, JournalRecord
 from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import GroupPlan
@@ -65,7 +65,7 @@ def finalize_groups(
     if candidates:
         checks = _Checks(replace(verifier, only=frozenset(group.group for group in candidates)), accept)
         checks.run()
-        for batch in batched(candidates, READ_BATCH_GROUPS):
+        for batch in read_batches(candidates):
             _finalize_batch(batch, checks, gate, journal, report)
     done = frozenset([*report.earlier, *(found.group for found in report.finalized)])
     if remover is not None and done:

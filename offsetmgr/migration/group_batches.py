@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import TypeVar
+
+from offsetmgr.core.batches import batched
 
 READ_BATCH_GROUPS = 128
 """The number of groups that are read together, which limits the memory of plan and verify."""
@@ -14,11 +15,9 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Yields lists of at most ``size`` items, lazily."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
+def read_batches(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yields batches of at most `READ_BATCH_GROUPS` groups, which are read at once."""
+    return batched(items, READ_BATCH_GROUPS)
 
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
@@ -108,8 +108,7 @@ class GroupLocator:
     def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
         """Yields the location of each group, in the order of ``groups``. With a ``window``, first watches the commits
         of each batch of groups for at most this time."""
-        remaining = iter(groups)
-        while names := list(islice(remaining, BATCH_GROUPS)):
+        for names in batched(groups, BATCH_GROUPS):
             seen = self._watch(names, window)
             recorded = self._modes(names)
             plans = {name: self._plans[name] for name in names if name in self._plans}

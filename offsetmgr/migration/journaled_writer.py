@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -27,7 +28,6 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.groups.edit_plan import holds_offset
 from offsetmgr.groups.execute import execute
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
-from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import EncodedJson, Journal, JournalRecord
 from offsetmgr.migration.plan import Action, GroupScope, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps

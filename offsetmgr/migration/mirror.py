@@ -21,7 +21,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
 from offsetmgr.core.retry import Backoff
 from offsetmgr.migration.change_notifier import ChangeNotifier, first_changed_partition
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import NO_MEMBERS, LegacyGroup, ReadLegacyGroups
 from offsetmgr.migration.plan import PlanOptions
@@ -152,7 +152,7 @@ class Mirror:
                 for mirror in self.groups.values():
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
-            for batch in batched(sorted(names), READ_BATCH_GROUPS):
+            for batch in read_batches(sorted(names)):
                 pending |= self._copy([self.groups[name] for name in batch if not self.groups[name].ended])
         except OffsetMgrError as error:
             if self.rounds == 1:

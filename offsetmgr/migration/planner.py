@@ -32,7 +32,7 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
 from offsetmgr.migration.cluster_logs import ClusterLogs
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
+from offsetmgr.migration.group_batches import prefetch, read_batches
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
     PLAN_VERSION,
@@ -186,7 +186,7 @@ class Planner:
         existing = set(self.target.groups())
         log = ClusterLogs(self.cluster)
         # The source is read before the target. If a dual consumer commits in between, the target shows the commit.
-        for batch, sources in prefetch(self._read_source, batched(groups, READ_BATCH_GROUPS)):
+        for batch, sources in prefetch(self._read_source, read_batches(groups)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
                 progress(len(batch))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
     GroupActive,
@@ -24,7 +25,6 @@ from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.group_batches import batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile

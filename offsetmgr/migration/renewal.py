@@ -19,7 +19,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
 from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
@@ -48,7 +48,7 @@ def moved_groups(
     """
     moved: dict[str, int] = {}
     waiting = (group for group in plan.groups_of(only) if is_waiting(group, state) and group.writes())
-    for batch in batched(waiting, READ_BATCH_GROUPS):
+    for batch in read_batches(waiting):
         found = {one.group: one for one in source.scan([group.group for group in batch])}
         for group in batch:
             if changed := _count_of_changes(plan, group, found[group.group]):

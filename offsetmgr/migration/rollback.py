@@ -21,7 +21,7 @@ from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, Usa
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched
+from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
@@ -102,7 +102,7 @@ def preview(
     _check(plan, state, store)
     open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
     tasks = (task for group in open_groups if (task := _task(group, state, run)))
-    for batch in batched(tasks, READ_BATCH_GROUPS):
+    for batch in read_batches(tasks):
         found = {one.group: one for one in store.scan([task.target_group for task in batch])}
         for task in batch:
             current = found[task.target_group]
@@ -174,7 +174,7 @@ def differences(
     If the end of the journal was lost, the rest looks like the journal of an apply run that was stopped early.
     Therefore only the target shows whether these partitions were written.
     """
-    for batch in batched(unrecorded_writes(plan, state, only), READ_BATCH_GROUPS):
+    for batch in read_batches(unrecorded_writes(plan, state, only)):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
         for group, steps in batch:
             current = found[group.target_group]
@@ -191,7 +191,7 @@ def differences(
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:
     """Yields the tasks with the store's current offsets as before-images. Therefore the journal contains every offset
     that a forced rollback overwrites. Unreadable partitions are rejected."""
-    for batch in batched(tasks, READ_BATCH_GROUPS):
+    for batch in read_batches(tasks):
         found = {one.group: one for one in store.scan([task.target_group for task in batch])}
         for task in batch:
             current = found[task.target_group]

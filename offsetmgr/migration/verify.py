@@ -19,7 +19,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs
-from offsetmgr.migration.group_batches import READ_BATCH_GROUPS, batched, prefetch
+from offsetmgr.migration.group_batches import prefetch, read_batches
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, MissingTopic, PlanSource, PlanStep, clamp_text
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
@@ -136,13 +136,13 @@ class MigrationVerifier:
         check_endpoint("target", self.plan.header.target, self.target)
         planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch, sources in prefetch(self._read_source, batched(self.plan.groups_of(self.only), READ_BATCH_GROUPS)):
+        for batch, sources in prefetch(self._read_source, read_batches(self.plan.groups_of(self.only))):
             planned.update(group.group for group in batch)
             yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
         others = self.source.groups() if self.only is None else ()
         unplanned = (g for g in others if g not in planned and options.selects_group(g))
-        for names in batched(unplanned, READ_BATCH_GROUPS):
+        for names in read_batches(unplanned):
             plans = [GroupPlan(name, options.target_group(name), ()) for name in names]
             yield from self._batch(plans, self._read_source(plans), existing)
 

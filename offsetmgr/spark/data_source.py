@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.groups.selection import TopicSelection
@@ -85,7 +85,7 @@ class StoreReader(TableReader):
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
         rows = read_rows(partition.names, self._uri, self._connection(), topics, errors=self._errors)
-        while batch := list(islice(rows, _ROWS_PER_BATCH)):
+        for batch in batched(rows, _ROWS_PER_BATCH):
             columns = [pa.array(column, kind) for column, kind in zip(zip(*batch, strict=True), types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
 

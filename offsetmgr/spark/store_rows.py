@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupNotFound, PartialFailure, UnsupportedOperation
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -172,8 +173,7 @@ def rejected_rows(
     recreated."""
     with cross_cluster_check(origin, uri, config) as crossing:
         assert crossing is not None  # the origin is given
-        remaining = iter(rows)
-        while batch := list(islice(remaining, _ROWS_AT_ONCE)):
+        for batch in batched(rows, _ROWS_AT_ONCE):
             good = [row for row in batch if _invalid_reason(row) is None]
             crossing.load_topics({row["topic"] for row in good})
             for row in good:

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
 from offsetmgr.core.evaluation import same_value
@@ -200,8 +200,7 @@ class DualStore(StoreBase):
         return found
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        names = iter(groups)
-        while batch := list(islice(names, GROUPS_IN_FLIGHT)):
+        for batch in batched(groups, GROUPS_IN_FLIGHT):
             if (unknown := self._comparison_error()) is not None:
                 yield from (GroupOffsets(group, {}, error=unknown) for group in batch)
                 continue

@@ -38,6 +38,11 @@ class Pair:
         self._primary.send(offsets)
         self._secondary.send(offsets)
 """
+BATCHES = """
+def write(rows):
+    while batch := list(islice(rows, 100)):
+        send(batch)
+"""
 EXEMPTED = {
     "retry loop": RETRY.format(pause="0.5"),
     "retry loop that waits for an event": WAITING_RETRY,
@@ -53,6 +58,7 @@ EXEMPTED = {
     "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
     "count with a noun": "ending = '' if one else 's'\n",
     "fsync": "os.fsync(1)\n",
+    "splitting into batches": BATCHES,
     "context manager that closes itself": "def __exit__(self, *_):\n    self.close()\n",
     "typed fields of JSON objects": "json.loads(data)\n",
 }
@@ -72,6 +78,11 @@ def trees(**sources: str) -> dict[str, ast.Module]:
 def test_a_loop_that_sleeps_after_an_error_is_a_retry_loop() -> None:
     (line,) = mechanisms.findings(trees(client=RETRY.format(pause="0.5")))
     assert line == "offsetmgr/client.py:3: retry loop outside core/retry.py"
+
+
+def test_a_loop_that_takes_batches_from_an_iterator_is_a_copy() -> None:
+    (line,) = mechanisms.findings(trees(writer=BATCHES))
+    assert line == "offsetmgr/writer.py:3: splitting into batches outside core/batches.py"
 
 
 def test_a_loop_that_yields_to_other_tasks_is_no_retry_loop() -> None:

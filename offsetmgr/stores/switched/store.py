@@ -18,10 +18,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import islice
 from typing import Final, Protocol
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.batches import batched
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import (
     Conflict,
@@ -193,8 +193,7 @@ class SwitchedStore(StoreBase):
         raise Conflict(f"fetch of group {group}", _MODE_CHANGES, "try again later")
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        names = iter(groups)
-        while batch := list(islice(names, _MAX_GROUPS_IN_FLIGHT)):
+        for batch in batched(groups, _MAX_GROUPS_IN_FLIGHT):
             yield from self._scan_batch(batch)
 
     def _scan_batch(self, batch: list[str]) -> Iterator[GroupOffsets]:

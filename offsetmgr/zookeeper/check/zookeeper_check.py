@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
@@ -87,9 +87,8 @@ class ZookeeperCheck:
 
         Raises if the session fails. A node that cannot be read is reported as a finding.
         """
-        remaining = iter(groups)
         waiting: list[CheckReport] = []
-        while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+        for batch in batched(groups, GROUPS_AT_ONCE):
             for checked in self._check(batch):
                 if self._recheck_after_s and any(finding.code in TRANSIENT for finding in checked.findings):
                     waiting.append(checked)

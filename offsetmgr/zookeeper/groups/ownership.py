@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -73,8 +73,7 @@ def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]
 
 def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupOwners]:
     """Yields the owners of many groups' partitions, one result per group. Raises if the session fails."""
-    remaining = iter(groups)
-    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+    for batch in batched(groups, GROUPS_AT_ONCE):
         yield from _owners_of(session, batch)
 
 

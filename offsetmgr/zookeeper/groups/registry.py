@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -72,8 +72,7 @@ def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
 
 def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupMembers]:
     """Yields the live members of many groups, one result per group. Raises if the session fails."""
-    remaining = iter(groups)
-    while batch := list(islice(remaining, GROUPS_AT_ONCE)):
+    for batch in batched(groups, GROUPS_AT_ONCE):
         yield from _members_of(session, batch)
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -65,8 +65,7 @@ def topic_names(session: ZookeeperSession) -> list[str]:
 
 def topics(session: ZookeeperSession, names: Iterable[str]) -> Iterator[Topic]:
     """Yields the topics with these names. Omits topics that do not exist. Raises if the session fails."""
-    remaining = iter(names)
-    while batch := list(islice(remaining, TOPICS_AT_ONCE)):
+    for batch in batched(names, TOPICS_AT_ONCE):
         yield from _topics(session, batch)
 
 
