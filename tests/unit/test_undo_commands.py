@@ -145,6 +145,31 @@ def test_brokers_that_do_not_respond_do_not_prevent_set(
     assert offset() == 8
 
 
+@pytest.mark.parametrize(
+    ("group", "options", "why", "hint"),
+    [
+        ("a", [], "the file has no offsets for it", "groups in the file: b"),
+        ("b", ["--topic", "other"], "the file has no offsets for it in these topics", "correct or leave out --topic"),
+    ],
+)
+def test_a_reset_to_a_file_without_the_group_has_a_hint_that_helps(
+    group: str,
+    options: list[str],
+    why: str,
+    hint: str,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    the_log_is(LogRange(0, 9), monkeypatch)
+    with SnapshotStore(Path("here.avro")) as store:
+        store.commit("b", {ORDERS: OffsetAndMetadata(5)})
+    assert (
+        run(["offsets", "reset", "--from-file", "there.avro", "-g", group, "--store", "file:here.avro", *options]) == 1
+    )
+    assert f"error: group {group!r}: {why}\nhint: {hint}\n" in capsys.readouterr().err
+
+
 def test_a_rollback_warns_of_an_offset_beyond_the_log(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
