@@ -238,10 +238,27 @@ def _run_for_one(
             raise connect.with_other_store(missing) from None
 
 
+def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
+    """Prints a warning for each store that several of the contexts name."""
+    from offsetmgr.config.contexts import redacted
+
+    contexts_of_store: dict[str, list[str]] = {}
+    for name in names:
+        with suppress(OffsetMgrError):  # the run of this context reports the error
+            if (store := resolve(settings, name).store) is not None:
+                contexts_of_store.setdefault(store, []).append(name)
+    for store, same in contexts_of_store.items():
+        if len(same) > 1:
+            note(
+                f"warning: contexts {', '.join(same)} name the same store, so its rows are repeated: {redacted(store)}"
+            )
+
+
 def _run_for_contexts(
     command: Callable[..., Any], names: list[str], settings: SettingsLayer, values: dict[str, Any]
 ) -> None:
     """Runs a command for several contexts. The option ``--watch`` repeats the merged output."""
+    _warn_of_repeated_stores(names, settings)
     watch = {name: values[name] for name in ("watch", "count") if name in values}
     own: dict[str, Any] = {name: None if name in watch else value for name, value in values.items()}
 

@@ -30,6 +30,8 @@ LIST: Final = (
     Column("outcome"),
     Column("written", right=True, rank=11),
     Column("groups", right=True, rank=12),
+    Column("group", optional=True),
+    Column("stores", rank=3),
     Column("user", rank=2),
     Column("undone_by", optional=True, rank=1),
     Column("reason", optional=True),
@@ -55,6 +57,7 @@ def list_command(
 ) -> None:
     """List the edits and migrations of this account on this machine, the oldest first.
 
+    The list has the stores of each operation, and the name of the group if the operation has only one.
     The log is operations.jsonl in the state directory (XDG_STATE_HOME). An operation whose outcome is unknown was
     killed, or still runs. The record of an operation on more than 1,000 groups names the first 1,000; with --group, the
     list has this operation too, and notes that it may include the group. Without any such operation the exit code is 1.
@@ -75,6 +78,8 @@ def list_command(
             f"{one.outcome}, undone" if one.undone_by and output is OutputFormat.TABLE else one.outcome,
             one.written,
             one.start.group_count,
+            one.start.groups[0] if one.start.group_count == 1 == len(one.start.groups) else None,
+            ", ".join(one.start.stores),
             one.user,
             one.undone_by or None,
             one.start.reason or None,

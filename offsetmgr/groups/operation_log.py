@@ -25,7 +25,7 @@ from typing import Any, Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion, UsageError
+from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.process_start import start_time
 from offsetmgr.stores.uri import redact
@@ -99,6 +99,10 @@ class OperationProgress:
     written: int = 0
     failed: int = 0
     interrupted: bool = False
+
+
+class OperationNotFound(OffsetMgrError):
+    """The operation log does not have the operation."""
 
 
 class OperationLog:
@@ -201,14 +205,16 @@ class OperationLog:
             )
 
     def find(self, id_: str) -> RecordedOperation:
-        """Returns one operation. Raises `UsageError` if the log does not have it, `UnknownVersion` if `newer` has it,
-        and the errors of `operations`."""
+        """Returns one operation. Raises `OperationNotFound` if the log does not have it, `UnknownVersion` if
+        `newer` has it, and the errors of `operations`."""
         for one in self.operations():
             if one.id == id_:
                 return one
         if error := self.newer.get(id_):
             raise error
-        raise UsageError(f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids")
+        raise OperationNotFound(
+            f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids"
+        )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:

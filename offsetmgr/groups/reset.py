@@ -24,6 +24,8 @@ from offsetmgr.kafka.cluster.base import Cluster
 _NEW: Final = "--new-group creates a new one; offsetmgr groups list shows the existing ones"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
+MAX_GROUPS_NAMED: Final = 5
+"""The number of groups of a file that a hint names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +248,7 @@ def _plan_group(
     if found.error is not None:
         return GroupEditPlan(found.group, (), found.error)
     if not partitions:
-        why = (
-            "the file has no offsets for it"
-            if isinstance(scenario, ToOffsets)
-            else "it has no committed offsets in these topics"
-        )
-        return GroupEditPlan(
-            found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
-        )
+        return GroupEditPlan(found.group, (), _nothing_to_reset(found.group, scenario))
     explicit_offsets = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
 
     def change(tp: TopicPartition) -> PlannedChange:
@@ -277,6 +272,20 @@ def _plan_group(
         return plan_change(tp, current, after, store.capabilities, note=resolved.note)
 
     return GroupEditPlan(found.group, tuple(change(tp) for tp in partitions), as_of=found.as_of)
+
+
+def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
+    what = f"group {group!r}"
+    if not isinstance(scenario, ToOffsets):
+        return GroupNotFound(what, "it has no committed offsets in these topics", "name the topic with --topic")
+    if scenario.offsets.get(group):
+        return GroupNotFound(what, "the file has no offsets for it in these topics", "correct or leave out --topic")
+    if named := sorted(name for name, offsets in scenario.offsets.items() if offsets):
+        more = f", and {len(named) - MAX_GROUPS_NAMED:,} more" if len(named) > MAX_GROUPS_NAMED else ""
+        hint = f"groups in the file: {', '.join(named[:MAX_GROUPS_NAMED])}{more}"
+    else:
+        hint = "the file has no offsets at all; choose another file"
+    return GroupNotFound(what, "the file has no offsets for it", hint)
 
 
 def plan_set(

@@ -12,6 +12,8 @@ from test_help import commands
 
 from offsetmgr.cli.app import run
 from offsetmgr.cli.root import REGISTRY
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores.snapshot import SnapshotStore
 
 MANY = {
     "doctor", "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets peek",
@@ -76,6 +78,26 @@ def test_a_command_of_one_cluster_states_the_reason(name: str, capsys: pytest.Ca
     error = capsys.readouterr().err
     assert f"error: --context 'prod-*': {reason}" in error.replace("a plan has one source", "one source")
     assert "hint: name one: offsetmgr context list\n" in error
+
+
+def test_two_contexts_of_one_store_get_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        with SnapshotStore(tmp_path / f"{name}.avro") as store:
+            store.commit("shop", {TopicPartition("orders", 0): OffsetAndMetadata(5)})
+    config = tmp_path / "config.toml"
+    stores = {"prod-a": "one", "prod-b": "two", "prod-c": "one"}
+    config.write_text("".join(f'[context.{n}]\nstore = "file:{tmp_path}/{s}.avro"\n' for n, s in stores.items()))
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(config))
+
+    assert run(["offsets", "get", "-g", "shop", "--context", "prod-*"]) == 0
+    warning = "warning: contexts prod-a, prod-c name the same store, so its rows are repeated: "
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: contexts")] == [
+        f"{warning}file:{tmp_path}/one.avro"
+    ]
+    assert run(["offsets", "get", "-g", "shop", "--context", "prod-a,prod-b"]) == 0
+    assert "warning: contexts" not in capsys.readouterr().err
 
 
 def required(name: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -65,6 +66,17 @@ def test_other_outputs_are_errors_that_quote_nothing(output: str, error: type[Of
     with pytest.raises(error) as caught:
         parse_token(output, NOW, "source")
     assert why in caught.value.why
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("output", ["", "hunter2 hunter2", "{hunter2"])
+def test_the_hint_of_a_command_without_a_token_names_its_setting(output: str) -> None:
+    source = token_source({"sasl.oauthbearer.token.command": f"printf '%s' {shlex.quote(output)}"})
+    with pytest.raises(ServerError) as caught:
+        source.token()
+    assert caught.value.hint.startswith(
+        "sasl.oauthbearer.token.command must print the token alone, or JSON with access_token"
+    )
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 

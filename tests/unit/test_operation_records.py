@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.core.atomic_file import append_line
-from offsetmgr.core.errors import MalformedData, TimedOut, UnknownVersion, UsageError
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, undoing
+from offsetmgr.core.errors import MalformedData, TimedOut, UnknownVersion
+from offsetmgr.groups.operation_log import OperationLog, OperationNotFound, OperationStart, undoing
 
 START = OperationStart("offsets reset", ("kafka://h:1",), ("shop",), 1, 2, ("/before.avro",), ("offsetmgr undo",))
 
@@ -102,7 +102,7 @@ def test_a_damaged_line_is_named_and_hides_no_other_record(log: OperationLog, da
 
 
 def test_an_unknown_id_is_an_error_with_a_hint(log: OperationLog) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(OperationNotFound) as caught:
         log.find("20260101-000000-abcd")
     assert caught.value.hint == "offsetmgr edits list shows the ids"
 

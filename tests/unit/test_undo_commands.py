@@ -17,7 +17,7 @@ from offsetmgr.cli.followup_commands import MAX_NAMED, delete_groups_command
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, RecordedOperation
+from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, OperationStart, RecordedOperation
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.renewal import _unpublished
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -145,6 +145,31 @@ def test_brokers_that_do_not_respond_do_not_prevent_set(
     assert offset() == 8
 
 
+@pytest.mark.parametrize(
+    ("group", "options", "why", "hint"),
+    [
+        ("a", [], "the file has no offsets for it", "groups in the file: b"),
+        ("b", ["--topic", "other"], "the file has no offsets for it in these topics", "correct or leave out --topic"),
+    ],
+)
+def test_a_reset_to_a_file_without_the_group_has_a_hint_that_helps(
+    group: str,
+    options: list[str],
+    why: str,
+    hint: str,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    the_log_is(LogRange(0, 9), monkeypatch)
+    with SnapshotStore(Path("here.avro")) as store:
+        store.commit("b", {ORDERS: OffsetAndMetadata(5)})
+    assert (
+        run(["offsets", "reset", "--from-file", "there.avro", "-g", group, "--store", "file:here.avro", *options]) == 1
+    )
+    assert f"error: group {group!r}: {why}\nhint: {hint}\n" in capsys.readouterr().err
+
+
 def test_a_rollback_warns_of_an_offset_beyond_the_log(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +227,29 @@ def test_the_undo_of_an_edit_works_from_any_directory_and_with_the_same_context(
     one = set_offset(8, "--command-config", "client.properties")
     words = shlex.split(one.start.undo[0])
     assert words[6:] == ["--command-config", str(directory / "client.properties"), "--context", "prod"]
+
+
+# --- edits list and show ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["show", "undo"])
+def test_an_id_that_matches_nothing_is_an_error_and_no_wrong_usage(
+    command: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["edits", command, "20260101-000000-abcd"]) == 1
+    error = "error: operation 20260101-000000-abcd: the operation log does not have it\n"
+    assert capsys.readouterr().err == f"{error}hint: offsetmgr edits list shows the ids\n"
+
+
+def test_the_list_names_the_store_and_the_only_group(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_offset(8)
+    with OperationLog().recorded(OperationStart("offsets delete", ("file:x", "file:y"), ("a", "b"), 2, 2)):
+        pass
+    capsys.readouterr()
+    assert run(["edits", "list", "--format", "json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)
+    assert (one["stores"], one["group"]) == (f"file:{directory}/here.avro", "a")
+    assert (two["stores"], two["group"]) == ("file:x, file:y", None)
 
 
 # --- edits undo -------------------------------------------------------------------------------------

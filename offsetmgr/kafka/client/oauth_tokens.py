@@ -45,6 +45,11 @@ _UNKNOWN_LIFETIME_S: Final = 300.0
 """The lifetime of a token that contains no expiry and comes without one."""
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _TOKEN_FIELDS: Final = ("access_token", "accessToken", "token")
+_ENDPOINT_HINT: Final = "check sasl.oauthbearer.token.endpoint.url"
+_COMMAND_HINT: Final = (
+    "sasl.oauthbearer.token.command must print the token alone, or JSON with access_token; run it in a shell to see "
+    "its output, which offsetmgr does not print, because it may contain secrets"
+)
 _LIFETIME_FIELD: Final = "expires_in"
 _EXPIRY_FIELDS: Final = ("expires_on", "expiry", "expiration")
 
@@ -62,13 +67,20 @@ class TokenSource:
     """Gets tokens and keeps the newest one. Thread-safe."""
 
     def __init__(
-        self, name: str, fetch: Callable[[float], str], extensions: Mapping[str, str], now: Callable[[], float]
+        self,
+        name: str,
+        fetch: Callable[[float], str],
+        extensions: Mapping[str, str],
+        now: Callable[[], float],
+        hint: str = "",
     ) -> None:
-        """``fetch`` gets a timeout in seconds and returns JSON or a bare token; ``name`` describes it in errors."""
+        """``fetch`` gets a timeout in seconds and returns JSON or a bare token; ``name`` describes it in errors, and
+        ``hint`` is the hint of the error for an output without a token."""
         self.extensions = extensions
         self._name = name
         self._fetch = fetch
         self._now = now
+        self._hint = hint
         self._lock = threading.Lock()
         self._token: Token | None = None
 
@@ -82,7 +94,8 @@ class TokenSource:
             now = self._now()
             if self._token is None or now >= self._token.renew_at:
                 try:
-                    self._token = parse_token(self._fetch(min(timeout_s, _TIMEOUT_S)), self._now(), self._name)
+                    output = self._fetch(min(timeout_s, _TIMEOUT_S))
+                    self._token = parse_token(output, self._now(), self._name, self._hint)
                 except OffsetMgrError:
                     if self._token is None or self._now() >= self._token.expires_at:
                         raise
@@ -104,9 +117,9 @@ def _shared_source(settings: tuple[tuple[str, str], ...]) -> TokenSource:
         properties.get("sasl.oauthbearer.token.endpoint.url"),
     )
     if command:
-        return TokenSource("token command", _command(command), extensions, time.time)
+        return TokenSource("token command", _command(command), extensions, time.time, _COMMAND_HINT)
     if url:
-        return TokenSource(_endpoint_name(url), _endpoint(url, properties), extensions, time.time)
+        return TokenSource(_endpoint_name(url), _endpoint(url, properties), extensions, time.time, _ENDPOINT_HINT)
     raise ConfigError(
         "SASL mechanism OAUTHBEARER",
         "no setting names a source of tokens",
@@ -207,26 +220,27 @@ def _unreachable(name: str, reason: object) -> OffsetMgrError:
     if isinstance(reason, TimeoutError):
         return TimedOut(name, "it did not answer in time")
     why = getattr(reason, "strerror", None) or (str(reason) if isinstance(reason, OSError) else "no valid HTTP answer")
-    return Unreachable(name, why, "check sasl.oauthbearer.token.endpoint.url")
+    return Unreachable(name, why, _ENDPOINT_HINT)
 
 
 # --- tokens -------------------------------------------------------------------------------------------
 
 
-def parse_token(text: str, now: float, name: str) -> Token:
-    """Reads a token and its expiry from JSON, or from a bare token; a JWT contains its expiry. Raises `ServerError` if
-    there is no token, and `AuthenticationFailed` if the token has expired."""
+def parse_token(text: str, now: float, name: str, hint: str = "") -> Token:
+    """Reads a token and its expiry from JSON, or from a bare token; a JWT contains its expiry. Raises `ServerError`
+    with ``hint`` if there is no token, and `AuthenticationFailed` if the token has expired."""
     fields: Mapping[str, Any] = {}
     value: object = text.strip()
     if text.lstrip().startswith("{"):
         try:
             fields = json.loads(text)
         except ValueError:
-            raise ServerError(name, "its output is not valid JSON") from None
+            raise ServerError(name, "its output is not valid JSON", hint) from None
         value = next((fields[key] for key in _TOKEN_FIELDS if fields.get(key)), None)
     # A token with a control character could add fields to the SASL message.
     if not isinstance(value, str) or not value or any(not "!" <= character <= "~" for character in value):
-        raise ServerError(name, f"its output contains no token: no {_TOKEN_FIELDS[0]} in JSON, and no single word")
+        why = f"its output contains no token: no {_TOKEN_FIELDS[0]} in JSON, and no single word"
+        raise ServerError(name, why, hint)
     claims = _claims(value)
     expiries = [_seconds(claims.get("exp")), *(_seconds(fields.get(key)) for key in _EXPIRY_FIELDS)]
     if (lifetime := _seconds(fields.get(_LIFETIME_FIELD))) is not None:
