@@ -108,8 +108,8 @@ def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
     [
         (MEMBERS, ("billing", MEMBER, "/10.1.2.3", "static", "orders=1", 4, 1795674996586, None, "0x10003cbccc90002",
                    None, None, None), "consumer-bil"),
-        (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done", 2, 1, "root", None,
-                 "undo of 20261126-065705-c637", None), "20261126-065735-e790"),
+        (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done", 2, 1, "billing",
+                 "kafka://b1:9092", "root", None, "undo of 20261126-065705-c637", None), "20261126-065735-e790"),
     ],
 )  # fmt: skip
 def test_80_columns_show_the_most_important_identifier(
