@@ -40,8 +40,9 @@ def table_width() -> int | None:
 
 
 def rank_of(column: str, rank: int) -> int:
-    """Returns the rank of the column with this name, which is `NAME_RANK` for names of groups and topics."""
-    return NAME_RANK if column in _NAMES else rank
+    """Returns the rank of the column with this name: for names of groups and topics `NAME_RANK`, unless they have a
+    rank."""
+    return NAME_RANK if column in _NAMES and not rank else rank
 
 
 def fit_note(titles: Sequence[str], ranks: Sequence[int], whole: Sequence[int], fitted: Sequence[int | None]) -> str:

@@ -223,4 +223,5 @@ def test_watched_rows_have_a_time_the_change_and_the_rate(
 def test_wide_is_accepted_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--wide", "--version"]) == 0
     assert run(["groups", "describe", "--wide", "--members", "--state", "-g", "x"]) == 2
+    set_wide(False)
     assert "both --members and --state" in capsys.readouterr().err
