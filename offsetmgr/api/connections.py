@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UnsupportedOperation, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
@@ -117,10 +117,11 @@ class Connections(Closeable):
         if bootstrap not in self._clusters:
             from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster, open_cluster
 
-            store = self._kafka_stores.get(bootstrap)
-            if store is not None and connection is self.resolved.connection:
-                self._clusters[bootstrap] = KafkaCluster.with_thread(store.store_thread())
-            else:
+            store = self._kafka_stores.get(bootstrap) if connection is self.resolved.connection else None
+            if store is not None:
+                with suppress(UnsupportedOperation):  # open_cluster uses librdkafka for settings that only it supports
+                    self._clusters[bootstrap] = KafkaCluster.with_thread(store.store_thread())
+            if bootstrap not in self._clusters:
                 self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 

@@ -127,10 +127,13 @@ class ConnectFlags(Connections):
 
     def with_other_store(self, missing: GroupNotFound) -> GroupNotFound:
         """Returns the error with a hint at the other configured store that has one of the missing groups; without such
-        a store, returns the error unchanged."""
+        a store, or if a store does not respond, returns the error unchanged."""
         from offsetmgr.groups.selection import matching_groups
 
-        others = self.other_stores(self.store(), lambda _: None) if missing.groups else ()
+        others: tuple[OffsetStore, ...] = ()
+        if missing.groups and self.resolved.store is not None:
+            with suppress(OffsetMgrError):
+                others = self.other_stores(self.store(), lambda _: None)
         for other in others:
             with suppress(OffsetMgrError):
                 if found := matching_groups(missing.groups, other.groups()):

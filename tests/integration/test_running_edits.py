@@ -159,6 +159,7 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
         assert received[5:] == [(1, 2), (1, 3), (1, 4)]
 
 
+@pytest.mark.matrix
 def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
     cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
 ) -> None:
@@ -175,6 +176,22 @@ def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
         done = cli("offsets", "reset", *edit, "--to-offset", "2")
         assert "1 of 1 member back after " in done.stderr
         until(lambda: received[-3:] == [(1, 2), (1, 3), (1, 4)])
+
+
+@pytest.mark.matrix
+def test_a_group_whose_static_members_are_all_stopped_is_edited_without_a_wait_for_them(
+    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
+) -> None:
+    flags = ["--bootstrap-server", kraft.bootstrap]
+    make_topic(unique, 2, bootstrap=kraft.bootstrap)
+    with consuming(kraft.bootstrap, unique, **{"group.protocol": "consumer", "group.instance.id": "one"}) as received:
+        produce(kraft.bootstrap, unique, 5)
+        until(lambda: committed(cli, flags, unique).get(1) == 5)
+    assert len(received) == 5
+    edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
+    done = cli("offsets", "reset", *edit, "--to-offset", "2")
+    assert "0 of 0 members back" in done.stderr
+    assert committed(cli, flags, unique)[1] == 2
 
 
 def test_a_program_moves_a_running_group(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:

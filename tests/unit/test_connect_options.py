@@ -15,6 +15,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.runbook import runbook_arguments
 from offsetmgr.cli.runbook_options import RestartFlags
 from offsetmgr.config.connection import SettingsLayer
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.groups import members_source
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -75,6 +76,17 @@ def test_the_commands_that_are_printed_work_in_another_directory(
         )
         written = runbook_arguments(connect, None, view, "runbook.json", restart, "shop")
         assert shlex.split(written.servers)[4:] == shlex.split(written.followups) == repeated
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SettingsLayer(), SettingsLayer(zookeeper="127.0.0.1:1", bootstrap_server="127.0.0.1:1", timeout_ms=200)],
+    ids=["no store", "stores that do not respond"],
+)
+def test_a_search_for_a_missing_group_that_fails_keeps_the_first_error(settings: SettingsLayer) -> None:
+    missing = GroupNotFound("group shop", "does not exist", groups=("shop",))
+    with ConnectFlags(settings, None) as connect:
+        assert connect.with_other_store(missing) is missing
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:

@@ -61,6 +61,8 @@ class _Membership:
     epoch: int = 0
     assigned: dict[uuid.UUID, list[int]] = field(default_factory=dict)
     collects: bool = False
+    away: set[str] = field(default_factory=set)
+    """The ids of static members that were stopped before this process removed them."""
 
 
 class ConsumerTakeover:
@@ -183,7 +185,8 @@ async def take_over_consumer_group(
         await _settle(connection, membership, deadline)
         membership.collects = True
         evicted = await _own(connection, membership, needed, deadline)
-        expected = evicted or [member.member_id for member in described.members]  # not back after a failed attempt
+        before = (member.member_id for member in described.members)
+        expected = evicted or [one for one in before if one not in membership.away]  # not back after a failed attempt
         takeover = ConsumerTakeover(client, connection, membership, expected)
         yield takeover
     finally:
@@ -238,7 +241,8 @@ async def _own(
         others = [one for one in described["members"] if one["member_id"] != membership.member_id]
         _reject_other_edit(membership.group, others)
         if evicted is None:
-            here = (one["member_id"] for one in others if one["member_epoch"] != _AWAY_EPOCH)
+            membership.away = {one["member_id"] for one in others if one["member_epoch"] == _AWAY_EPOCH}
+            here = (one["member_id"] for one in others if one["member_id"] not in membership.away)
             evicted = [member_id for member_id in here if not was_abandoned(member_id)]
         request = member_requests.evict(membership.group, [(one["member_id"], one["instance_id"]) for one in others])
         removed, _ = await asyncio.gather(
