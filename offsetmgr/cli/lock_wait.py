@@ -19,6 +19,7 @@ class LockWait:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._watch_left_s = 0.0
 
     def for_members(self, members: dict[str, int], seconds: float) -> None:
         """Works like a call, while the command waits until groups have no members."""
@@ -29,7 +30,11 @@ class LockWait:
             note(f"{waits}{others} has no members")
 
     def for_commits(self, seconds: float) -> None:
-        """Works like a call, while the command watches commits. Prints nothing if it reads several clusters."""
+        """Works like a call, while the command watches commits, but prints the first line of each watch after 3 s,
+        because most watches end earlier. Prints nothing if the command reads several clusters."""
+        if seconds > self._watch_left_s:  # a new watch
+            self._next = time.monotonic() + _LOG_INTERVAL_S
+        self._watch_left_s = seconds
         if COLLECTOR.get() is None and self._due():
             note(f"watching commits for up to {max(seconds, 1):.0f} s")
 

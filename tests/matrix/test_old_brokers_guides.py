@@ -71,10 +71,8 @@ def test_lag_and_differences_are_computed_from_both_stores(guide: Guide, unique:
     assert guide.lag(*group, *env.servers) == {0: 15, 1: 12, 2: 11}
     assert guide.lag(*group, *guide.both) == {0: 15, 1: 12, 2: 11}
     output = env.run("offsets", "lag", *group, *guide.both)
-    assert (
-        "2 offsets in ZooKeeper are older than the group's in Kafka; the lag is computed from the offsets in Kafka"
-        in output
-    )
+    assert "1 offset in ZooKeeper is older than the group's in Kafka; the lag is computed from" in output
+    assert "1 offset is only in Kafka, not in ZooKeeper; the lag is computed from it" in output
     rows = env.rows("offsets", "diff", "--from", env.zookeeper, "--to", env.kafka, *group, code=1)
     assert [(row["partition"], row["from_offset"], row["to_offset"]) for row in rows] == [(1, 6, 8), (2, None, 9)]
     env.commit(env.zookeeper, unique, {1: 8, 2: 9})

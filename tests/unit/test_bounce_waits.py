@@ -108,13 +108,25 @@ def member(name: str, czxid: int) -> RegisteredMember:
     return RegisteredMember(f"g_{name}-1700000000000-{czxid:08x}", name, START_MS, czxid, czxid, ("t",))
 
 
-def test_an_observation_reports_the_time_that_remains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_observation_reports_the_time_that_remains() -> None:
     group = ScriptedGroup(lambda _: [member("h1", 1)], lambda _: {}, lambda _: 10, lambda _: 10)
     remaining: list[float] = []
     watch_group(group.view(), "g", ObservationWindow(3, 1, remaining.append), enough=lambda _: False)
     assert remaining == [3, 2, 1]
-    LockWait().for_commits(2.4)
+
+
+def test_a_watch_of_commits_is_announced_after_three_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, times = LockWait(), iter((10.0, 10.0, 12.0, 13.0, 20.0, 20.0, 23.0))
+    monkeypatch.setattr("offsetmgr.cli.lock_wait.time.monotonic", lambda: next(times))
+    for left in (6.0, 4.0, 2.4):
+        wait.for_commits(left)
     assert capsys.readouterr().err == "watching commits for up to 2 s\n"
+    wait.for_commits(6.0)
+    assert capsys.readouterr().err == ""
+    wait.for_commits(3.0)
+    assert capsys.readouterr().err == "watching commits for up to 3 s\n"
 
 
 def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> None:
