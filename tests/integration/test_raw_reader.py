@@ -320,6 +320,7 @@ def log_size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.glob("**/*-0/*.log"))
 
 
+@pytest.mark.matrix
 def test_a_follower_goes_on_after_its_broker_has_restarted(tmp_path: Path, make_topic: MakeTopic, unique: str) -> None:
     with KraftBroker(tmp_path) as broker:
         topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config={"cleanup.policy": "compact"})
