@@ -169,8 +169,8 @@ def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
     with consuming(kraft.bootstrap, unique, **first) as received:
         with consuming(kraft.bootstrap, unique, **second) as others:
             produce(kraft.bootstrap, unique, 5)
+            until(lambda: len(received) + len(others) == 5)
             until(lambda: committed(cli, flags, unique).get(1) == 5)
-        assert len(received) + len(others) == 5
         # The coordinator keeps the partition of the stopped member for 45 s.
         edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
         done = cli("offsets", "reset", *edit, "--to-offset", "2")
@@ -186,8 +186,8 @@ def test_a_group_whose_static_members_are_all_stopped_is_edited_without_a_wait_f
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
     with consuming(kraft.bootstrap, unique, **{"group.protocol": "consumer", "group.instance.id": "one"}) as received:
         produce(kraft.bootstrap, unique, 5)
+        until(lambda: len(received) == 5)
         until(lambda: committed(cli, flags, unique).get(1) == 5)
-    assert len(received) == 5
     edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
     done = cli("offsets", "reset", *edit, "--to-offset", "2")
     assert "0 of 0 members back" in done.stderr
