@@ -480,7 +480,7 @@ MECHANISMS: Final = (
     Mechanism("download of jars", "spark/ivy.py", uses_of_ivy, {}),
     Mechanism(
         "use of the schemas of Kafka's messages",
-        "kafka/protocol/schema_codec.py",
+        "kafka/protocol/schema_declarations.py",
         imports("kio.schema", "kio.serial", "kio.index"),
         {},
     ),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import typer
@@ -58,15 +57,15 @@ def runs_for_many(command: Callable[..., Any]) -> bool:
     return getattr(command, _MARK, False)
 
 
-@dataclass
 class ClusterRun:
     """One run of the command, for one context. ``failure`` is an exception that is a bug of offsetmgr."""
 
-    name: str
-    output: OutputCollector = field(default_factory=OutputCollector)
-    code: int = 0
-    failure: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.output = OutputCollector()
+        self.code = 0
+        self.failure: BaseException | None = None
+        self.done = threading.Event()
 
     def execute(self, command: Callable[[str], None]) -> None:
         """Runs the command in the present thread."""

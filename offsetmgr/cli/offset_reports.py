@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -35,7 +34,7 @@ OFFSETS: Final = (
     Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
 )
 LAG: Final = (
-    *(c if c.name in ("group", "topic", "partition", "offset") else replace(c, detail=True) for c in OFFSETS),
+    *(c if c.name in ("group", "topic", "partition", "offset") else c._replace(detail=True) for c in OFFSETS),
     Column("log_start_offset", right=True, detail=True),
     Column("log_end_offset", right=True, title="LOG-END"),
     Column("lag", right=True, attention=True),

@@ -11,9 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.cli.cells import CellCache, PaddedCells, cell_text, time_cell
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
@@ -48,8 +47,7 @@ class OutputFormat(StrEnum):
     CSV = "csv"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column. ``name`` is the key in JSON and CSV, ``title`` the heading in tables. ``right`` aligns the values to
     the right.
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.client_properties import ClientProperties
 from offsetmgr.core.errors import ConfigError
@@ -60,8 +60,7 @@ class SettingsLayer:
     zookeeper_acl: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedConnection:
+class ResolvedConnection(NamedTuple):
     """The merged settings of all layers.
 
     ``store`` is the URI of the store. The URI comes from the first layer that sets ``store``, ``zookeeper`` or

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class OffsetTranslation(StrEnum):
@@ -74,8 +74,7 @@ class Relation(StrEnum):
     """The target does not exist yet. When offsetmgr creates the target, the target gets the origin of the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class OriginComparison:
+class OriginComparison(NamedTuple):
     """The relation between the logs of two stores. ``how`` is a text for messages that gives the reason for the
     relation."""
 

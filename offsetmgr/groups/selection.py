@@ -9,9 +9,8 @@ import glob
 import re
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
@@ -38,8 +37,7 @@ def literal_pattern(name: str) -> str:
     return glob.escape(name)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSelection:
+class GroupSelection(NamedTuple):
     """Groups that are selected by ``names`` and ``globs``. ``names`` is a set, because a reverse plan selects all of
     its groups by name, and a lookup in a set is fast."""
 
@@ -61,8 +59,7 @@ class GroupSelection:
         return group in self.names or any(fnmatchcase(group, pattern) for pattern in self.globs)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPattern:
+class TopicPattern(NamedTuple):
     """One ``--topic`` value: a topic name or glob, and the selected partitions (None means all).
 
     ``1-2`` means partitions 1 and 2 in stores with numbered partitions, and partition 2 of broker 1 in stores of Kafka
@@ -95,8 +92,7 @@ class TopicPattern:
         return fnmatchcase(tp.topic, self.name) if is_pattern(self.name) else tp.topic == self.name
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSelection:
+class TopicSelection(NamedTuple):
     """A selection of partitions. If there are no patterns, every partition is selected."""
 
     patterns: tuple[TopicPattern, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import OffsetStore
@@ -23,8 +24,7 @@ class StoreUri:
     options: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(NamedTuple):
     """The functions of one scheme.
 
     ``options`` are the names of the valid options. ``parse`` receives the URI as error messages show it, the text

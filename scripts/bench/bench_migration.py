@@ -79,7 +79,7 @@ def describe_one(bench: Bench) -> Comparison:
     bench.fill(bench.kafka_uri)
     group = bench.groups[len(bench.groups) // 2]
     return Comparison(
-        "describe one group", 4,
+        "describe one group", 5,
         Side("--describe --group", lambda: describe(bench, "--group", group)),
         Side("groups describe", lambda: run_offsetmgr(
             "groups", "describe", "--bootstrap-server", bench.kafka.bootstrap, "--group", group

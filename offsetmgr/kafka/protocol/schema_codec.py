@@ -1,27 +1,24 @@
 """Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. Use this
 codec for all requests and responses, except those that are so frequent or so large that they need their own codec.
 
-The module uses kio's *schemas*, but not kio's reader. kio's reader allocates memory for the length that an array claims
-to have, and aborts the process if the allocation fails; a request of 20 bytes can cause this. The keys of a dict are
-kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler serves
-all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are lists.
+The module uses kio's *schemas* (`schema_declarations`), but not kio's reader. kio's reader allocates memory for the
+length that an array claims to have, and aborts the process if the allocation fails; a request of 20 bytes can cause
+this. The keys of a dict are kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores
+it, so one handler serves all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are
+dicts, arrays are lists.
 
 Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from functools import lru_cache
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeAlias
-
-from kio.index import UnknownEntity, load_request_schema, load_response_schema
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.core.varint import encode_varint
@@ -37,6 +34,16 @@ from offsetmgr.kafka.protocol.primitives import (
     count,
     request_string,
     string,
+)
+from offsetmgr.kafka.protocol.schema_declarations import (
+    REQUIRED,
+    FieldDeclaration,
+    UnknownSchema,
+    fields_of,
+    is_flexible,
+    is_message,
+    request_class,
+    response_class,
 )
 
 Message: TypeAlias = dict[str, Any]
@@ -89,7 +96,7 @@ def is_known(api_key: int, version: int) -> bool:
     """Returns whether kio has a schema of this API and version."""
     try:
         _request(api_key, version)
-    except UnknownEntity:
+    except UnknownSchema:
         return False
     return True
 
@@ -123,10 +130,9 @@ class _Field(NamedTuple):
 class _Schema:
     """The codec of a message, or of a nested message, in one version."""
 
-    def __init__(self, cls: Any, encode_string: _StringEncoder) -> None:
-        self.flexible: bool = cls.__flexible__
-        hints = typing.get_type_hints(cls)
-        fields = [_field(f, hints[f.name], self.flexible, encode_string) for f in dataclasses.fields(cls)]
+    def __init__(self, cls: type, encode_string: _StringEncoder) -> None:
+        self.flexible = is_flexible(cls)
+        fields = [_field(declared, self.flexible, encode_string) for declared in fields_of(cls)]
         self._plain = [field for field in fields if field.tag is None]
         self._reads = [(field.name, field.read) for field in self._plain]
         self._writes = [(field.name, field.default, field.write) for field in self._plain]
@@ -163,7 +169,7 @@ class _Schema:
     def write(self, out: bytearray, message: Mapping[str, Any]) -> None:
         for name, default, write in self._writes:
             value = message.get(name, default)
-            if value is _REQUIRED:
+            if value is REQUIRED:
                 raise KeyError(name)
             write(out, value)
         if self._tagged:
@@ -184,37 +190,32 @@ class _Schema:
             out += encode_varint(tag) + encode_varint(len(value)) + value
 
 
-_REQUIRED: Final = object()
-"""A marker in place of the default, for fields without a default."""
-
-
 @lru_cache(maxsize=256)
 def _request(api_key: int, version: int) -> _Schema:
-    return _Schema(load_request_schema(api_key, version), request_string)
+    return _Schema(request_class(api_key, version), request_string)
 
 
 @lru_cache(maxsize=256)
 def _response(api_key: int, version: int) -> _Schema:
-    return _Schema(load_response_schema(api_key, version), string)
+    return _Schema(response_class(api_key, version), string)
 
 
-def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool, encode_string: _StringEncoder) -> _Field:
-    nullable, hint = _not_null(hint)
-    array = typing.get_origin(hint) is tuple
+def _field(field: FieldDeclaration, flexible: bool, encode_string: _StringEncoder) -> _Field:
+    nullable, kind = _not_null(field.type)
+    array = typing.get_origin(kind) is tuple
     if array:
-        items_nullable, item = _not_null(typing.get_args(hint)[0])
+        items_nullable, item = _not_null(typing.get_args(kind)[0])
     else:
-        items_nullable, item = nullable, hint
-    if dataclasses.is_dataclass(item):
+        items_nullable, item = nullable, kind
+    if is_message(item):
         read, write, min_bytes = _nested(_Schema(item, encode_string), items_nullable)
     else:
-        read, write, min_bytes = _primitive(field.metadata["kafka_type"], items_nullable, flexible, encode_string)
+        read, write, min_bytes = _primitive(field.kafka_type, items_nullable, flexible, encode_string)
     write_item = write
     if array:
-        form = None if dataclasses.is_dataclass(item) else _NUMBERS.get(field.metadata["kafka_type"])
-        read, write = _array(read, write_item, min_bytes, nullable, flexible, form)
+        read, write = _array(read, write_item, min_bytes, nullable, flexible, _NUMBERS.get(field.kafka_type))
         min_bytes = 1 if flexible else 4
-    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), min_bytes)
+    return _Field(field.name, read, write, write_item, field.tag, field.default, min_bytes)
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
@@ -223,18 +224,6 @@ def _not_null(hint: Any) -> tuple[bool, Any]:
         (kind,) = (argument for argument in typing.get_args(hint) if argument is not type(None))
         return True, kind
     return False, hint
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.name == "throttle_time":
-        return 0
-    if field.default is dataclasses.MISSING:
-        return _REQUIRED
-    if isinstance(field.default, tuple):
-        return list(field.default)
-    if isinstance(field.default, timedelta):
-        return field.default // timedelta(milliseconds=1)
-    return field.default
 
 
 def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
