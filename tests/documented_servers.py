@@ -23,8 +23,16 @@ from processes import OFFSETMGR, wait_for
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, ports
 
-LONG_PAGES: Final = {"manager-relay", "run-an-offset-manager", "secure-an-offset-manager"}
-"""Pages whose blocks take longer than 10 s: they start several managers or Kafka's own tools."""
+LONG_PAGES: Final = {
+    "lost-cluster",
+    "manager-relay",
+    "run-an-offset-manager",
+    "secure-an-offset-manager",
+    "spark",
+    "spark-audit",
+    "spark-periods",
+}
+"""Pages whose blocks take longer than 10 s: they start several managers, Spark, or Kafka's own tools."""
 TOPICS: Final = {"orders": 2, "payments": 1}
 """The topics of the documentation. Only ``orders:0`` has records: ten in each of three hours from `FIRST_MS` on."""
 GROUPS: Final = re.compile(r"(shop|billing|orders-|batches-job|simple-job).*")

@@ -76,6 +76,7 @@ def test_an_example_runs(name: str, source: str, adapted: Callable[[str], str]) 
     exec(compile(adapted(source), f"<{name}>", "exec"), {"__name__": "example"})
 
 
+@pytest.mark.matrix
 def test_the_examples_of_spark_run_in_one_session(adapted: Callable[[str], str], tmp_path: Path) -> None:
     def order(name: str) -> tuple[bool, bool]:
         # The outputs exist only after the job, and a session with the connector has to be the first.

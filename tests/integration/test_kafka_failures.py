@@ -217,6 +217,7 @@ def _until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "not within 60 s"
 
 
+@pytest.mark.matrix
 def test_a_broker_killed_during_edits_leaves_no_false_outcome(
     own_broker: KafkaBroker | KraftBroker, make_topic: MakeTopic
 ) -> None:

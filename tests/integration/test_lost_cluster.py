@@ -125,6 +125,7 @@ def served_offsets(bootstrap: str, groups: list[str]) -> Offsets | None:
     return found
 
 
+@pytest.mark.matrix
 def test_offsets_on_a_killed_brokers_disk_are_those_that_it_serves_after_a_restart(
     broker: Broker, cli: Cli, make_topic: MakeTopic, tmp_path: Path, unique: str
 ) -> None:

@@ -107,6 +107,7 @@ def committed(store: OffsetStore, group: str) -> dict[tuple[str, int], tuple[int
     }
 
 
+@pytest.mark.matrix
 def test_the_brokers_segments_have_the_same_rows_as_the_log(
     spark: SparkSession, kafka: KafkaBroker, world: World
 ) -> None:
