@@ -8,6 +8,7 @@ matches no block is an error. Prints one line for each duplicate; exits with 1 i
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -91,6 +92,9 @@ def all_duplicates(files: list[str]) -> dict[Duplicate, str]:
 
 def main(arguments: list[str]) -> int:
     """Checks the given files, or all. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="files to check (default: all)")
+    arguments = parser.parse_args(arguments).paths
     command = ["git", "ls-files", "offsetmgr/*.py", "scripts/*.py", "tests/*.py"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     found = all_duplicates(arguments or listed)

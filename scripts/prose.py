@@ -15,6 +15,7 @@ matches nothing is an error.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import gc
@@ -378,6 +379,9 @@ def without_exceptions(found: Iterable[Finding], exceptions: list[dict[str, str]
 
 def main(arguments: list[str]) -> int:
     """Checks the given files, or all of them. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="files to check (default: all)")
+    arguments = parser.parse_args(arguments).paths
     gc.disable()  # it would scan millions of nodes again and again, and finds nothing to free
     files = [Path(name).resolve() for name in arguments] or project_files()
     exceptions = tomllib.loads(EXCEPTIONS.read_text(encoding="utf-8")).get("exception", [])

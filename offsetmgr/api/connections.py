@@ -105,6 +105,10 @@ class Connections(Closeable):
             raise UsageError(what, "needs to read logs, and no brokers are known", hint)
         return found
 
+    def cluster_for_edit(self, what: str) -> Cluster:
+        """Like `cluster`, for operations that compare the offsets of an edit with the logs."""
+        return self.cluster(what)
+
     def cluster_or_none(self) -> Cluster | None:
         """The Kafka cluster, or None if no brokers are known."""
         bootstrap = self.bootstrap()

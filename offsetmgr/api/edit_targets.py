@@ -69,7 +69,9 @@ def log_checks(
     `Connections.has_logs`."""
     from offsetmgr.groups.log_checks import LogChecks
 
-    return LogChecks(connections.cluster("offsets import").log_ranges) if connections.has_logs(store, warn) else None
+    if not connections.has_logs(store, warn):
+        return None
+    return LogChecks(connections.cluster_for_edit("offsets import").log_ranges)
 
 
 def without_active_groups(
@@ -103,6 +105,6 @@ def running_checks(
     inspect = require_running_store(store).inspect_running
     connection = connections.resolved.connection
     bootstrap = bootstrap_of(uri, connection) if uri is not None else None
-    cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster(operation)
+    cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster_for_edit(operation)
     members, registered = connections.directory(uri, edits=True), connections.directory_for_edit(uri)
     return RunningChecks(registered, members, cluster.log_ranges, inspect, {})

@@ -1,8 +1,8 @@
 """The names that a shell completes: groups and topics of the selected cluster, contexts of the configuration file, and
 ids of recorded operations.
 
-A cluster has `LIMIT_S` seconds to answer. Names are cached for `CACHE_S` seconds. If the cluster does not answer, the
-names of the last answer are completed, and the cluster is not contacted again until `CACHE_S` seconds have passed.
+The servers have `LIMIT_S` seconds to answer. Names are cached for `CACHE_S` seconds. If a server does not answer, the
+names of the last answer are completed too, and no server is contacted again until `CACHE_S` seconds have passed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.config.connection import SettingsLayer
@@ -26,6 +27,9 @@ from offsetmgr.core.errors import OffsetMgrError
 LIMIT_S: Final = 1.5
 CACHE_S: Final = 30.0
 _REQUEST_MS: Final = 1_000
+T = TypeVar("T")
+_Names: TypeAlias = tuple[set[str], bool]
+"""Names, and whether all servers responded."""
 
 
 def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
@@ -54,25 +58,55 @@ def printable(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name and name.isprintable())
 
 
-def _groups(connect: ConnectFlags) -> Iterable[str]:
-    store = connect.store()
-    names = set(store.groups())
-    with suppress(OffsetMgrError):
-        for other in connect.other_stores(store, lambda _: None):
-            names.update(other.groups())
-    return names
+def _groups(connect: Callable[[], ConnectFlags]) -> _Names:
+    """Reads the groups of all configured stores at the same time, so that a dead store does not delay the others.
+    Leaves out the groups of a store that is known to belong to another cluster than the selected store."""
+    from offsetmgr.core.log_origin import LogOrigin, compare_origins
+
+    selected, *others = _store_uris(connect())
+
+    def read(uri: str) -> tuple[list[str], LogOrigin | None]:
+        store = connect().store(uri)
+        names, origin = list(store.groups()), None
+        if others:
+            with suppress(OffsetMgrError):
+                origin = store.log_origin()
+        return names, origin
+
+    found = _within_limit([partial(read, uri) for uri in (selected, *others)])
+    names: set[str] = set()
+    own = found[0][1] if found[0] is not None else None
+    for number, one in enumerate(found):
+        if one is None:
+            continue
+        if number and own is not None and one[1] is not None and not compare_origins(own, one[1]).keeps_epochs:
+            continue
+        names.update(one[0])
+    return names, None not in found
 
 
-def _topics(connect: ConnectFlags) -> Iterable[str]:
-    cluster = connect.cluster_or_none()
-    if cluster is not None:
-        return cluster.topics()
-    from offsetmgr.zookeeper.groups.topics import topic_names
+def _store_uris(connect: ConnectFlags) -> list[str]:
+    """Returns the URI of the selected store, followed by those of the other configured stores to which its groups may
+    commit."""
+    selected, configured = connect.uri, connect.configured_stores().values()
+    has_others = selected in configured and "layout=" not in selected  # groups of Storm and of Kafka 0.7 have one store
+    return [selected, *(uri for uri in configured if has_others and uri != selected)]
 
-    return topic_names(connect.zookeeper("completion"))
+
+def _topics(connect: Callable[[], ConnectFlags]) -> _Names:
+    def read() -> list[str]:
+        cluster = connect().cluster_or_none()
+        if cluster is not None:
+            return list(cluster.topics())
+        from offsetmgr.zookeeper.groups.topics import topic_names
+
+        return list(topic_names(connect().zookeeper("completion")))
+
+    found = _within_limit([read])[0]
+    return set(found or ()), found is not None
 
 
-def _cached(kind: str, given: Mapping[str, Any], read: Callable[[ConnectFlags], Iterable[str]]) -> list[str]:
+def _cached(kind: str, given: Mapping[str, Any], read: Callable[[Callable[[], ConnectFlags]], _Names]) -> list[str]:
     """Returns the names from the cache if it is new enough, else from the cluster."""
     settings = SettingsLayer(
         bootstrap_server=given.get("bootstrap_server"),
@@ -81,8 +115,8 @@ def _cached(kind: str, given: Mapping[str, Any], read: Callable[[ConnectFlags], 
         command_config=given.get("command_config"),
         timeout_ms=min(given.get("timeout") or _REQUEST_MS, _REQUEST_MS),
     )
-    connect = ConnectFlags(settings, given.get("context"))
-    resolved = connect.resolved
+    connect = partial(ConnectFlags, settings, given.get("context"))
+    resolved = connect().resolved
     selected = [kind, resolved.store, resolved.bootstrap_server, resolved.zookeeper, given.get("context")]
     selected += [settings.command_config, os.environ.get("OFFSETMGR_COMMAND_CONFIG")]
     key = hashlib.sha256(repr(selected).encode()).hexdigest()[:32]
@@ -91,25 +125,32 @@ def _cached(kind: str, given: Mapping[str, Any], read: Callable[[ConnectFlags], 
     known, age_s = _load(file)
     if age_s < CACHE_S:
         return known
-    found = _within_limit(lambda: list(read(connect)))
-    names = known if found is None else printable(found)
-    _save(file, names)
-    return names
+    found: _Names = set(), False
+    with suppress(OffsetMgrError):  # no store is selected
+        found = read(connect)
+    names, complete = found
+    shown = printable(names if complete else names.union(known))
+    _save(file, shown)
+    return shown
 
 
-def _within_limit(read: Callable[[], list[str]]) -> list[str] | None:
-    """Returns the result of ``read``, or None if it fails or takes longer than `LIMIT_S`."""
-    results: list[list[str]] = []
+def _within_limit(reads: Sequence[Callable[[], T]]) -> list[T | None]:
+    """Calls the functions at the same time. Returns the result of each, or None if it fails or takes longer than
+    `LIMIT_S`."""
+    results: list[T | None] = [None] * len(reads)
 
-    def run() -> None:
+    def run(number: int) -> None:
         with suppress(Exception):  # any failure means that no names are known
-            results.append(read())
+            results[number] = reads[number]()
 
-    # If a server does not answer, the process ends while the thread still waits.
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(LIMIT_S)
-    return results[0] if results else None
+    # If a server does not answer, the process ends while its thread still waits.
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(reads))]
+    end = time.monotonic() + LIMIT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
+    return list(results)
 
 
 def _load(file: Path) -> tuple[list[str], float]:

@@ -22,7 +22,7 @@ import typer
 from offsetmgr.api.connections import Connections
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.group_arguments import GroupArguments
-from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
 from offsetmgr.cli.option_groups import OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.running_groups import RunningEdit
+    from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.cli.options import (
     BootstrapServer,
     CommandConfig,
@@ -84,6 +85,11 @@ class ConnectFlags(Connections):
         if self.checks_store and uri is None:
             store.log_origin()
         return store
+
+    def cluster_for_edit(self, what: str) -> Cluster:
+        """Prints a note if the brokers do not respond within 3 s; see the base class."""
+        cluster = super().cluster_for_edit(what)
+        return noted_log_wait(cluster, self.bootstrap() or "", self.resolved.connection.timeout_ms / 1000)
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
         """Returns the settings of the command line. If ``command_config`` is given, the Kafka settings, the ZooKeeper

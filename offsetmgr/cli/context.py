@@ -18,29 +18,40 @@ CONTEXTS: Final = (
     Column("zookeeper", optional=True),
     Column("store", optional=True),
     Column("command_config", optional=True),
+    Column("error", optional=True),
 )
 SETTINGS: Final = (Column("setting"), Column("value"), Column("source"))
 
 
 @app.command("list")
 def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
-    """List the contexts of the config file, and which of them is the default."""
+    """List the contexts of the config file, and which of them is the default.
+
+    A context that is not valid is a row with its error, and the exit code is 1.
+    """
+    from offsetmgr.config.connection import SettingsLayer
     from offsetmgr.config.contexts import Contexts, masked
+    from offsetmgr.core.errors import ConfigError
 
     contexts = Contexts.read()
-    rows = [
-        (
-            name,
-            "yes" if name == contexts.default else None,
-            layer.bootstrap_server,
-            layer.zookeeper,
-            None if layer.store is None else masked("store", layer.store),
-            layer.command_config,
+    rows = []
+    for name, found in sorted(contexts.layers.items()):
+        layer = SettingsLayer() if isinstance(found, ConfigError) else found
+        rows.append(
+            (
+                name,
+                "yes" if name == contexts.default else None,
+                layer.bootstrap_server,
+                layer.zookeeper,
+                None if layer.store is None else masked("store", layer.store),
+                layer.command_config,
+                found.why if isinstance(found, ConfigError) else None,
+            )
         )
-        for name, layer in sorted(contexts.layers.items())
-    ]
     if not write_rows(CONTEXTS, rows, output):
         note(f"no context in {contexts.path}")
+    if any(isinstance(found, ConfigError) for found in contexts.layers.values()):
+        raise typer.Exit(1)
 
 
 @app.command("show")

@@ -1,4 +1,4 @@
-"""Durations on the command line: ISO 8601, ``1h30m``, and numbers of seconds."""
+"""Durations on the command line: ISO 8601, ``1h30m``, and numbers of seconds or milliseconds."""
 
 from __future__ import annotations
 
@@ -50,6 +50,22 @@ def parse_seconds(text: str, option: str, least: float = 0) -> float:
     if not least <= seconds < math.inf:
         raise UsageError(option, f"{text} is not allowed", f"the least value is {least:g} s")
     return seconds
+
+
+def parse_milliseconds(text: str, option: str) -> int:
+    """Converts a number of milliseconds, or a duration such as ``2s``, to milliseconds. Raises `UsageError` if it is
+    not positive."""
+    if text.isascii() and text.isdecimal():
+        milliseconds = int(text)
+    else:
+        try:
+            milliseconds = parse_duration(text, option)
+        except UsageError:
+            why = f"{text!r} is not a number of milliseconds or a duration"
+            raise UsageError(option, why, "as in 2000, 2s, 1m30s") from None
+    if milliseconds < 1:
+        raise UsageError(option, f"{text} is not allowed", "the least value is 1 ms")
+    return milliseconds
 
 
 def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "SECONDS", **others: Any) -> Any:

@@ -195,7 +195,7 @@ def reset(
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
         raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
     topics = TopicSelection.parse(topic or [])
-    store, cluster = connect.store(), connect.cluster("offsets reset")
+    store, cluster = connect.store(), connect.cluster_for_edit("offsets reset")
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)

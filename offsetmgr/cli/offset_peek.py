@@ -29,16 +29,17 @@ app = typer.Typer()
 
 PEEKED: Final = (
     *GROUP_PARTITION,
-    Column("offset", right=True),
+    Column("offset", right=True, rank=1),
     Column("record_offset", right=True, detail=True),
     Column("timestamp", time=True, detail=True),
-    Column("age_ms", title="AGE"),
-    Column("size", right=True, rank=2),
-    Column("key"),
+    Column("age_ms", title="AGE", rank=3),
+    Column("size", right=True, rank=4),
+    Column("key", rank=2),
     Column("value", rank=1),
-    Column("headers", optional=True, rank=3),
+    Column("headers", optional=True, rank=5),
     Column("note", optional=True),
 )
+"""The value is the last column that a narrow table leaves out; the offset is the last but one."""
 _CELL: Final = 60
 """Maximum number of characters of a key, a value or headers in a table."""
 

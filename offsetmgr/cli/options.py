@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.durations import seconds_option
+from offsetmgr.cli.durations import parse_milliseconds, seconds_option
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
@@ -80,8 +80,8 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         metavar="MS",
-        min=1,
-        help="Maximum wait for one response of a server (30000).",
+        parser=lambda value: parse_milliseconds(str(value), "--timeout"),
+        help="Maximum wait for one response of a server: milliseconds (30000), or a duration such as 30s.",
         show_default=False,
     ),
 ]

@@ -228,10 +228,16 @@ def default_context(document: Mapping[str, Any]) -> str | None:
     return document.get("default-context")
 
 
-def read_contexts(document: Mapping[str, Any], path: Path) -> dict[str, SettingsLayer]:
-    """Returns the settings of all contexts of the configuration file. Raises `ConfigError`."""
-    contexts = _section(document, "context", path)
-    return {name: _context(table, path, f"config file {path}: context {name!r}") for name, table in contexts.items()}
+def read_contexts(document: Mapping[str, Any], path: Path) -> dict[str, SettingsLayer | ConfigError]:
+    """Returns the settings, or the error, of each context of the configuration file. Raises `ConfigError` if the file
+    has no tables of contexts."""
+    found: dict[str, SettingsLayer | ConfigError] = {}
+    for name in (contexts := _section(document, "context", path)):
+        try:
+            found[name] = _context(contexts[name], path, f"config file {path}: context {name!r}")
+        except ConfigError as error:
+            found[name] = error
+    return found
 
 
 def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:

@@ -43,16 +43,16 @@ _SHOWN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The contexts of the configuration file at ``path``, by name. ``default`` is the name of the default context; None
-    if the file has none."""
+    """The contexts of the configuration file at ``path``, by name. A context that is not valid has an error instead of
+    settings. ``default`` is the name of the default context; None if the file has none."""
 
     path: Path
-    layers: Mapping[str, SettingsLayer]
+    layers: Mapping[str, SettingsLayer | ConfigError]
     default: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Contexts:
-        """Reads the configuration file. Raises `ConfigError`."""
+        """Reads the configuration file. Raises `ConfigError` for errors that do not belong to one context."""
         environ = os.environ if environ is None else environ
         path = config_path(environ)
         document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
@@ -74,6 +74,15 @@ class Contexts:
             chosen.update(matching)
         return sorted(chosen)
 
+    def layer(self, name: str) -> SettingsLayer:
+        """Returns the settings of a context. Raises `ConfigError` if it does not exist or is not valid."""
+        if name not in self.layers:
+            raise self.unknown(name)
+        layer = self.layers[name]
+        if isinstance(layer, ConfigError):
+            raise layer
+        return layer
+
     def unknown(self, name: str) -> ConfigError:
         """Returns the error for a name that selects no context."""
         known = ", ".join(sorted(self.layers)) or "none"
@@ -82,8 +91,7 @@ class Contexts:
     def set_default(self, name: str) -> None:
         """Makes ``name`` the default context. Changes only the line ``default-context`` of the file, or adds this line.
         Raises `ConfigError`."""
-        if name not in self.layers:
-            raise self.unknown(name)
+        self.layer(name)
         hint = f"or set the environment variable: export OFFSETMGR_CONTEXT={name}"
         try:
             text = self.path.read_bytes().decode("utf-8")
@@ -137,11 +145,9 @@ def settings_in_effect(context: str | None = None, environ: Mapping[str, str] | 
         (contexts.default, f"default-context in {contexts.path}"),
     )
     name, source = next(((name, source) for name, source in named if name), (None, ""))
-    if name is not None and name not in contexts.layers:
-        raise contexts.unknown(name)
+    layer = SettingsLayer() if name is None else contexts.layer(name)
     found = [SettingValue("context", name, source)] if name is not None else []
     variables = environment_layer(environ)
-    layer = SettingsLayer() if name is None else contexts.layers[name]
     command_config = None
     for setting in fields(SettingsLayer):
         key = setting.name.replace("_", "-").removesuffix("-ms")

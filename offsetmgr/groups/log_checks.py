@@ -2,7 +2,7 @@
 
 `offsetmgr.groups.reset` decides in the same way: an offset outside its log is clamped to the log, with a note, and an
 offset of a missing topic or partition is an error. `OutsideLogChecks` adds notes to the offsets of an undo or of
-``offsets set``, and clamps none of them.
+``offsets set``, and clamps or rejects none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, Offset, TopicPartition
@@ -63,7 +63,8 @@ class LogChecks:
 
 class OutsideLogChecks:
     """Compares the offsets of one undo, or of one ``offsets set``, with the logs. Both write offsets exactly, and do
-    not need the brokers, so neither an offset outside its log nor an error of the brokers prevents them.
+    not need the brokers, so neither an offset outside its log, a missing topic, nor an error of the brokers prevents
+    them.
 
     The warnings contain ``verb``, a past participle.
     """
@@ -74,9 +75,12 @@ class OutsideLogChecks:
         self._error: OffsetMgrError | None = None
         self.outside = 0
         """The number of offsets outside their logs that were found so far."""
+        self._missing = 0
+        self._unknown = 0
 
     def noted(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-        """Yields the plans. The note of each written offset that is outside its log begins with the reason."""
+        """Yields the plans. The note of each written offset that is outside its log, or has no log, begins with the
+        reason."""
         for batch in batched(plans, GROUPS_AT_ONCE):
             self.load(
                 (change.partition, change.after.offset)
@@ -97,14 +101,21 @@ class OutsideLogChecks:
                 self._error = error
 
     def note(self, tp: TopicPartition, offset: int) -> str:
-        """Returns a note if the offset is outside its log, and counts it; else an empty string. Call `load` before."""
+        """Returns a note if the offset is outside its log or could not be compared with it, and counts it; else an
+        empty string. Call `load` before."""
         log = self._ranges.known.get(tp)
+        if isinstance(log, UnknownTopicOrPartition):
+            self._missing += 1
+            return log.why
+        if isinstance(log, OffsetMgrError):
+            self._unknown += 1
+            return f"not compared with its log: {log.why}"
         found = outside_log(offset, log) if isinstance(log, LogRange) else ""
         self.outside += bool(found)
         return found
 
     def count(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Fetches the log ranges, and counts the offsets outside their logs."""
+        """Fetches the log ranges, and counts the offsets that `warnings` reports."""
         counted = list(offsets)
         self.load(counted)
         for tp, offset in counted:
@@ -117,6 +128,12 @@ class OutsideLogChecks:
                 f"{count_of(self.outside, 'offset')} would be {self._verb} outside the log: a consumer that starts "
                 "there follows auto.offset.reset, and with latest it skips every record up to the log's end"
             )
+        if self._missing:
+            place = "a partition" if self._missing == 1 else "partitions"
+            yield f"{count_of(self._missing, 'offset')} would be {self._verb} in {place} that the brokers do not have"
+        if self._unknown:
+            its = "its log" if self._unknown == 1 else "their logs"
+            yield f"{count_of(self._unknown, 'offset')} would be {self._verb} without a comparison with {its}"
         if self._error is not None:
             yield f"the {self._verb} offsets were not compared with the logs: {self._error}"
 

@@ -115,7 +115,7 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
         again = [group.group for group in plan.groups_of(only) if is_waiting(group, state)]
         if not again:
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
-        _remove_interrupted(part, new_journal)
+        _remove_interrupted(_interrupted(plan, path), new_journal)
         header = planner.header()
         try:
             summary, sha256 = write_plan(part, header, _groups(plan, planner, again), planner.target.topic_ids)
@@ -133,7 +133,7 @@ def finish_renewal(plan: PlanFile, path: Path) -> bool:
     """Ends a renewal of ``plan`` as ``path`` that was killed after it had replaced ``plan``. Returns False if there is
     no such renewal. Raises `JournalError` if another command works on the plan, and `FileFailure` if ``path`` is
     another file."""
-    part = _unpublished(plan, path)
+    part = _interrupted(plan, path)
     if not part.exists():
         return False
     with Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=SystemClock()) as journal:
@@ -146,6 +146,12 @@ def finish_renewal(plan: PlanFile, path: Path) -> bool:
 def _unpublished(plan: PlanFile, path: Path) -> Path:
     """The temporary name of the new plan. It names the old plan, so that no renewal of another plan removes it."""
     return path.with_name(f".{path.name}{RENEWED}.{plan.sha256[:8]}.tmp")
+
+
+def _interrupted(plan: PlanFile, path: Path) -> Path:
+    """The file of a killed renewal, if there is one. Earlier versions gave it another temporary name."""
+    part, former = _unpublished(plan, path), path.with_name(f".{path.name}.{plan.sha256[:16]}.part")
+    return former if former.exists() and not part.exists() else part
 
 
 def _publish(part: Path, path: Path) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Overwritten
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Overwritten, TimedOut
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
@@ -145,7 +145,9 @@ class RunningEdits:
         retries = Retries(self._in(_TAKEOVER_S))
         while True:
             try:
-                return await self._take_over(edit, described)
+                deadline = self._in(_TAKEOVER_S)
+                with _limit(edit.group, "it was not taken over, read and written", deadline):
+                    return await self._take_over(edit, described, deadline)
             except OffsetMgrError as error:
                 if not (is_retriable(error) or isinstance(error, LockLost)) or not await retries.pause():
                     raise
@@ -157,9 +159,9 @@ class RunningEdits:
         found = await settled(self._client, before.group, self._in(_SETTLE_S))
         return replace(before, coordinator=found.coordinator) if found.idle else found
 
-    async def _take_over(self, edit: GroupEdit, described: GroupDescription) -> TakeoverResult:
+    async def _take_over(self, edit: GroupEdit, described: GroupDescription, deadline: float) -> TakeoverResult:
         now = asyncio.get_running_loop().time
-        deadline, started = self._in(_TAKEOVER_S), now()
+        started = now()
         async with await self._takeover(edit, described, deadline) as group:
             current = await self._stable_offsets(group, edit)
             before = {tp: current.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in current.errors}
@@ -208,6 +210,17 @@ class RunningEdits:
         done.back = await group.readmit(held, self._in(self._wait_s))
         done.log_ends, _ = await asyncio.gather(self._log_ends(held), asyncio.sleep(_QUIET_S))
         deadline = self._in(_TAKEOVER_S)
+        with _limit(edit.group, "its offsets were not read and written again", deadline):
+            await self._write_again(group, edit, held, done, deadline)
+
+    async def _write_again(
+        self,
+        group: GroupTakeover | ConsumerTakeover,
+        edit: GroupEdit,
+        held: Sequence[TopicPartition],
+        done: TakeoverResult,
+        deadline: float,
+    ) -> None:
         found = await group.fetch(held, deadline)
         again: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp in held:
@@ -271,6 +284,21 @@ class RunningEdits:
     @staticmethod
     def _in(seconds: float) -> float:
         return asyncio.get_running_loop().time() + seconds
+
+
+@contextmanager
+def _limit(group: str, failed: str, deadline: float) -> Iterator[None]:
+    """Replaces the error of a request that ended at the deadline of a takeover. The request had only the rest of the
+    time, so its error does not name the limit."""
+    try:
+        yield
+    except TimedOut as error:
+        if asyncio.get_running_loop().time() < deadline:
+            raise
+        why = f"{failed} within {_TAKEOVER_S:g} s; the last request waited for {error.what}"
+        raise TimedOut(
+            f"group {group}", why, "try again, or stop its consumers and edit it without --running"
+        ) from error
 
 
 def _unconditional(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:

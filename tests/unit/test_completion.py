@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from offsetmgr.cli import completion_names
 from offsetmgr.cli.app import run
 from offsetmgr.cli.root import REGISTRY
+from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
 GROUPS = ("a$(touch x)b", "billing", "billing:eu", "it's", "my group", "orders-1")
@@ -146,10 +148,35 @@ def test_ids_of_recorded_operations_are_completed(
     assert completions(capsys, "edits", "undo", one.id[:4]) == ["words", one.id]
 
 
+def stores_of(stores: dict[str, Any]) -> Any:
+    """Opens `ConnectFlags` with these stores, of which the first is selected."""
+    selected = next(iter(stores))
+    configured = dict(enumerate(stores))
+    return lambda: SimpleNamespace(uri=selected, configured_stores=lambda: configured, store=stores.__getitem__)
+
+
+def fake_store(cluster_id: str, *groups: str) -> Any:
+    return SimpleNamespace(groups=lambda: list(groups), log_origin=lambda: LogOrigin(cluster_id, "test"))
+
+
+def dead_store() -> Any:
+    return SimpleNamespace(groups=threading.Event().wait)
+
+
 def test_groups_of_the_other_configured_stores_are_completed() -> None:
-    stores = [SimpleNamespace(groups=lambda: ["a"]), SimpleNamespace(groups=lambda: ["a", "b"])]
-    connect: Any = SimpleNamespace(store=lambda: stores[0], other_stores=lambda store, warn: stores[1:])
-    assert completion_names._groups(connect) == {"a", "b"}
+    stores = {"zookeeper": fake_store("A", "a"), "kafka": fake_store("A", "a", "b"), "manager": fake_store("B", "c")}
+    assert completion_names._groups(stores_of(stores)) == ({"a", "b"}, True)
+
+
+@pytest.mark.parametrize("living", [0, 1, 2])
+def test_groups_of_the_living_store_are_completed_if_the_other_stores_are_dead(
+    living: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion_names, "LIMIT_S", 0.3)
+    stores = {str(number): fake_store("A", "a") if number == living else dead_store() for number in range(3)}
+    started = time.monotonic()
+    assert completion_names._groups(stores_of(stores)) == ({"a"}, False)
+    assert time.monotonic() - started < 2
 
 
 def test_names_with_control_characters_are_left_out() -> None:

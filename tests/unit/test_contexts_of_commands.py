@@ -100,6 +100,40 @@ def test_two_contexts_of_one_store_get_one_warning(
     assert "warning: contexts" not in capsys.readouterr().err
 
 
+@pytest.fixture
+def misspelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration file with the contexts prod-a, which has group shop, and prod-b, which has an unknown key."""
+    with SnapshotStore(tmp_path / "a.avro") as store:
+        store.commit("shop", {TopicPartition("orders", 0): OffsetAndMetadata(5)})
+    config = tmp_path / "config.toml"
+    config.write_text(f'[context.prod-a]\nstore = "file:{tmp_path}/a.avro"\n[context.prod-b]\nbootstrap = "h:1"\n')
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(config))
+
+
+@pytest.mark.usefixtures("misspelled")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("offsets get -g shop --context prod-a", 0),
+        ("offsets get -g shop --context prod-a,prod-a*", 0),
+        ("context show prod-a", 0),
+        ("context use prod-a", 0),
+        ("offsets get -g shop --context prod-b", 2),
+        ("context show prod-b", 2),
+        ("context use prod-b", 2),
+        ("context list", 1),
+        ("offsets get -g shop --context prod-*", 1),
+    ],
+)
+def test_a_misspelled_key_concerns_only_its_context(
+    command: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command.split()) == code
+    shown = capsys.readouterr()
+    assert ("unknown key 'bootstrap'" in shown.out + shown.err) == (code > 0)
+    assert ("prod-a" in shown.out) == (code == 1 or "show prod-a" in command or "prod-a*" in command)
+
+
 def required(name: str) -> list[str]:
     """The required options of a command, with a value for each."""
     import_module(REGISTRY[name.split(maxsplit=1)[0]][0].partition(":")[0])

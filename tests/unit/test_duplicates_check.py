@@ -54,6 +54,15 @@ def test_two_functions_of_one_file_share_lines(tmp_path: Path, shared: list[str]
     assert (done.returncode, "both.py: 2 and" in done.stdout) == (exit_code, bool(exit_code)), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("script", ["duplicates.py", "prose.py"])
+def test_the_scripts_print_their_help(script: str) -> None:
+    command = [sys.executable, str(CHECK.with_name(script)), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
+
+
 def test_each_duplicate_of_two_files_is_reported(tmp_path: Path) -> None:
     """An allowed duplicate does not hide another duplicate of the same files."""
     second = [line.replace("value", "other") for line in CODE]

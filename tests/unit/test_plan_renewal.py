@@ -251,6 +251,36 @@ def test_a_renewal_that_was_killed_does_not_replace_another_file(fleet: Migratio
     assert finish_renewal(PlanFile(fleet.path), path)
 
 
+def raise_interrupt(*_arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_renewal_of_an_earlier_version_is_ended_if_it_was_killed_after_it_had_replaced_the_plan(
+    fleet: Migration,
+) -> None:
+    path, plan = second(fleet).path, PlanFile(fleet.path)
+    renewed(fleet)
+    former = path.rename(path.with_name(f".{path.name}.{plan.sha256[:16]}.part"))
+    assert finish_renewal(plan, path)
+    assert not former.exists()
+    assert [one.name for one in executable(fleet)] == ["second.json"]
+
+
+def test_the_renewal_of_an_earlier_version_starts_again_if_it_was_killed_before_it_had_replaced_the_plan(
+    fleet: Migration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plan = second(fleet).path, PlanFile(fleet.path)
+    with monkeypatch.context() as killed:
+        killed.setattr(Journal, "append", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            renewed(fleet)
+    former = renewal._unpublished(plan, path).rename(path.with_name(f".{path.name}.{plan.sha256[:16]}.part"))
+    assert not finish_renewal(plan, path)
+    renewed(fleet)
+    assert not former.exists()
+    assert [one.name for one in executable(fleet)] == ["second.json"]
+
+
 def test_a_replaced_plan_without_its_successor_names_the_command_that_ends_the_renewal(fleet: Migration) -> None:
     renewed(fleet)
     second(fleet).path.unlink()

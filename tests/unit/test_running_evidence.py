@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.groups.edit_plan import EditPlan
@@ -248,3 +248,31 @@ def test_an_edit_that_members_overwrite_can_be_undone(edit: Edit, tmp_path: Path
         list(record_operation(SavedEdit((), generator), plan, EditOrigin("offsets reset")).results)
     (operation,) = log.operations()
     assert (operation.outcome, operation.written, operation.failed) == ("failed", 2, 1)
+
+
+class SlowTakeover(Takeover):
+    """A group whose broker does not respond to reads. The client waits until the deadline."""
+
+    async def fetch(self, partitions: Sequence[TopicPartition], deadline: float) -> FetchedGroup:
+        if self.reads:
+            return await super().fetch(partitions, deadline)
+        await asyncio.sleep(0.1)
+        raise TimedOut("broker h:1", "no answer within 0.402 s")
+
+
+def test_the_error_of_a_slow_edit_names_the_limit_of_the_whole_edit(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_edits, "_TAKEOVER_S", 0.05)
+    done = edit.run({A: 4}, SlowTakeover(), {A: 4})
+    why = "it was not taken over, read and written within 0.05 s; the last request waited for broker h:1"
+    assert str(done.outcomes[A].error) == f"group g: {why}"
+
+
+def test_the_report_of_a_slow_return_of_the_members_names_the_limit(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_edits, "_TAKEOVER_S", 0.05)
+    done = edit.run({A: 4}, SlowTakeover({A: 20}), {A: 4})
+    assert "its offsets were not read and written again within 0.05 s" in done.how
+    assert "0.402" not in done.how

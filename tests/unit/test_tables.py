@@ -12,6 +12,7 @@ import pytest
 from offsetmgr.cli.app import run
 from offsetmgr.cli.edits import LIST as EDITS
 from offsetmgr.cli.group_details import DESCRIBE
+from offsetmgr.cli.offset_peek import PEEKED
 from offsetmgr.cli.offset_reports import LAG
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.row_order import PartitionTable
@@ -110,6 +111,11 @@ def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
                    None, None, None), "consumer-bil"),
         (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done", 2, 1, "billing",
                  "kafka://b1:9092", "root", None, "undo of 20261126-065705-c637", None), "20261126-065735-e790"),
+        (PEEKED, ("shop", "orders", 0, 1234, 1234, 1795674996586, "2 days 3 h", 312, "customer-10223",
+                  '{"id": 7, "state": "paid", "total": 12.50}', "trace=abc", None), '{"id": 7.. 12.50}'),
+        (PEEKED, ("billing-service-production", "com.example.payments.settled", 0, 12345678, 12345680, 1795674996586,
+                  "2 days 3 h", 312, "customer-10223-eu-west-1-0000000", '{"id": 7, "state": "paid", "total": 12.50}',
+                  "trace=abc", "2 transaction markers skipped; record 12345680"), '{"i'),
     ],
 )  # fmt: skip
 def test_80_columns_show_the_most_important_identifier(

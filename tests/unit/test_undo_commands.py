@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from offsetmgr.cli.app import run
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.followup_commands import MAX_NAMED, delete_groups_command
 from offsetmgr.config.connection import SettingsLayer
-from offsetmgr.core.errors import OffsetMgrError, Unreachable
+from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.groups.operation_log import MAX_GROUPS, OperationLog, OperationStart, RecordedOperation
 from offsetmgr.migration.plan_file import PlanFile
@@ -143,6 +145,50 @@ def test_brokers_that_do_not_respond_do_not_prevent_set(
     set_offset(8, "--bootstrap-server", "h:1")
     assert "warning: the set offsets were not compared with the logs: brokers h:1" in capsys.readouterr().err
     assert offset() == 8
+
+
+def test_set_warns_of_a_topic_that_the_brokers_do_not_have_and_writes_the_offset(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "the topic or partition does not exist on the broker"
+    the_log_is(UnknownTopicOrPartition("orders-0", why), monkeypatch)
+    set_offset(8, "--bootstrap-server", "h:1")
+    shown = capsys.readouterr()
+    assert why in " ".join(shown.out.split())
+    assert "warning: 1 offset would be set in a partition that the brokers do not have" in shown.err
+    assert offset() == 8
+
+
+def test_set_warns_of_an_offset_whose_log_range_is_unknown(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    the_log_is(TimedOut("orders-0", "no answer within 5 s"), monkeypatch)
+    set_offset(8, "--bootstrap-server", "h:1")
+    shown = capsys.readouterr()
+    assert "not compared with its log: no answer within 5 s" in " ".join(shown.out.split())
+    assert "warning: 1 offset would be set without a comparison with its log" in shown.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["set", "--group", "a", "--topic", "orders:0", "--to-offset", "8"],
+        ["reset", "--group", "a", "--topic", "orders:0", "--to-earliest"],
+        ["import", "there.avro"],
+    ],
+    ids=["set", "reset", "import"],
+)
+def test_a_command_that_waits_for_brokers_names_the_brokers_and_the_end_of_the_wait(
+    command: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("offsetmgr.cli.lock_wait._LOG_INTERVAL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never responds
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = ["--store", "file:here.avro", "--bootstrap-server", address, "--timeout", "1000"]
+        assert run(["offsets", *command, *options]) == (0 if command[0] == "set" else 1)
+    errors = capsys.readouterr().err
+    line = rf"waiting up to 1 s, until \d\d:\d\d:\d\d UTC, for brokers {address} \(--timeout\)"
+    assert len(re.findall(line, errors)) == 1, errors
 
 
 @pytest.mark.parametrize(

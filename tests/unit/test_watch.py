@@ -13,7 +13,7 @@ import typer
 
 from offsetmgr.cli import watch
 from offsetmgr.cli.app import run
-from offsetmgr.cli.durations import parse_seconds
+from offsetmgr.cli.durations import parse_milliseconds, parse_seconds
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.watch import WatchCommand, watch_command
@@ -150,3 +150,27 @@ def test_other_waits_accept_durations(option: str, capsys: pytest.CaptureFixture
     command = ["groups", "where", "g"] if option == "--window" else ["offsets", "delete", "-g", "g"]
     assert run([*command, option, "5x"]) == 2
     assert "is not a number of seconds or a duration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2000", 2_000), ("2s", 2_000), ("1m30s", 90_000), ("PT0.5S", 500)])
+def test_a_timeout_is_a_number_of_milliseconds_or_a_duration(text: str, expected: int) -> None:
+    assert parse_milliseconds(text, "--timeout") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2 s", "'2 s' is not a number of milliseconds or a duration; as in 2000, 2s, 1m30s"),
+        ("1.5", "'1.5' is not a number of milliseconds or a duration"),
+        ("0", "0 is not allowed; the least value is 1 ms"),
+        ("-5s", "'-5s' is not a number"),
+        ("PT-5S", "PT-5S is not allowed"),
+    ],
+)
+def test_another_timeout_is_a_usage_error_that_names_the_unit(
+    text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["groups", "list", "--store", "file:none.avro", f"--timeout={text}"]) == 2
+    errors = " ".join(capsys.readouterr().err.split())
+    assert "--timeout" in errors
+    assert why.replace("; ", " hint: ") in errors

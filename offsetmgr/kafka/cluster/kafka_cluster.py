@@ -58,7 +58,12 @@ class KafkaLogs:
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         """Returns the start and end offset of each partition's log, or the error of the partition. The error of a
-        missing partition is `UnknownTopicOrPartition`."""
+        missing partition is `UnknownTopicOrPartition`.
+
+        If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
+        `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
+        are errors of single partitions.
+        """
         from offsetmgr.kafka.client.log_ranges import log_ranges
 
         requested = list(partitions)
@@ -112,7 +117,12 @@ class KafkaCluster(KafkaLogs, Closeable):
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
         """Returns, for each partition, the offset of the first record with a timestamp at or after ``timestamp_ms``
-        (milliseconds since 1970), None if there is no such record, or the error of the partition."""
+        (milliseconds since 1970), None if there is no such record, or the error of the partition.
+
+        If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
+        `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
+        are errors of single partitions.
+        """
         from offsetmgr.kafka.client.log_ranges import offsets_for_time
 
         requested = list(partitions)
@@ -122,7 +132,12 @@ class KafkaCluster(KafkaLogs, Closeable):
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         """Returns the state and the members of each group from its coordinator, or the error of the group. An unknown
-        group has the state DEAD."""
+        group has the state DEAD.
+
+        If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
+        `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
+        are errors of single groups.
+        """
         requested = list(dict.fromkeys(groups))
         return self._thread.run(lambda deadline: self._thread.client.describe(requested, deadline)) if requested else {}
 
