@@ -87,11 +87,12 @@ class Load:
             self._producer.poll(0)
 
 
-class RdkafkaMember:
-    """A consumer of librdkafka in a thread. ``batch`` records are processed at once, for ``work_s`` seconds.
+class Member:
+    """A consumer of a running group. Its thread reports the records and the assignments to ``deliveries``.
 
     ``commit`` is "auto" (automatic commits every 0.5 s), "sync" (the positions after each batch), or "explicit" (the
-    offsets of the batch after it was processed, even if the partitions were lost meanwhile).
+    offsets of the batch after it was processed, even if the partitions were lost meanwhile). The consumer processes
+    each batch for ``work_s`` seconds.
     """
 
     def __init__(
@@ -103,29 +104,45 @@ class RdkafkaMember:
         *,
         name: str,
         commit: str = "auto",
-        batch: int = 20,
         work_s: float = 0.0,
         **config: Any,
     ) -> None:
         self.name = name
         self.errors: list[str] = []
-        self._deliveries, self._commit, self._batch, self._work_s = deliveries, commit, batch, work_s
+        self._topic, self._deliveries, self._commit, self._work_s = topic, deliveries, commit, work_s
+        self.start({"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config})
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, settings: dict[str, Any]) -> None:
+        """Starts the consumer. The subclasses define it."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Reports records until the consumer ends. The subclasses define it."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Ends the consumer. The subclasses define it."""
+        raise NotImplementedError
+
+
+class RdkafkaMember(Member):
+    """A consumer of librdkafka in the thread. It processes up to ``batch`` records at once, a setting of its own."""
+
+    def start(self, settings: dict[str, Any]) -> None:
+        self._batch = settings.pop("batch", 20)
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "client.id": name,
                 "auto.offset.reset": "earliest",
-                "enable.auto.commit": commit == "auto",
+                "enable.auto.commit": self._commit == "auto",
                 "auto.commit.interval.ms": 500,
                 "log_level": 0,
-                **config,
+                **settings,
             }
         )
-        self._consumer.subscribe([topic], on_assign=self._on_assign)
+        self._consumer.subscribe([self._topic], on_assign=self._on_assign)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """Ends the consumer, which leaves the group."""
@@ -136,7 +153,7 @@ class RdkafkaMember:
         for one in partitions:
             self._deliveries.assign(one.partition, self.name)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while not self._stop.is_set():
             try:
                 messages = self._consumer.consume(self._batch, 0.1)
@@ -251,30 +268,13 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-class ProcessMember:
-    """A consumer in a process of its own, which prints the lines of RunningConsumer.java. ``commit`` is as in
-    `RdkafkaMember`, or "transaction" with the Java client."""
+class ProcessMember(Member):
+    """A consumer in a process of its own, which prints the lines of RunningConsumer.java. With the Java client,
+    ``commit`` can also be "transaction"."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topic: str,
-        deliveries: Deliveries,
-        *,
-        name: str,
-        commit: str = "auto",
-        work_s: float = 0.0,
-        **config: Any,
-    ) -> None:
-        self.name = name
-        self.errors: list[str] = []
-        self._deliveries = deliveries
-        settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, **config}
-        command = self.command([topic, commit, str(round(work_s * 1000))], settings)
+    def start(self, settings: dict[str, Any]) -> None:
+        command = self.command([self._topic, self._commit, str(round(self._work_s * 1000))], settings)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
-        self._thread.start()
 
     def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
         """Returns the command line. The subclasses define it."""
@@ -292,7 +292,7 @@ class ProcessMember:
         self._process.wait()
         self._thread.join()
 
-    def _read(self) -> None:
+    def run(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             kind, _, rest = line.rstrip("\n").partition(" ")

@@ -19,10 +19,11 @@ from offsetmgr.cli.options import (
     TranslateOption,
     UnterminatedOption,
     WaitEmpty,
+    check_topics,
     require_groups,
     running_edit,
 )
-from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 
 app = typer.Typer()
@@ -191,9 +192,8 @@ def reset(
     )
     names = require_groups(group, all_groups)
     how = running_edit(running, wait_empty, conditional=skip is not None)
-    if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
-        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
-        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    if not isinstance(scenario, ToOffsets):
+        check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
     store, cluster = connect.store(), connect.cluster_for_edit("offsets reset")
     chosen = choose_groups(store, names, all_groups=all_groups)
@@ -230,9 +230,7 @@ def delete(
     from offsetmgr.groups.topic_matches import require_topics
 
     names = require_groups(group, all_groups)
-    if bool(topic) == all_topics:
-        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
-        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     topics.within(store.capabilities.partitions)

@@ -186,3 +186,10 @@ def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
         why = "both --group and --all-groups are given" if all_groups else "no group is named"
         raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
     return groups or []
+
+
+def check_topics(topics: list[str] | None, all_topics: bool) -> None:
+    """Raises `UsageError` unless exactly one of --topic and --all-topics is given."""
+    if bool(topics) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
+        raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")

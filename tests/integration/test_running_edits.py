@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 pytest_plugins = ["everyday_fixtures"]
 
 pytestmark = pytest.mark.servers
+
+CONSUMER_PROTOCOL = {"group.protocol": "consumer"}
 
 
 @contextmanager
@@ -145,7 +147,7 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
     produce(kraft.bootstrap, unique, 5)
     first = ["--group", unique, "--new-group", "--topic", f"{unique}:1", "--to-offset", "0", "--execute", "--yes"]
     cli("offsets", "set", *first, *flags)
-    with consuming(kraft.bootstrap, unique, **{"group.protocol": "consumer"}) as received:
+    with consuming(kraft.bootstrap, unique, **CONSUMER_PROTOCOL) as received:
         until(lambda: committed(cli, flags, unique) == {1: 5})
         edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
         refused = cli("offsets", "delete", *edit, code=1)
@@ -159,22 +161,32 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
         assert received[5:] == [(1, 2), (1, 3), (1, 4)]
 
 
+def start_and_stop_a_static_member(
+    cli: Cli, kraft: KraftBroker, topic: str, received_by_others: Sequence[object] = ()
+) -> None:
+    """Starts a static member of the group ``topic``, and stops it after the group has consumed 5 records. The
+    coordinator keeps the partition of a stopped static member for 45 s."""
+    flags = ["--bootstrap-server", kraft.bootstrap]
+    with consuming(kraft.bootstrap, topic, **CONSUMER_PROTOCOL, **{"group.instance.id": "stopped"}) as received:
+        produce(kraft.bootstrap, topic, 5)
+        until(lambda: len(received) + len(received_by_others) == 5)
+        until(lambda: committed(cli, flags, topic).get(1) == 5)
+
+
+def reset_to_2(cli: Cli, kraft: KraftBroker, topic: str) -> str:
+    """Resets partition 1 of the running group ``topic`` to offset 2. Returns the lines on stderr."""
+    edit = ["--group", topic, "--topic", f"{topic}:1", "--to-offset", "2", "--running", "--execute", "--yes"]
+    return cli("offsets", "reset", *edit, "--bootstrap-server", kraft.bootstrap).stderr
+
+
 @pytest.mark.matrix
 def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
     cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
 ) -> None:
-    flags = ["--bootstrap-server", kraft.bootstrap]
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
-    first, second = ({"group.protocol": "consumer", "group.instance.id": name} for name in ("first", "second"))
-    with consuming(kraft.bootstrap, unique, **first) as received:
-        with consuming(kraft.bootstrap, unique, **second) as others:
-            produce(kraft.bootstrap, unique, 5)
-            until(lambda: len(received) + len(others) == 5)
-            until(lambda: committed(cli, flags, unique).get(1) == 5)
-        # The coordinator keeps the partition of the stopped member for 45 s.
-        edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
-        done = cli("offsets", "reset", *edit, "--to-offset", "2")
-        assert "1 of 1 member back after " in done.stderr
+    with consuming(kraft.bootstrap, unique, **CONSUMER_PROTOCOL, **{"group.instance.id": "running"}) as received:
+        start_and_stop_a_static_member(cli, kraft, unique, received)
+        assert "1 of 1 member back after " in reset_to_2(cli, kraft, unique)
         until(lambda: received[-3:] == [(1, 2), (1, 3), (1, 4)])
 
 
@@ -182,16 +194,10 @@ def test_static_members_of_the_consumer_protocol_go_on_while_one_is_stopped(
 def test_a_group_whose_static_members_are_all_stopped_is_edited_without_a_wait_for_them(
     cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic
 ) -> None:
-    flags = ["--bootstrap-server", kraft.bootstrap]
     make_topic(unique, 2, bootstrap=kraft.bootstrap)
-    with consuming(kraft.bootstrap, unique, **{"group.protocol": "consumer", "group.instance.id": "one"}) as received:
-        produce(kraft.bootstrap, unique, 5)
-        until(lambda: len(received) == 5)
-        until(lambda: committed(cli, flags, unique).get(1) == 5)
-    edit = ["--group", unique, "--topic", f"{unique}:1", "--running", "--execute", "--yes", *flags]
-    done = cli("offsets", "reset", *edit, "--to-offset", "2")
-    assert "0 of 0 members back" in done.stderr
-    assert committed(cli, flags, unique)[1] == 2
+    start_and_stop_a_static_member(cli, kraft, unique)
+    assert "0 of 0 members back" in reset_to_2(cli, kraft, unique)
+    assert committed(cli, ["--bootstrap-server", kraft.bootstrap], unique)[1] == 2
 
 
 def test_a_program_moves_a_running_group(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:

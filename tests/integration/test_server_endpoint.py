@@ -29,20 +29,11 @@ from offsetmgr.server.security.credentials import load_credentials
 if TYPE_CHECKING:
     from conftest import MakeTopic
 
+pytest_plugins = ["memory_listener_fixtures"]
+
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PATIENT = ("--timeout", "30000")
 """The tool's default of 5 s is too short if Java has just started on a busy machine."""
-
-
-@pytest.fixture
-def backend() -> MemoryBackend:
-    return MemoryBackend()
-
-
-@pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
-    with MemoryListener(backend) as listening:
-        yield listening
 
 
 def consumer(bootstrap: str, group: str = "g", **config: str) -> ck.Consumer:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
+from cutting_proxy import TRANSACTION, CuttingProxy
 from kazoo.client import KazooClient
-from kazoo_client import connected
-from test_zookeeper_store_faults import TRANSACTION, CuttingProxy
+from offset_values import offsets
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, CorruptData, RewindRefused, Unreachable, UsageError
@@ -21,6 +19,8 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.bulk_requests import BulkChildren
 from offsetmgr.zookeeper.offsets.bulk_edits import CHANGES_PER_BATCH
 
+pytest_plugins = ["zookeeper_store_fixtures"]
+
 pytestmark = pytest.mark.servers
 
 PARTITIONS = [TopicPartition("orders", n) for n in range(90)]
@@ -28,34 +28,7 @@ GROUPS_IN_ONE_TRANSACTION = 5
 
 
 @pytest.fixture
-def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
-    with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
-        yield store
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Another client, which writes arbitrary data."""
-    with connected(zookeeper.connect) as client:
-        yield client
-
-
-class Proxy(CuttingProxy):
-    def cut_now(self) -> None:
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def proxy(zookeeper: ZooKeeperServer) -> Iterator[Proxy]:
-    proxy = Proxy(zookeeper.connect)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def through_proxy(proxy: Proxy) -> Iterator[ZookeeperStore]:
+def through_proxy(proxy: CuttingProxy) -> Iterator[ZookeeperStore]:
     with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=10_000)) as store:
         yield store
 
@@ -127,9 +100,9 @@ def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_stream_longer_than_one_batch_keeps_its_order(
-    zookeeper: ZooKeeperServer, client: KazooClient, moves: Moves, unique: str
+    zookeeper: ZooKeeperServer, kazoo: KazooClient, moves: Moves, unique: str
 ) -> None:
-    client.create(f"/{unique}")
+    kazoo.create(f"/{unique}")
     groups = [f"g{n:03}" for n in range(3 * CHANGES_PER_BATCH // len(PARTITIONS))]
     with ZookeeperStore(f"{zookeeper.connect}/{unique}", config=ConnectionConfig(timeout_ms=20_000)) as store:
         fill(store, groups)
@@ -147,12 +120,12 @@ def test_a_stream_longer_than_one_batch_keeps_its_order(
 
 
 def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
-    store: ZookeeperStore, client: KazooClient, unique: str
+    zk_store: ZookeeperStore, kazoo: KazooClient, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    client.set(f"/consumers/{groups[3]}/offsets/orders/10", b"junk")
-    client.set(f"/consumers/{groups[3]}/offsets/orders/11", b"7")
+    fill(zk_store, groups)
+    kazoo.set(f"/consumers/{groups[3]}/offsets/orders/10", b"junk")
+    kazoo.set(f"/consumers/{groups[3]}/offsets/orders/11", b"7")
     new, impossible = TopicPartition("new-topic", 0), TopicPartition("a/b", 0)
     edits = [GroupEdit(group, dict.fromkeys(PARTITIONS, Change(OffsetAndMetadata(6)))) for group in groups]
     odd = {
@@ -171,7 +144,7 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     }
     edits[3] = GroupEdit(groups[3], odd)
 
-    results = list(store.edit(edits))
+    results = list(zk_store.edit(edits))
 
     assert [result.group for result in results] == groups
     assert statuses(results[:3] + results[4:]) == {EditStatus.WRITTEN}
@@ -191,9 +164,9 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
         PARTITIONS[10]: CorruptData,
         PARTITIONS[11]: Conflict,
     }
-    assert client.get(f"/consumers/{groups[3]}/offsets/orders/10")[0] == b"junk"
-    client.set(f"/consumers/{groups[3]}/offsets/orders/10", b"5")
-    found = committed(store, groups[3])
+    assert kazoo.get(f"/consumers/{groups[3]}/offsets/orders/10")[0] == b"junk"
+    kazoo.set(f"/consumers/{groups[3]}/offsets/orders/10", b"5")
+    found = committed(zk_store, groups[3])
     assert {n: found.get(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)} == {
         0: (6, 1),
         1: None,
@@ -204,131 +177,136 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
         6: (5, 0),
         7: (5, 0),
     }
-    assert store.fetch(groups[3], [new])[new] != ABSENT
+    assert zk_store.fetch(groups[3], [new])[new] != ABSENT
 
 
 def test_a_node_recreated_between_proposal_and_write_is_not_overwritten(
-    store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
+    zk_store: ZookeeperStore, kazoo: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    edits = moves(store, groups)
+    fill(zk_store, groups)
+    edits = moves(zk_store, groups)
 
     path = f"/consumers/{groups[4]}/offsets/orders/7"
-    client.delete(path)
-    client.create(path, b"99")  # at version 0, like the node that the edit is based on
-    client.delete(f"/consumers/{groups[4]}/offsets/orders/8")
-    results = list(store.edit(edits))
+    kazoo.delete(path)
+    kazoo.create(path, b"99")  # at version 0, like the node that the edit is based on
+    kazoo.delete(f"/consumers/{groups[4]}/offsets/orders/8")
+    results = list(zk_store.edit(edits))
 
     assert set(results[4].failures) == {PARTITIONS[7], PARTITIONS[8]}
     seven, eight = results[4].failures[PARTITIONS[7]], results[4].failures[PARTITIONS[8]]
     assert isinstance(seven, Conflict) and isinstance(seven.actual, Committed) and seven.actual.offset == 99
     assert isinstance(eight, Conflict) and eight.actual == ABSENT
     assert all(not result.failures for result in results if result.group != groups[4])
-    assert committed(store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
+    assert committed(zk_store, groups[4]) == {n: (6, 1) for n in range(90) if n not in (7, 8)} | {7: (99, 0)}
 
 
 def test_if_no_node_was_created_or_deleted_only_the_parents_are_read_before_the_write(
-    store: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
+    zk_store: ZookeeperStore, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
-    begin, requested = store.session.begin_reads, []
+    fill(zk_store, groups)
+    edits = scanned(zk_store, groups, Change(OffsetAndMetadata(6)))
+    begin, requested = zk_store.session.begin_reads, []
 
     def begin_reads(reads: Any) -> Any:
         requested.extend(type(read) for read in reads)
         return begin(reads)
 
-    monkeypatch.setattr(store.session, "begin_reads", begin_reads)
-    results = list(store.edit(edits))
+    monkeypatch.setattr(zk_store.session, "begin_reads", begin_reads)
+    results = list(zk_store.edit(edits))
 
     assert statuses(results) == {EditStatus.WRITTEN}
     assert set(requested) == {BulkChildren}
-    assert [committed(store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
+    assert [committed(zk_store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
 
 
 def test_a_commit_after_the_scan_is_a_conflict_of_its_partition_alone(
-    store: ZookeeperStore, client: KazooClient, unique: str
+    zk_store: ZookeeperStore, kazoo: KazooClient, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
+    fill(zk_store, groups)
+    edits = scanned(zk_store, groups, Change(OffsetAndMetadata(6)))
 
-    client.set(f"/consumers/{groups[4]}/offsets/orders/7", b"5")  # the same offset, committed once more
-    results = list(store.edit(edits))
+    kazoo.set(f"/consumers/{groups[4]}/offsets/orders/7", b"5")  # the same offset, committed once more
+    results = list(zk_store.edit(edits))
 
     assert [set(result.failures) for result in results] == [set()] * 4 + [{PARTITIONS[7]}] + [set()] * 5
     assert isinstance(results[4].failures[PARTITIONS[7]], Conflict)
-    assert committed(store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
+    assert committed(zk_store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
 
 
 def test_a_group_deleted_and_recreated_after_the_scan_keeps_its_new_offsets(
-    store: ZookeeperStore, client: KazooClient, unique: str
+    zk_store: ZookeeperStore, kazoo: KazooClient, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    edits = scanned(store, groups, Change(OffsetAndMetadata(6)))
+    fill(zk_store, groups)
+    edits = scanned(zk_store, groups, Change(OffsetAndMetadata(6)))
 
-    client.delete(f"/consumers/{groups[4]}", recursive=True)
-    fill(store, [groups[4]], offset=3)  # each node at version 0, as it was
-    client.delete(f"/consumers/{groups[5]}", recursive=True)
-    results = list(store.edit(edits))
+    kazoo.delete(f"/consumers/{groups[4]}", recursive=True)
+    fill(zk_store, [groups[4]], offset=3)  # each node at version 0, as it was
+    kazoo.delete(f"/consumers/{groups[5]}", recursive=True)
+    results = list(zk_store.edit(edits))
 
     assert {type(error) for error in results[4].failures.values()} == {Conflict}
     assert {type(error) for error in results[5].failures.values()} == {Conflict}
     assert (len(results[4].failures), len(results[5].failures)) == (90, 90)
     assert all(not result.failures for result in [*results[:4], *results[6:]])
-    assert committed(store, groups[4]) == dict.fromkeys(range(90), (3, 0))
-    assert committed(store, groups[5]) == {}
+    assert committed(zk_store, groups[4]) == dict.fromkeys(range(90), (3, 0))
+    assert committed(zk_store, groups[5]) == {}
 
 
 def test_an_expected_offset_neither_allows_a_rewind_nor_forces_an_unchanged_write(
-    store: ZookeeperStore, unique: str
+    zk_store: ZookeeperStore, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
+    fill(zk_store, groups)
 
-    back = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4)))))
-    same = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(5)))))
-    allowed = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
+    back = list(zk_store.edit(scanned(zk_store, groups, Change(OffsetAndMetadata(4)))))
+    same = list(zk_store.edit(scanned(zk_store, groups, Change(OffsetAndMetadata(5)))))
+    allowed = list(zk_store.edit(scanned(zk_store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
 
     assert {type(error) for result in back for error in result.failures.values()} == {RewindRefused}
     assert statuses(back) == {EditStatus.FAILED}
     assert statuses(same) == {EditStatus.UNCHANGED}
     assert statuses(allowed) == {EditStatus.WRITTEN}
-    assert [committed(store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
+    assert [committed(zk_store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
 
 
 def test_only_partitions_that_change_between_read_and_write_fail(
-    store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
+    zk_store: ZookeeperStore, kazoo: KazooClient, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
-    fill(store, groups)
-    edits = moves(store, groups)
+    fill(zk_store, groups)
+    edits = moves(zk_store, groups)
 
     def others() -> None:
-        client.set(f"/consumers/{groups[0]}/offsets/orders/3", b"50")
-        client.set(f"/consumers/{groups[0]}/offsets/orders/4", b"4")
-        client.delete(f"/consumers/{groups[9]}/offsets/orders/89")
+        kazoo.set(f"/consumers/{groups[0]}/offsets/orders/3", b"50")
+        kazoo.set(f"/consumers/{groups[0]}/offsets/orders/4", b"4")
+        kazoo.delete(f"/consumers/{groups[9]}/offsets/orders/89")
 
-    before_transactions(store, monkeypatch, others)
-    results = list(store.edit(edits))
+    before_transactions(zk_store, monkeypatch, others)
+    results = list(zk_store.edit(edits))
 
     assert set(results[0].failures) == {PARTITIONS[3], PARTITIONS[4]}
     assert set(results[9].failures) == {PARTITIONS[89]}
     assert {type(error) for result in results for error in result.failures.values()} == {Conflict}
     assert all(not result.failures for result in results[1:9])
-    assert committed(store, groups[0]) == dict.fromkeys(range(90), (6, 1)) | {3: (50, 1), 4: (4, 1)}
-    assert committed(store, groups[9]) == dict.fromkeys(range(89), (6, 1))
+    assert committed(zk_store, groups[0]) == dict.fromkeys(range(90), (6, 1)) | {3: (50, 1), 4: (4, 1)}
+    assert committed(zk_store, groups[9]) == dict.fromkeys(range(89), (6, 1))
 
 
 @pytest.mark.parametrize("deliver", [False, True], ids=["request lost", "response lost"])
 def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
-    proxy: Proxy, through_proxy: ZookeeperStore, store: ZookeeperStore, moves: Moves, unique: str, deliver: bool
+    proxy: CuttingProxy,
+    through_proxy: ZookeeperStore,
+    zk_store: ZookeeperStore,
+    moves: Moves,
+    unique: str,
+    deliver: bool,
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(20)]
-    fill(store, groups)
+    fill(zk_store, groups)
     edits = moves(through_proxy, groups)
 
     proxy.cut(TRANSACTION, deliver=deliver)
@@ -340,11 +318,11 @@ def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
         change.expected for edit in edits for change in edit.changes.values()
     }
     for group in groups:
-        assert committed(store, group) == dict.fromkeys(range(90), (6, 1))
+        assert committed(zk_store, group) == dict.fromkeys(range(90), (6, 1))
 
 
 def test_a_connection_lost_between_read_and_write_loses_nothing(
-    proxy: Proxy, through_proxy: ZookeeperStore, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
+    proxy: CuttingProxy, through_proxy: ZookeeperStore, moves: Moves, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
     fill(through_proxy, groups)
@@ -359,14 +337,14 @@ def test_a_connection_lost_between_read_and_write_loses_nothing(
 
 
 def test_the_outcome_of_a_transaction_is_unknown_if_no_node_shows_it(
-    proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
+    proxy: CuttingProxy, through_proxy: ZookeeperStore, kazoo: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(GROUPS_IN_ONE_TRANSACTION)]
     fill(through_proxy, groups)
     edits = moves(through_proxy, groups)
 
     def others() -> None:
-        transaction = client.transaction()
+        transaction = kazoo.transaction()
         for group in groups:
             for tp in PARTITIONS:
                 transaction.set_data(f"/consumers/{group}/offsets/orders/{tp.partition}", b"99")
@@ -383,11 +361,11 @@ def test_the_outcome_of_a_transaction_is_unknown_if_no_node_shows_it(
 
 
 def test_if_the_source_of_edits_fails_the_results_of_sent_edits_come_first(
-    store: ZookeeperStore, moves: Moves, unique: str
+    zk_store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(3 * CHANGES_PER_BATCH // len(PARTITIONS))]
-    fill(store, groups)
-    edits = moves(store, groups)
+    fill(zk_store, groups)
+    edits = moves(zk_store, groups)
 
     def failing() -> Iterator[GroupEdit]:
         yield from edits[:-10]
@@ -395,7 +373,7 @@ def test_if_the_source_of_edits_fails_the_results_of_sent_edits_come_first(
 
     results: list[GroupEditResult] = []
     with pytest.raises(UsageError, match="ends here"):
-        for result in store.edit(failing()):
+        for result in zk_store.edit(failing()):
             results.append(result)
 
     written = {result.group for result in results}
@@ -403,17 +381,30 @@ def test_if_the_source_of_edits_fails_the_results_of_sent_edits_come_first(
     assert [result.group for result in results] == groups[: len(results)]
     assert len(results) > 0
     for group in groups:
-        assert {offset for offset, _ in committed(store, group).values()} == {6 if group in written else 5}
+        assert {offset for offset, _ in committed(zk_store, group).values()} == {6 if group in written else 5}
 
 
 def test_a_second_edit_of_a_group_in_a_large_stream_sees_the_first_one(
-    store: ZookeeperStore, moves: Moves, unique: str
+    zk_store: ZookeeperStore, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n:03}" for n in range(2 * CHANGES_PER_BATCH // len(PARTITIONS))]
-    fill(store, groups)
+    fill(zk_store, groups)
     again = Change(OffsetAndMetadata(7), expected=Committed(6, version=1))
 
-    results = list(store.edit([*moves(store, groups), GroupEdit(groups[-1], {PARTITIONS[0]: again})]))
+    results = list(zk_store.edit([*moves(zk_store, groups), GroupEdit(groups[-1], {PARTITIONS[0]: again})]))
 
     assert statuses(results) == {EditStatus.WRITTEN}
-    assert committed(store, groups[-1])[0] == (7, 2)
+    assert committed(zk_store, groups[-1])[0] == (7, 2)
+
+
+def test_twenty_thousand_groups(own_server: ZooKeeperServer) -> None:
+    with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
+        edits = (GroupEdit(f"group-{n:05}", {PARTITIONS[0]: Change(OffsetAndMetadata(n))}) for n in range(20_000))
+
+        statuses = {o.status for result in store.edit(edits) for o in result.outcomes.values()}
+        names = list(store.groups())
+        found = {s.group: offsets(dict(s.offsets)) for s in store.scan(names)}
+
+    assert statuses == {EditStatus.WRITTEN}
+    assert sorted(names) == [f"group-{n:05}" for n in range(20_000)]
+    assert found == {f"group-{n:05}": {PARTITIONS[0]: n} for n in range(20_000)}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
+from cutting_proxy import MULTI_READ, CuttingProxy
 from kazoo.client import KazooClient
 from kazoo_client import connected
-from test_zookeeper_store_faults import MULTI_READ, CuttingProxy
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import CorruptData, UsageError

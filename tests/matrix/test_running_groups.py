@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pytest
 from conftest import MakeTopic
@@ -25,6 +25,7 @@ from running_consumers import (
     FranzMember,
     JavaMember,
     Load,
+    Member,
     PythonMember,
     RdkafkaMember,
     anomalies,
@@ -56,26 +57,23 @@ RDKAFKA_COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 CONSUMER_PROTOCOL = {"group.protocol": "consumer"}
 
 
-Member: TypeAlias = type[RdkafkaMember] | type[JavaMember] | type[PythonMember] | type[FranzMember]
-
-
 class Kind(NamedTuple):
     """The members of a group: their class and settings. ``broker`` is the fixture with the broker."""
 
-    members: tuple[tuple[Member, Mapping[str, Any]], ...]
+    members: tuple[tuple[type[Member], Mapping[str, Any]], ...]
     broker: str = "kafka"
     timeout_s: float = 0.0
 
 
-def three(member: Member, **config: Any) -> Any:
+def three(member: type[Member], **config: Any) -> Any:
     return ((member, config),) * 3
 
 
-def static(member: Member, **config: Any) -> Any:
+def static(member: type[Member], **config: Any) -> Any:
     return tuple((member, {**config, "group.instance.id": f"instance-{n}"}) for n in range(3))
 
 
-def with_slow(member: Member, work_s: float, **config: Any) -> Any:
+def with_slow(member: type[Member], work_s: float, **config: Any) -> Any:
     """Three members, of which the first one processes each batch for a long time and commits its offsets then."""
     return ((member, {**config, "commit": "explicit", "work_s": work_s}), *three(member, **config)[1:])
 

@@ -19,11 +19,12 @@ import pytest
 
 from offsetmgr.cli.app import run
 from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.edit_command import _list_failures
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.root import REGISTRY
 from offsetmgr.cli.stop_signals import stop_on_signal
-from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
+from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
 
@@ -481,3 +482,9 @@ def test_a_stop_signal_during_a_write_to_stderr_is_handled(
         monkeypatch.undo()
         assert stopped()
     assert "stopping: the work ends (again to interrupt at once)\n" in capfd.readouterr().err
+
+
+def test_an_error_names_its_partition_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tp = TopicPartition("orders", 0)
+    assert _list_failures([("shop", tp, UnknownTopicOrPartition("orders-0", "does not exist"))]) == 1
+    assert capsys.readouterr().err == "error: group shop, orders-0: does not exist\n"

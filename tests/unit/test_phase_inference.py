@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from recorded_observations import DUAL, KAFKA, NEW, OTHER, ZOOKEEPER, observation, series
+from recorded_observations import (
+    DUAL,
+    KAFKA,
+    NEW,
+    OTHER,
+    ZOOKEEPER,
+    new_is_dual_and_other_commits_to_zookeeper,
+    observation,
+    series,
+)
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import CoordinatorNotAvailable
@@ -34,18 +43,7 @@ def test_the_phase_is_inferred_from_commits_then_from_the_stores(
 
 
 def test_members_in_different_phases_are_named_with_their_commits() -> None:
-    observations = [
-        observation(
-            n,
-            zookeeper={0: (10 + n, n), 1: (10 + n, n)},
-            kafka={0: 10 + n, 1: None},
-            ends={0: 99, 1: 99},
-            owners={0: (NEW, 100), 1: (OTHER, 101)},
-            members=(NEW, OTHER),
-        )
-        for n in range(2)
-    ]
-    found = infer_phase(GroupHistory(observations))
+    found = infer_phase(GroupHistory(new_is_dual_and_other_commits_to_zookeeper()))
     assert (found.phase, found.confidence, found.members) == (None, Confidence.SEEN, {ZOOKEEPER, DUAL})
     assert found.why == (
         f"members are in different phases: dual: t-0 ({NEW.id}): Kafka 10 -> 11 at 22:13:22.000; ZooKeeper 10 -> 11"

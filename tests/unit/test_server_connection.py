@@ -1,4 +1,4 @@
-"""One client's connection: order, concurrency, backpressure in both directions, limits, and misbehaving clients."""
+"""A connection of one client: the order of requests and responses, frames in pieces, and the end of the connection."""
 
 from __future__ import annotations
 
@@ -7,77 +7,18 @@ import gc
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from listener_requests import API_VERSIONS, COMMIT, FETCH, FIND_COORDINATOR, block_commits, fetch_message, wait_until
 from memory_listener import MemoryBackend, MemoryListener, WireClient, commit_errors, commit_message, read_response
+from one_api import FORWARDED, OneApi
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.frames import FrameSplitter
-from offsetmgr.server.network import socket_server
-from offsetmgr.server.network.api import (
-    CLOSE_CONNECTION,
-    Api,
-    ApiRequest,
-    Concurrency,
-    FinalResponse,
-    Frame,
-    HandlerResult,
-    Sink,
-)
-from offsetmgr.server.network.limits import ServerLimits
+from offsetmgr.server.network.api import ApiRequest, Concurrency, HandlerResult
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 
-COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
-FORWARDED = 1
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-@pytest.fixture(autouse=True)
-def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_server, "_SWEEP_S", 0.05)
-
-
-@pytest.fixture
-def backend() -> MemoryBackend:
-    return MemoryBackend()
-
-
-@pytest.fixture
-def listening(backend: MemoryBackend) -> Iterator[MemoryListener]:
-    with MemoryListener(backend) as listening:
-        yield listening
-
-
-def block_commits(listening: MemoryListener) -> Callable[[], None]:
-    """Blocks commits from now on. Returns a function that releases them."""
-
-    async def make() -> asyncio.Event:
-        return asyncio.Event()
-
-    event = listening.backend.commits_allowed = listening.run(make())
-
-    def allow() -> None:
-        listening.loop.call_soon_threadsafe(event.set)
-
-    return allow
-
-
-def fetch_message(group: str) -> dict[str, Any]:
-    return {"group_id": group, "topics": None}
-
-
-# --- order --------------------------------------------------------------------------------------------
+pytest_plugins = ["memory_listener_fixtures"]
 
 
 def test_commits_of_one_connection_run_concurrently_and_a_later_fetch_sees_them(
@@ -132,174 +73,13 @@ def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() 
         release[request.correlation] = asyncio.get_running_loop().create_future()
         return release[request.correlation]
 
-    with Custom(handle, Concurrency.COMMITS) as (loop, port), WireClient(port) as client:
+    with OneApi(handle, Concurrency.COMMITS) as (loop, port), WireClient(port) as client:
         for _ in range(3):
             client.send(FORWARDED, 0, b"")
         assert wait_until(lambda: len(release) == 3)
         for correlation in (3, 2, 1):
             loop.call_soon_threadsafe(release[correlation].set_result, b"answer %d" % correlation)
         assert [client.receive()[4:] for _ in range(3)] == [b"answer 1", b"answer 2", b"answer 3"]
-
-
-class Custom:
-    """A service with one API that the test defines."""
-
-    def __init__(
-        self, handle: Callable[[ApiRequest], HandlerResult], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
-    ) -> None:
-        self._listening = MemoryListener()
-        self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
-        self._options = options
-
-    def __enter__(self) -> tuple[asyncio.AbstractEventLoop, int]:
-        self._listening.__enter__()
-        self._listening.run(self._start())
-        return self._listening.loop, self._port
-
-    async def _start(self) -> None:
-        self.service = SocketServer([self._api], **self._options)
-        listener = ServerListener(self.service, "127.0.0.1", 0)
-        await listener.start()
-        self._port = listener.port
-
-    def __exit__(self, *error: object) -> None:
-        self._listening.run(self.service.close())
-        self._listening.__exit__(*error)
-
-
-# --- kinds of responses ---------------------------------------------------------------------------------
-
-
-def test_a_forwarded_frame_is_sent_unchanged_and_none_sends_no_response() -> None:
-    def handle(request: ApiRequest) -> HandlerResult:
-        return None if request.version == 1 else Frame(request.frame)
-
-    with Custom(handle, Concurrency.FORWARDED) as (_, port), WireClient(port) as client:
-        client.send(FORWARDED, 1, b"one")
-        client.send(FORWARDED, 2, b"two")
-        assert client.receive() == client.frame(FORWARDED, 2, b"two", 2)[4:]
-
-
-def test_a_final_response_and_close_connection_close_after_earlier_responses() -> None:
-    def handle(request: ApiRequest) -> HandlerResult:
-        results: dict[int, HandlerResult] = {1: b"first", 2: FinalResponse(b"last"), 3: CLOSE_CONNECTION}
-        return results[request.version]
-
-    for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
-        with Custom(handle) as (_, port), WireClient(port) as client:
-            for sent_version in (1, version, 1):
-                client.send(FORWARDED, sent_version, b"")
-            assert [client.receive()[4:] for _ in expected] == expected
-            assert client.is_disconnected()
-
-
-def test_a_handler_that_raises_closes_only_its_connection() -> None:
-    async def later() -> bytes:
-        raise RuntimeError("a defect")
-
-    def handle(request: ApiRequest) -> HandlerResult:
-        if request.version == 1:
-            raise RuntimeError("a defect")
-        if request.version == 2:
-            return later()
-        if request.version == 3:
-            raise InvalidRequest("request", "is not one")
-        return b"fine"
-
-    with Custom(handle) as (_, port), WireClient(port) as good:
-        for version in (1, 2, 3):
-            with WireClient(port) as bad:
-                bad.send(FORWARDED, version, b"")
-                assert bad.is_disconnected()
-            good.send(FORWARDED, 0, b"")
-            assert good.receive()[4:] == b"fine"
-
-
-class Pieces:
-    """A streamed response of many pieces, which records the connection's calls."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, correlation: int, pieces: int, size: int = 1024) -> None:
-        self.calls: list[str] = []
-        self.written = 0
-        self._loop = loop
-        self._head = struct.pack(">ii", 4 + pieces * size, correlation)
-        self._left = pieces
-        self._piece = bytes(size)
-        self._paused = False
-        self._over = False
-        self._sink: Sink
-
-    def begin(self, sink: Sink) -> None:
-        self.calls.append("begin")
-        self._sink = sink
-        sink.write(self._head)
-        self._loop.call_soon(self._more)
-
-    def _more(self) -> None:
-        if self._paused or self._over:
-            return
-        if self._left == 0:
-            self._over = True
-            self._sink.end()
-            return
-        self._left -= 1
-        self.written += len(self._piece)
-        self._sink.write(self._piece)
-        self._loop.call_soon(self._more)
-
-    def pause(self) -> None:
-        self.calls.append("pause")
-        self._paused = True
-
-    def resume(self) -> None:
-        self.calls.append("resume")
-        self._paused = False
-        self._more()
-
-    def lost(self) -> None:
-        self.calls.append("lost")
-        self._over = True
-
-
-def test_streams_are_written_one_after_the_other_in_order() -> None:
-    streams: list[Pieces] = []
-
-    def handle(request: ApiRequest) -> HandlerResult:
-        if request.version == 1:
-            return b"not streamed"
-        streams.append(Pieces(asyncio.get_running_loop(), request.correlation, request.version))
-        return streams[-1]
-
-    with Custom(handle, Concurrency.FORWARDED) as (_, port), WireClient(port) as client:
-        for version in (3, 5, 1, 4):
-            client.send(FORWARDED, version, b"")
-        assert [len(client.receive()) - 4 for _ in range(4)] == [3072, 5120, 12, 4096]
-    assert [stream.calls for stream in streams] == [["begin"]] * 3
-
-
-@pytest.mark.slow
-def test_a_stream_pauses_while_the_client_does_not_read_and_is_lost_when_the_client_disconnects() -> None:
-    streams: list[Pieces] = []
-
-    def handle(request: ApiRequest) -> HandlerResult:
-        streams.append(Pieces(asyncio.get_running_loop(), request.correlation, 200, 1 << 20))
-        return streams[-1]
-
-    with Custom(handle, Concurrency.FORWARDED) as (_, port):
-        with WireClient(port) as client:
-            client.send(FORWARDED, 0, b"")
-            client.send(FORWARDED, 0, b"")
-            assert wait_until(lambda: bool(streams) and "pause" in streams[0].calls)
-            buffered = streams[0].written
-            assert buffered < 50 << 20
-            assert len(client.receive()) == 4 + (200 << 20)
-            assert streams[0].calls.count("pause") == streams[0].calls.count("resume")
-            assert wait_until(lambda: len(streams) == 2 and "begin" in streams[1].calls)
-        assert wait_until(lambda: streams[1].calls[-1] == "lost")
-        assert streams[1].written < 200 << 20
-
-
-# --- frames -------------------------------------------------------------------------------------------
 
 
 def test_frames_are_split_correctly_in_any_chunks() -> None:
@@ -339,181 +119,6 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: MemoryLi
         writer.join()
 
 
-# --- backpressure -----------------------------------------------------------------------------------------
-
-
-def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with MemoryListener(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
-        release_commits = block_commits(listening)
-        for number in range(20):
-            client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
-        assert wait_until(lambda: [len(one._pipeline) for one in listening.service.connections] == [5])
-        (connection,) = listening.service.connections
-        time.sleep(0.1)
-        assert len(connection._pipeline) == 5
-        release_commits()
-        for _ in range(20):
-            client.receive()
-    assert backend.offsets["g"]["t"][0][0] == 19
-
-
-def test_a_backend_with_backpressure_receives_no_more_commits(
-    listening: MemoryListener, backend: MemoryBackend
-) -> None:
-    async def make() -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
-
-    full = backend.full = listening.run(make())
-    with WireClient(listening.port) as client, WireClient(listening.port) as other:
-        for number in range(3):
-            client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
-        client.receive()
-        other.ask(API_VERSIONS, 0, {})
-        assert backend.commits == 1
-        backend.full = None
-        listening.loop.call_soon_threadsafe(full.set_result, None)
-        client.receive()
-        client.receive()
-    assert backend.commits == 3
-
-
-def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: MemoryBackend) -> None:
-    backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
-    limits = ServerLimits(idle_seconds=0.5)
-    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as client:
-        client.socket.settimeout(0.2)
-        with pytest.raises((TimeoutError, ConnectionError)):
-            for _ in range(100_000):
-                client.send(FETCH, 5, fetch_message("g"))
-        (connection,) = listening.service.connections or [None]
-        assert connection is None or connection.unsent < 4 << 20
-        assert wait_until(lambda: not listening.service.connections)
-        assert listening.service.metrics()['connections_cut_total{why="answers not taken"}'] == 1
-
-
-def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
-    backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
-    with (
-        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
-        WireClient(listening.port, receive_buffer=64 * 1024) as client,
-    ):
-        client.send(FETCH, 5, fetch_message("g"))
-        assert wait_until(lambda: any(connection.stalled_since for connection in listening.service.connections))
-        (connection,) = listening.service.connections
-        (length,) = struct.unpack(">i", client._exactly(4))
-        taken, waits = 0, 0
-        while unsent := connection.unsent:
-            # The client may receive the last bytes before the transport has counted them as sent.
-            while connection.unsent == unsent and taken < length:
-                taken += len(client.socket.recv(160_000))
-            listening.advance_time(9)
-            waits += 1
-        client._exactly(length - taken)
-        assert waits >= 2, "longer in total than the idle timeout"
-        assert listening.service.connections == {connection}
-
-
-# --- limits -------------------------------------------------------------------------------------------
-
-
-def test_a_request_of_a_hundred_megabytes_is_rejected_by_its_length_field(listening: MemoryListener) -> None:
-    with WireClient(listening.port) as client, WireClient(listening.port) as other:
-        client.socket.sendall(struct.pack(">i", 100 * 1024 * 1024))
-        assert client.is_disconnected()
-        other.ask(API_VERSIONS, 0, {})
-
-
-def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
-    with (
-        MemoryListener(backend, limits=ServerLimits(idle_seconds=10), manual_clock=True) as listening,
-        WireClient(listening.port) as idle,
-        WireClient(listening.port) as waiting,
-    ):
-        release_commits = block_commits(listening)
-        idle.ask(API_VERSIONS, 0, {})
-        waiting.send(COMMIT, 7, commit_message("g", {("t", 0): 1}))
-        assert wait_until(lambda: any(connection.busy for connection in listening.service.connections))
-        listening.advance_time(9)
-        assert len(listening.service.connections) == 2
-        listening.advance_time(2)
-        assert idle.is_disconnected()
-        listening.advance_time(20)
-        release_commits()
-        waiting.receive()
-        assert listening.service.metrics()['connections_cut_total{why="idle"}'] == 1
-
-
-def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_does_not(backend: MemoryBackend) -> None:
-    with (
-        MemoryListener(backend, limits=ServerLimits(request_seconds=10), manual_clock=True) as listening,
-        WireClient(listening.port) as slow,
-        WireClient(listening.port) as steady,
-    ):
-        frame = steady.frame(API_VERSIONS, 0, b"", 1)
-        slow.socket.sendall(frame[:5])
-        # Every piece ends in the middle of a request. Together they take longer than one request may take.
-        steady.socket.sendall(frame[:7])
-        assert wait_until(lambda: [c.partial_since is None for c in listening.service.connections] == [False, False])
-        for turn in range(5):
-            steady.socket.sendall(frame[7:] + frame[:7])
-            steady.receive()
-            assert wait_until(lambda: all(c.partial_since is not None for c in listening.service.connections))
-            listening.advance_time(4)
-            assert len(listening.service.connections) == (2 if turn < 2 else 1)
-        assert slow.is_disconnected()
-        assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
-
-
-def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(backend: MemoryBackend) -> None:
-    with MemoryListener(backend, limits=ServerLimits(connections=3)) as listening:
-        clients = [WireClient(listening.port) for _ in range(3)]
-        for client in clients:
-            client.ask(API_VERSIONS, 0, {})
-        with WireClient(listening.port) as fourth:
-            assert fourth.is_disconnected()
-        clients[0].socket.close()
-        assert wait_until(lambda: len(listening.service.connections) == 2)
-        with WireClient(listening.port) as again:
-            again.ask(API_VERSIONS, 0, {})
-        for client in clients:
-            client.socket.close()
-
-
-def test_the_connections_of_one_address_are_limited(backend: MemoryBackend) -> None:
-    with (
-        MemoryListener(backend, limits=ServerLimits(connections_per_address=1)) as listening,
-        WireClient(listening.port) as first,
-        WireClient(listening.port) as second,
-    ):
-        first.ask(API_VERSIONS, 0, {})
-        assert second.is_disconnected()
-
-
-def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) -> None:
-    """The service closes connections that send only parts of large requests, and serves the others."""
-    limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
-    with MemoryListener(backend, limits=limits) as listening, WireClient(listening.port) as good:
-        greedy = [WireClient(listening.port) for _ in range(8)]
-        for client in greedy:
-            client.socket.setblocking(False)
-            left = memoryview(struct.pack(">i", 4 << 20) + bytes(2 << 20))
-            end = time.monotonic() + 5
-            while left and time.monotonic() < end:
-                try:
-                    left = left[client.socket.send(left) :]
-                except BlockingIOError:
-                    time.sleep(0.002)
-                except ConnectionError:
-                    break
-            good.commit("g", {("t", 0): 1})
-            assert listening.service.held_bytes <= (4 << 20) + (256 << 10) * 9
-        # Sent bytes may still be on their way. Two of the eight requests fit, and the kernel buffers some of the rest.
-        assert wait_until(lambda: listening.service.metrics().get('connections_cut_total{why="memory"}', 0) >= 4)
-        for client in greedy:
-            client.socket.close()
-        assert wait_until(lambda: listening.service.held_bytes == 0)
-
-
 def test_a_client_that_stops_sending_is_closed(listening: MemoryListener) -> None:
     with WireClient(listening.port) as client:
         client.ask(API_VERSIONS, 0, {})
@@ -538,9 +143,6 @@ def test_clients_that_disconnect_during_requests_leave_nothing_behind(
     assert wait_until(lambda: listening.service.held_bytes == 0)
     # The service may send the last response before it drops the request.
     assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, ApiRequest)])
-
-
-# --- the service --------------------------------------------------------------------------------------
 
 
 def refuses_connections(port: int) -> bool:

@@ -51,20 +51,16 @@ class PartitionFollow:
         self._ahead: PartitionAudit | None = None
         """The audit that searches the next claim; None if every batch so far is decided."""
         self._undecided_at = 0
-        self._recheck: ClaimRecheck | None = None
+        self._recheck = ClaimRecheck(self._audit)
         self._runs: deque[_Run] = deque()
 
     def add(self, data: bytes) -> None:
         """Adds the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
         try:
-            if self._recheck is not None:
-                present = self._recheck.is_present(data)
-                if present is None:
-                    return
-                self._audit.on_rechecked(present=present)
-                _, data, self.fetch_offset = self._recheck
-                self._recheck = None
-            self._add_batches(data)
+            resumed = self._recheck.resume(data, self.fetch_offset)
+            if resumed is not None:
+                data, self.fetch_offset = resumed
+                self._add_batches(data)
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
 
@@ -81,8 +77,7 @@ class PartitionFollow:
                     self._audit.note_gap()
                 outcome = self._add(data, batch)
                 if outcome is Outcome.RECHECK:
-                    self._recheck = ClaimRecheck(self._audit.state.claimed_at, data, self.fetch_offset)
-                    self.fetch_offset = self._recheck.claimed_at
+                    self.fetch_offset = self._recheck.begin(data, self.fetch_offset)
                     return
                 if outcome is Outcome.UNDECIDED:
                     self._ahead, self._undecided_at = PartitionAudit(self._audit.state), self.fetch_offset
@@ -97,7 +92,7 @@ class PartitionFollow:
         """Skips offsets at which the log has no records."""
         if position > self.fetch_offset:
             self.fetch_offset = position
-            if self._ahead is None and self._recheck is None:
+            if self._ahead is None and not self._recheck.in_progress:
                 self._audit.note_gap()
                 self._append([], position)
 

@@ -50,19 +50,15 @@ class PartitionLoad:
         """The values of this load. They are in the result at once if the result was empty before, because a second pass
         must not lose the values from before."""
         self._history = history
-        self._recheck: ClaimRecheck | None = None
+        self._recheck = ClaimRecheck(self.audit)
 
     def add(self, data: bytes) -> None:
         """Loads the complete batches of ``data``. Raises `CorruptRecords` and `UnsuitableTopic`."""
         try:
-            if self._recheck is not None:
-                present = self._recheck.is_present(data)
-                if present is None:
-                    return
-                self.audit.on_rechecked(present=present)
-                _, data, self.position = self._recheck
-                self._recheck = None
-            self._add_batches(data)
+            resumed = self._recheck.resume(data, self.position)
+            if resumed is not None:
+                data, self.position = resumed
+                self._add_batches(data)
         except DamagedBatch as error:
             raise CorruptRecords(self._topic, self.partition, error.offset, error.why) from error
 
@@ -74,8 +70,7 @@ class PartitionLoad:
             if batch.base_offset > self.position or not batch.record_count:
                 self.audit.note_gap()
             if batch.record_count and not self._add(data, batch):
-                self._recheck = ClaimRecheck(self.audit.state.claimed_at, data, self.position)
-                self.position = self._recheck.claimed_at
+                self.position = self._recheck.begin(data, self.position)
                 return
             self.position = batch.last_offset + 1
         self.audit.end_chunk()
