@@ -1,4 +1,4 @@
-"""`Connections`: the stores, Kafka clusters and ZooKeeper sessions that one set of settings selects."""
+"""`Connections`: opens and closes the stores, Kafka clusters and ZooKeeper sessions that the settings select."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class Connections(Closeable):
-    """Opens each store, cluster and session on first use. ``close`` closes all of them.
+    """The open stores, clusters and sessions of one program or command. ``close`` closes all of them.
 
-    The methods can be called by one thread at a time.
+    `store` and `zookeeper` open a new store or session at each call. A cluster is opened once for each bootstrap
+    address. One thread at a time may call the methods.
     """
 
     def __init__(self, resolved: ResolvedConnection) -> None:
@@ -71,7 +72,8 @@ class Connections(Closeable):
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected settings."""
+        """Opens and returns the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected
+        settings. Raises `UsageError` if no store is selected, and `InvalidUri`."""
         from offsetmgr.stores.uri import open_store
 
         self.require_open()
@@ -106,7 +108,7 @@ class Connections(Closeable):
         return found
 
     def cluster_or_none(self) -> Cluster | None:
-        """The Kafka cluster, or None if no brokers are known."""
+        """Returns the Kafka cluster, or None if no brokers are known."""
         bootstrap = self.bootstrap()
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
@@ -156,8 +158,8 @@ class Connections(Closeable):
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
-        """Returns a function that describes groups and their live members. The groups are those in the store at
-        ``uri``, or in the selected store if ``uri`` is None.
+        """Returns a function that describes groups and their live members, from the coordinators and the ZooKeeper
+        registry that belong to the store at ``uri``, or to the selected store if ``uri`` is None.
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
@@ -309,9 +311,9 @@ class Connections(Closeable):
     def group_locator(self) -> GroupLocator:
         """Returns the object that finds groups in all configured stores.
 
-        A store that does not respond is only recorded. Raises `UsageError` if the settings name none of ZooKeeper,
-        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores
-        are known to hold offsets of different Kafka clusters.
+        If a store does not respond, its `ConfiguredStore` contains the error. Raises `UsageError` if the settings name
+        none of ZooKeeper, Kafka and an offset manager, the error of the first store if no store responds, and
+        `OtherCluster` if the stores are known to hold offsets of different Kafka clusters.
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator

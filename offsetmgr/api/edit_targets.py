@@ -1,4 +1,4 @@
-"""The store to which a file of before-images belongs, and the checks that offsets may be written to a store."""
+"""Selects the store to which a file of before-images belongs, and checks whether offsets may be written to a store."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def store_of_images(
 def checked_crossing(
     what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
-    """Returns the check of one operation that writes offsets of ``source`` to ``target``. Raises `OtherCluster`."""
+    """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
+    ``source`` to ``target``. Returns the comparison. Raises `OtherCluster` if the clusters differ and ``translate`` is
+    None."""
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     return crossing
@@ -65,8 +67,8 @@ def checked_crossing(
 def log_checks(
     connections: Connections, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
 ) -> LogChecks | None:
-    """Returns the checks of an import into ``store`` against the logs; None if it cannot be compared with logs, see
-    `Connections.has_logs`."""
+    """Returns the object that compares the offsets of an import into ``store`` with the logs; None if there are no logs
+    to compare them with (see `Connections.has_logs`)."""
     from offsetmgr.groups.log_checks import LogChecks
 
     return LogChecks(connections.cluster("offsets import").log_ranges) if connections.has_logs(store, warn) else None

@@ -109,8 +109,9 @@ class OffsetAdmin(Closeable):
 
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
-        """Returns an `OffsetAdmin` with the settings of the command line: ``OFFSETMGR_*`` variables over ``context``
-        of the configuration file. Raises `ConfigError`, and `UsageError` if the settings name no store."""
+        """Returns an `OffsetAdmin` with the settings of the command line: the ``OFFSETMGR_*`` variables, which take
+        precedence, and the section ``context`` of the configuration file (None: the default context). Raises
+        `ConfigError`, and `UsageError` if the settings name no store."""
         resolved = resolve(SettingsLayer(), context)
         return cls(
             Connections(resolved).uri,
