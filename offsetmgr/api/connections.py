@@ -157,35 +157,35 @@ class Connections(Closeable):
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
-    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
+    def group_describer(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
         """Returns a function that describes groups and their live members, from the coordinators and the ZooKeeper
         registry that belong to the store at ``uri``, or to the selected store if ``uri`` is None.
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
         from offsetmgr.groups.members_source import (
-            cluster_directory,
-            empty_directory,
-            merged_directory,
-            registry_directory,
+            coordinator_describer,
+            describe_memberless_groups,
+            merged_describer,
+            registry_describer,
         )
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
         found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
+            coordinators = coordinator_describer(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
                 coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.on_lock_wait)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            found.append(registry_directory(self._session(connect)))
+            found.append(registry_describer(self._session(connect)))
         if not found:
-            return empty_directory
-        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
+            return describe_memberless_groups
+        return found[0] if len(found) == 1 else merged_describer(found[0], found[1])
 
-    def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
-        """Like `directory` with ``edits``, for operations that edit.
+    def group_describer_for_edit(self, uri: str | None = None) -> DescribeGroups:
+        """Like `group_describer` with ``edits``, for operations that edit.
 
         For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if the settings name
         a ZooKeeper. These old consumers may commit to both ZooKeeper and Kafka.
@@ -194,11 +194,11 @@ class Connections(Closeable):
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
-        directory, connection = self.directory(uri, edits=True), self.resolved.connection
+        describer, connection = self.group_describer(uri, edits=True), self.resolved.connection
         bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
         if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
-            return directory
-        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
+            return describer
+        return with_registered_members(describer, self.cluster_at(bootstrap, connection), self._session(known))
 
     def kafka_counterpart(
         self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
@@ -254,14 +254,14 @@ class Connections(Closeable):
             found += [other] if compared.keeps_epochs else []
         return tuple(found)
 
-    def directory_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
-        """Like `directory`, but also describes groups that have members only in one of ``others``."""
-        from offsetmgr.groups.members_source import fallback_directory
+    def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
+        """Like `group_describer`, but also describes groups that have members only in one of ``others``."""
+        from offsetmgr.groups.members_source import fallback_describer
 
-        directory = self.directory()
+        describer = self.group_describer()
         for other in others:
-            directory = fallback_directory(directory, self.directory(other.uri))
-        return directory
+            describer = fallback_describer(describer, self.group_describer(other.uri))
+        return describer
 
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
@@ -335,7 +335,7 @@ class Connections(Closeable):
                 origins.append((store.uri, store.log_origin()))
             except OffsetMgrError as error:
                 failed = error
-            stores.append(ConfiguredStore(kind, store, self.directory(uri), session, failed))
+            stores.append(ConfiguredStore(kind, store, self.group_describer(uri), session, failed))
         if not origins and stores[0].error is not None:
             raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):

@@ -91,7 +91,7 @@ def without_active_groups(
 
     if running:
         return check_running(running_checks(connections, operation, store, uri), plans)
-    return reject_active(connections.directory_for_edit(uri), plans)
+    return reject_active(connections.group_describer_for_edit(uri), plans)
 
 
 def running_checks(
@@ -106,5 +106,5 @@ def running_checks(
     connection = connections.resolved.connection
     bootstrap = bootstrap_of(uri, connection) if uri is not None else None
     cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster(operation)
-    members, registered = connections.directory(uri, edits=True), connections.directory_for_edit(uri)
+    members, registered = connections.group_describer(uri, edits=True), connections.group_describer_for_edit(uri)
     return RunningChecks(registered, members, cluster.log_ranges, inspect, {})

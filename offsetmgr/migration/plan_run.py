@@ -94,7 +94,7 @@ def journaled_writer(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None,
     wait_empty_s: float = 0.0,
-    waiting: OnWait = lambda _groups, _seconds: None,
+    on_lock_wait: OnWait = lambda _groups, _seconds: None,
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Holds the journal locked, and records the run in the operation log. Yields a writer to
     ``store``, and the state that the locked journal records.
@@ -110,7 +110,7 @@ def journaled_writer(
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
         writer = JournaledWriter(
-            run.name, store, journal, clock, stop, progress, wait_empty_s, waiting, run.only, identity
+            run.name, store, journal, clock, stop, progress, wait_empty_s, on_lock_wait, run.only, identity
         )
         with log.recorded(_operation(plan, writer, run), identity["operation"]) as recorded:
             try:
