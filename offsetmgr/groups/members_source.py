@@ -1,5 +1,6 @@
-"""Finds the live members of a store's groups. The members are read from the group coordinators, from ZooKeeper's
-registry, or from both for dual commit."""
+"""The sources of live members: group coordinators, ZooKeeper's registry of old consumers, and combinations of both.
+
+Each source is a function of the type `DescribeGroups` (a *describer*)."""
 
 from __future__ import annotations
 
