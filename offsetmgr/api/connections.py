@@ -1,4 +1,4 @@
-"""`Connections`: the stores, Kafka clusters and ZooKeeper sessions that one set of settings selects."""
+"""`Connections`: opens and closes the stores, Kafka clusters and ZooKeeper sessions that the settings select."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class Connections(Closeable):
-    """Opens each store, cluster and session on first use. ``close`` closes all of them.
+    """The open stores, clusters and sessions of one program or command. ``close`` closes all of them.
 
-    The methods can be called by one thread at a time.
+    `store` and `zookeeper` open a new store or session at each call. A cluster is opened once for each bootstrap
+    address. One thread at a time may call the methods.
     """
 
     def __init__(self, resolved: ResolvedConnection) -> None:
@@ -71,7 +72,8 @@ class Connections(Closeable):
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected settings."""
+        """Opens and returns the selected store, or the store at ``uri`` if given. ``connection`` replaces the selected
+        settings. Raises `UsageError` if no store is selected, and `InvalidUri`."""
         from offsetmgr.stores.uri import open_store
 
         self.require_open()
@@ -110,7 +112,7 @@ class Connections(Closeable):
         return self.cluster(what)
 
     def cluster_or_none(self) -> Cluster | None:
-        """The Kafka cluster, or None if no brokers are known."""
+        """Returns the Kafka cluster, or None if no brokers are known."""
         bootstrap = self.bootstrap()
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
@@ -159,35 +161,35 @@ class Connections(Closeable):
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
-    def directory(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
-        """Returns a function that describes groups and their live members. The groups are those in the store at
-        ``uri``, or in the selected store if ``uri`` is None.
+    def group_describer(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
+        """Returns a function that describes groups and their live members, from the coordinators and the ZooKeeper
+        registry that belong to the store at ``uri``, or to the selected store if ``uri`` is None.
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
         from offsetmgr.groups.members_source import (
-            cluster_directory,
-            empty_directory,
-            merged_directory,
-            registry_directory,
+            coordinator_describer,
+            describe_memberless_groups,
+            merged_describer,
+            registry_describer,
         )
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
         found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
+            coordinators = coordinator_describer(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
                 coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.on_lock_wait)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
-            found.append(registry_directory(self._session(connect)))
+            found.append(registry_describer(self._session(connect)))
         if not found:
-            return empty_directory
-        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
+            return describe_memberless_groups
+        return found[0] if len(found) == 1 else merged_describer(found[0], found[1])
 
-    def directory_for_edit(self, uri: str | None = None) -> DescribeGroups:
-        """Like `directory` with ``edits``, for operations that edit.
+    def group_describer_for_edit(self, uri: str | None = None) -> DescribeGroups:
+        """Like `group_describer` with ``edits``, for operations that edit.
 
         For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if the settings name
         a ZooKeeper. These old consumers may commit to both ZooKeeper and Kafka.
@@ -196,11 +198,11 @@ class Connections(Closeable):
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
-        directory, connection = self.directory(uri, edits=True), self.resolved.connection
+        describer, connection = self.group_describer(uri, edits=True), self.resolved.connection
         bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
         if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
-            return directory
-        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
+            return describer
+        return with_registered_members(describer, self.cluster_at(bootstrap, connection), self._session(known))
 
     def kafka_counterpart(
         self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
@@ -256,14 +258,14 @@ class Connections(Closeable):
             found += [other] if compared.keeps_epochs else []
         return tuple(found)
 
-    def directory_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
-        """Like `directory`, but also describes groups that have members only in one of ``others``."""
-        from offsetmgr.groups.members_source import fallback_directory
+    def group_describer_with(self, others: tuple[OffsetStore, ...]) -> DescribeGroups:
+        """Like `group_describer`, but also describes groups that have members only in one of ``others``."""
+        from offsetmgr.groups.members_source import fallback_describer
 
-        directory = self.directory()
+        describer = self.group_describer()
         for other in others:
-            directory = fallback_directory(directory, self.directory(other.uri))
-        return directory
+            describer = fallback_describer(describer, self.group_describer(other.uri))
+        return describer
 
     def group_view(self) -> GroupView:
         """Returns the view of old consumers' groups: ZooKeeper's registry, both stores and the cluster.
@@ -313,9 +315,9 @@ class Connections(Closeable):
     def group_locator(self) -> GroupLocator:
         """Returns the object that finds groups in all configured stores.
 
-        A store that does not respond is only recorded. Raises `UsageError` if the settings name none of ZooKeeper,
-        Kafka and an offset manager, the error of the first store if no store responds, and `OtherCluster` if the stores
-        are known to hold offsets of different Kafka clusters.
+        If a store does not respond, its `ConfiguredStore` contains the error. Raises `UsageError` if the settings name
+        none of ZooKeeper, Kafka and an offset manager, the error of the first store if no store responds, and
+        `OtherCluster` if the stores are known to hold offsets of different Kafka clusters.
         """
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
@@ -337,7 +339,7 @@ class Connections(Closeable):
                 origins.append((store.uri, store.log_origin()))
             except OffsetMgrError as error:
                 failed = error
-            stores.append(ConfiguredStore(kind, store, self.directory(uri), session, failed))
+            stores.append(ConfiguredStore(kind, store, self.group_describer(uri), session, failed))
         if not origins and stores[0].error is not None:
             raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):

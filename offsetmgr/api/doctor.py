@@ -17,8 +17,10 @@ from offsetmgr.stores.pair_uri import PAIRS, inner_uris
 from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
 
 _MIB: Final = 1024 * 1024
-_LOW_DISK: Final = 1024 * _MIB
-_FULL_DISK: Final = 50 * _MIB
+_LOW_DISK_BYTES: Final = 1024 * _MIB
+"""Below this free space, the check warns."""
+_FULL_DISK_BYTES: Final = 50 * _MIB
+"""Below this free space, the check fails."""
 _MANAGER: Final = "manager"
 
 
@@ -139,9 +141,9 @@ def _local_rows(directory: Path, existing: Path) -> Iterator[CheckResult]:
         yield CheckResult("state directory", str(directory), CheckStatus.OK, detail)
     free = shutil.disk_usage(existing).free
     shown = f"{free // _MIB:,} MiB free"
-    if free >= _LOW_DISK:
+    if free >= _LOW_DISK_BYTES:
         yield CheckResult("disk space", str(directory), CheckStatus.OK, shown)
         return
-    status = CheckStatus.FAILED if free < _FULL_DISK else CheckStatus.WARNING
+    status = CheckStatus.FAILED if free < _FULL_DISK_BYTES else CheckStatus.WARNING
     why = f"{shown}; before-images, journals and exports of many groups need more"
     yield CheckResult("disk space", str(directory), status, why, "free space, or set XDG_STATE_HOME to another disk")

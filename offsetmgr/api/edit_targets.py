@@ -1,4 +1,4 @@
-"""The store to which a file of before-images belongs, and the checks that offsets may be written to a store."""
+"""Selects the store to which a file of before-images belongs, and checks whether offsets may be written to a store."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def store_of_images(
 def checked_crossing(
     what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
-    """Returns the check of one operation that writes offsets of ``source`` to ``target``. Raises `OtherCluster`."""
+    """Compares the Kafka clusters of ``source`` and ``target`` before the operation ``what`` writes offsets of
+    ``source`` to ``target``. Returns the comparison. Raises `OtherCluster` if the clusters differ and ``translate`` is
+    None."""
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     return crossing
@@ -65,8 +67,8 @@ def checked_crossing(
 def log_checks(
     connections: Connections, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
 ) -> LogChecks | None:
-    """Returns the checks of an import into ``store`` against the logs; None if it cannot be compared with logs, see
-    `Connections.has_logs`."""
+    """Returns the object that compares the offsets of an import into ``store`` with the logs; None if there are no logs
+    to compare them with (see `Connections.has_logs`)."""
     from offsetmgr.groups.log_checks import LogChecks
 
     if not connections.has_logs(store, warn):
@@ -91,7 +93,7 @@ def without_active_groups(
 
     if running:
         return check_running(running_checks(connections, operation, store, uri), plans)
-    return reject_active(connections.directory_for_edit(uri), plans)
+    return reject_active(connections.group_describer_for_edit(uri), plans)
 
 
 def running_checks(
@@ -106,5 +108,5 @@ def running_checks(
     connection = connections.resolved.connection
     bootstrap = bootstrap_of(uri, connection) if uri is not None else None
     cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster_for_edit(operation)
-    members, registered = connections.directory(uri, edits=True), connections.directory_for_edit(uri)
+    members, registered = connections.group_describer(uri, edits=True), connections.group_describer_for_edit(uri)
     return RunningChecks(registered, members, cluster.log_ranges, inspect, {})

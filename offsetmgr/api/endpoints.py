@@ -1,5 +1,5 @@
-"""The source and the target of a migration: their stores, Kafka clusters and ZooKeeper registries. Source and target
-have separate credentials."""
+"""`SourceAndTarget`: opens the stores, Kafka clusters and ZooKeeper registries of a migration's source and target. The
+two sides have separate credentials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _COORDINATED: Final = frozenset({"kafka", "manager"})
 
 
 class SourceAndTarget:
-    """Source and target of one migration. ``connections`` opens their stores and clusters, and closes them."""
+    """The source and the target of one migration. ``connections`` opens their stores and clusters on first use, and
+    closes them."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class SourceAndTarget:
         source_config: ConnectionConfig,
         target_config: ConnectionConfig,
     ) -> SourceAndTarget:
-        """The source and the target of a plan."""
+        """Returns the source and the target that a plan's header names."""
         return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
 
     @classmethod
@@ -77,10 +78,12 @@ class SourceAndTarget:
 
     @cached_property
     def source(self) -> OffsetStore:
+        """The store from which the migration reads. The first use opens it."""
         return self._open("source")
 
     @cached_property
     def target(self) -> OffsetStore:
+        """The store to which the migration writes. The first use opens it."""
         return self._open("target")
 
     def _open(self, side: str) -> OffsetStore:
@@ -135,7 +138,7 @@ class SourceAndTarget:
 
         with ZookeeperSession(address, connection) as session:
 
-            def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+            def read_members(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
                 found = {}
                 # A group whose name is not allowed as a znode name cannot have registered old consumers.
                 for group in members_many(session, filter(can_be_group, groups)):
@@ -145,7 +148,7 @@ class SourceAndTarget:
                         found[group.group] = tuple(member.member_id for member in group.members)
                 return found
 
-            yield ask
+            yield read_members
 
     @contextmanager
     def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:
@@ -199,6 +202,7 @@ class SourceAndTarget:
         return cluster.clock_difference(SystemClock())
 
     def verifier(self, plan: PlanFile, state: MigrationState) -> MigrationVerifier:
+        """Returns the object that compares both stores with the plan."""
         from offsetmgr.migration.verify import MigrationVerifier
 
         return MigrationVerifier(plan, self.source, self.target, self.logs, state)
@@ -206,8 +210,9 @@ class SourceAndTarget:
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
     ) -> FinalizeGate:
-        """Returns the gate that checks whether any member writes only to the source. Raises `UsageError` if offsetmgr
-        has no gate for this combination of source and target."""
+        """Returns the gate that checks whether a member still commits only to the source. With ``exclusive``, members
+        in the dual phase do not pass either, because the source's offsets will be deleted. Raises `UsageError` if
+        offsetmgr has no gate for this combination of source and target."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -217,8 +222,8 @@ class SourceAndTarget:
         cluster = self.cluster()
         kinds = {source.kind, target.kind}
         if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
-            ask = partial(members_many, self.source.session) if self.source.registered else None
-            return InactivityGate(self.source, ask, window, SystemClock())
+            read_members = partial(members_many, self.source.session) if self.source.registered else None
+            return InactivityGate(self.source, read_members, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
             end = CommitMode.ZOOKEEPER if target.kind == "zookeeper" else CommitMode.KAFKA
             return OldConsumerGate(self.old_consumer_view(plan.header), end, exclusive, rules, window)
@@ -232,7 +237,8 @@ class SourceAndTarget:
         )
 
     def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
-        """Returns the view of the plan's groups on the servers."""
+        """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the
+        observation of their commits."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.fleet_view import FleetView
 
@@ -244,8 +250,8 @@ class SourceAndTarget:
         return FleetView(self.verifier(plan, state), state, view, end, window)
 
     def old_consumer_view(self, header: PlanHeader) -> GroupView:
-        """Returns the view of the old consumers' groups in a plan between ZooKeeper and Kafka or a manager. Raises
-        `UsageError` for other plans."""
+        """Returns the object that observes the commits of old consumers, for a plan between ZooKeeper and Kafka or an
+        offset manager. Raises `UsageError` for other plans."""
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
         from offsetmgr.stores.zookeeper import ZookeeperStore
 

@@ -51,7 +51,7 @@ class MigrationConfig:
     target: ConnectionConfig | None = None
 
     def connections(self) -> Connections:
-        """Returns new connections, which nothing has opened yet."""
+        """Returns a new `Connections` object. It contacts no server before its first use."""
         return Connections(ResolvedConnection(self.both, None, self.bootstrap_server))
 
     def of_sides(self) -> tuple[ConnectionConfig, ConnectionConfig]:
@@ -84,7 +84,7 @@ class RollbackReport(Report):
 
 class Migration(Closeable):
     """A migration on disk: a plan file, and a journal in the same directory. ``with Migration(path) as migration:``
-    opens an existing one, `Migration.plan` makes a new one.
+    opens an existing migration, and `Migration.plan` creates one.
 
     Example::
 
@@ -98,9 +98,9 @@ class Migration(Closeable):
 
     Every step can be interrupted and called again, by this or another process. A step raises `JournalError` if another
     process executes one. If Ctrl-C interrupts a step, the outcome of the writes in progress is not in the journal; the
-    next call finds it out. Pass ``stop`` for a clean end. One thread at a time may use an object. All methods block;
-    call them in a thread (``asyncio.to_thread``) from asynchronous programs. After `close`, the steps raise
-    `UsageError`.
+    next call reads the store to determine it. Pass ``stop`` for a clean end. One thread at a time may use an object.
+    All methods block; call them in a thread (``asyncio.to_thread``) from asynchronous programs. After `close`, the
+    steps raise `UsageError`.
     """
 
     def __init__(self, path: str | Path, config: MigrationConfig | None = None) -> None:
@@ -129,8 +129,8 @@ class Migration(Closeable):
         """Reads both stores (URIs), decides which offsets a migration writes, and writes the plan to the new file
         ``path``. Nothing else is changed.
 
-        ``options`` select groups and topics, rename groups, and say what the plan does with offsets outside the log and
-        with targets that are ahead. ``translate`` states that the offsets of another Kafka cluster are valid in the
+        ``options`` select groups and topics, rename groups, and define how the plan treats offsets outside the log and
+        targets that are ahead. ``translate`` states that the offsets of another Kafka cluster are valid in the
         target. ``partition_map`` is a confirmed file that ``migrate plan --draft-partition-map`` wrote, for byte
         positions of Kafka 0.7. Look at ``summary.refused`` and ``summary.failed_groups``: `apply` does not write these.
 
@@ -156,16 +156,16 @@ class Migration(Closeable):
 
     @property
     def header(self) -> PlanHeader:
-        """When the plan was made, its options, and the identities of its source and target."""
+        """The creation time of the plan, its options, and the identities of its source and target."""
         return self._plan.header
 
     @property
     def summary(self) -> PlanSummary:
-        """How many groups and offsets the plan writes, keeps and rejects, by action."""
+        """The numbers of groups, and of partitions for each action of the plan (such as copy, keep and refuse)."""
         return self._plan.summary
 
     def groups(self) -> Iterator[GroupPlan]:
-        """Yields the planned steps of each group. Raises `PlanError` if the plan file was deleted."""
+        """Yields each planned group with its steps. Raises `PlanError` if the plan file was deleted."""
         return self._plan.groups()
 
     def state(self) -> MigrationState:

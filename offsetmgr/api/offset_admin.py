@@ -109,8 +109,9 @@ class OffsetAdmin(Closeable):
 
     @classmethod
     def from_settings(cls, context: str | None = None) -> Self:
-        """Returns an `OffsetAdmin` with the settings of the command line: ``OFFSETMGR_*`` variables over ``context``
-        of the configuration file. Raises `ConfigError`, and `UsageError` if the settings name no store."""
+        """Returns an `OffsetAdmin` with the settings of the command line: the ``OFFSETMGR_*`` variables, which take
+        precedence, and the section ``context`` of the configuration file (None: the default context). Raises
+        `ConfigError`, and `UsageError` if the settings name no store."""
         resolved = resolve(SettingsLayer(), context)
         return cls(
             Connections(resolved).uri,
@@ -176,11 +177,11 @@ class OffsetAdmin(Closeable):
         store = self.store
         selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
         cluster, others = self._connections.cluster_or_none(), self._other_stores()
-        directory = self._connections.directory_with(others)
+        describer = self._connections.group_describer_with(others)
 
         def found() -> Iterator[DescribedGroup]:
             matches = TopicMatches(selection)
-            for one in describe(store, cluster, directory, chosen, selection, others=others):
+            for one in describe(store, cluster, describer, chosen, selection, others=others):
                 matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
                 yield one
             matches.require_all(store.uri)

@@ -1,4 +1,4 @@
-"""`PlannedEdit`: an edit that a program looks at before it executes it."""
+"""`PlannedEdit`: the planned changes of an edit, which a program can read before it executes them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class EditReport:
     ``written`` and ``unchanged`` count partitions. ``rejected`` counts the partitions that the plan had already
     rejected. ``failed`` maps each group to its partitions whose write failed, with the error of each.
     ``before_images`` are the files with which `OffsetAdmin.plan_undo` undoes the edit: one file, or two for a
-    ``dual:`` store; empty if nothing was to be written. ``not_atomic`` says for which reasons some groups were written
-    without a lock, so that a consumer could have committed between the comparison and the write. ``evidence`` describes
-    for each group that was edited while its consumers ran (`RunningEdit`) what the store saw of them afterwards.
+    ``dual:`` store; empty if nothing was to be written. ``not_atomic`` has the reasons for which some groups were
+    written without a lock, so that a consumer could have committed between the comparison and the write. For each group
+    that was edited while its consumers ran (`RunningEdit`), ``evidence`` describes the commits after the edit.
 
     >>> report = EditReport(written=3, rejected=1)
     >>> report.ok

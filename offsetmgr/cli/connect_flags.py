@@ -175,15 +175,15 @@ class ConnectFlags(Connections):
         operation: str,
         flags: EditFlags,
         store: OffsetStore,
-        directory: DescribeGroups | None = None,
+        describer: DescribeGroups | None = None,
         **shown: bool,
     ) -> Edit:
-        """Returns an edit of ``store``. ``directory`` describes the members of the store's groups (default:
-        `directory_for_edit`). ``shown`` contains further options of `Edit`."""
+        """Returns an edit of ``store``. ``describer`` describes the members of the store's groups (default:
+        `group_describer_for_edit`). ``shown`` contains further options of `Edit`."""
         from offsetmgr.cli.edit_command import Edit
 
-        directory = directory or self.directory_for_edit()
-        return Edit(operation, store, directory, flags, undo_options=self.undo_options(store), **shown)
+        describer = describer or self.group_describer_for_edit()
+        return Edit(operation, store, describer, flags, undo_options=self.undo_options(store), **shown)
 
     def wait_until_empty(self, groups: Iterable[str], seconds: float) -> None:
         """Waits until the groups have no members, and prints progress; does nothing if ``seconds`` is 0. Raises
@@ -191,7 +191,7 @@ class ConnectFlags(Connections):
         if seconds:
             from offsetmgr.groups.wait_empty import wait_until_empty
 
-            wait_until_empty(self.directory_for_edit(), groups, seconds, SystemClock(), LockWait().for_members)
+            wait_until_empty(self.group_describer_for_edit(), groups, seconds, SystemClock(), LockWait().for_members)
 
     def edit_of(
         self, operation: str, flags: EditFlags, store: OffsetStore, running: RunningEdit | None, *, as_csv: bool = False

@@ -64,7 +64,7 @@ class Edit:
         self,
         operation: str,
         store: OffsetStore,
-        directory: DescribeGroups,
+        describer: DescribeGroups,
         flags: EditFlags,
         *,
         undo_options: Sequence[str] = (),
@@ -73,7 +73,7 @@ class Edit:
     ) -> None:
         self.operation = operation
         self.store = store
-        self.directory = directory
+        self.describer = describer
         self.execute, self.yes, self.image, self.output, self.reason = flags
         self.confirmed = False
         """Whether this edit was confirmed, by the user or by --yes."""
@@ -120,7 +120,7 @@ class Edit:
 
     def check(self, groups: Iterable[GroupEditPlan]) -> Iterable[GroupEditPlan]:
         """Yields the plans, with a problem for each group that cannot be edited now."""
-        return reject_active(self.directory, groups)
+        return reject_active(self.describer, groups)
 
     def announce(self, proposal: EditPlan) -> None:
         """Prints the amount of the edit, before the prompt."""

@@ -98,12 +98,12 @@ def describe(
     store = connect.store()
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     others = connect.other_stores(store)
-    directory = connect.directory_with(others)
+    describer = connect.group_describer_with(others)
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = choose_groups(store, names, all_groups=all_groups, others=others)
-        found = describe_groups(store, cluster, directory, chosen, topics, others=others)
+        found = describe_groups(store, cluster, describer, chosen, topics, others=others)
         if state:
             shown = write_rows(STATE, _state_rows(found, errors), output)
         elif members:

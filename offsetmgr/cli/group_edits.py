@@ -101,7 +101,7 @@ def copy(
     store = connect.store()
     into = connect.store(to) if to else store
     crossing = cross_cluster_check("groups copy", store, into, translate)
-    edit = connect.edit("groups copy", flags, into, connect.directory_for_edit(to))
+    edit = connect.edit("groups copy", flags, into, connect.group_describer_for_edit(to))
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = plan_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
@@ -125,21 +125,21 @@ def rename(
 
     if source == target:
         raise UsageError("groups rename", "both names are the same")
-    store, directory = connect.store(), connect.directory_for_edit()
-    require_idle(directory, [source, target], "renaming")
+    store, describer = connect.store(), connect.group_describer_for_edit()
+    require_idle(describer, [source, target], "renaming")
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
-    first = connect.edit("groups rename", flags, store, directory, print_undo=False)
+    first = connect.edit("groups rename", flags, store, describer, print_undo=False)
     image = f"{flags.before_image}.deleted" if flags.before_image else None
     agreed = EditFlags(True, True, image, OutputFormat.TABLE, flags.reason)  # the user has agreed to the whole rename
-    second = connect.edit("groups rename delete", agreed, store, directory, print_undo=False)
+    second = connect.edit("groups rename delete", agreed, store, describer, print_undo=False)
     try:
         crossing = cross_cluster_check("groups rename", store, store, None)
         code = first.run(plan_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
         if flags.execute and not code:
             verify_copy(store, source, store, target)
             note(f"verified: group {target!r} has all offsets of {source!r}")
-            require_idle(directory, [source], "deletion")
+            require_idle(describer, [source], "deletion")
             code = second.run(plan_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
     finally:
         for at, line in enumerate([*second.undo, *first.undo], 1):

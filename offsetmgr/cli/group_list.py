@@ -81,7 +81,7 @@ def list_groups(
         if not names:
             raise missing[0]
         errors += missing
-    states = {} if state is None else connect.directory()(names)
+    states = {} if state is None else connect.group_describer()(names)
 
     def shown(name: str) -> str | None:
         found = states.get(name)

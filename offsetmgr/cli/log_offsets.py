@@ -160,7 +160,7 @@ def offsets(
 
         store = connect.store(to)
         crossing = cross_cluster_check("log offsets", DiskLogs(sources), store, translate)
-        edit = connect.edit("log offsets", flags, store, connect.directory(to))
+        edit = connect.edit("log offsets", flags, store, connect.group_describer(to))
         proposals = plan_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
         failed = edit.run(proposals)
     if saved.finish(target) or failed:

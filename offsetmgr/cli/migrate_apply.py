@@ -128,7 +128,7 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile, reason: str) -> None:
         sides.legacy_members() as members,
         plan_writer(plan, PlanRun("refresh", reason=reason), sides.target) as (writer, state),
     ):
-        report = renew_retention(plan, state, sides.target, writer.journal, members, writer.stop, writer.waiting)
+        report = renew_retention(plan, state, sides.target, writer.journal, members, writer.stop, writer.on_lock_wait)
     migrate_output.show_refresh(report, plan.header, SystemClock().now_ms(), sides.clock_difference())
     if report.interrupted:
         raise Interrupted("the journal records the renewed groups; run the same command again to renew all")

@@ -171,7 +171,7 @@ def _write_page(
 def _row(one: GroupStatus) -> Sequence[object]:
     names = one.group, one.target_group, one.wave, one.owner or None
     known = one.known.value, one.evidence or None
-    return *names, one.state.value, one.since, *known, one.blocked_by or None, one.next_command or None
+    return *names, one.state.value, one.since_ms, *known, one.blocked_by or None, one.next_command or None
 
 
 def summary_lines(found: Sequence[GroupStatus]) -> list[str]:

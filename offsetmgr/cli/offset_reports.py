@@ -49,7 +49,7 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 
 
 class UncommittedTopics:
-    """Reports topics without commits. Only topics whose full name is given with --topic are reported.
+    """Reports topics without commits, if --topic gives their full names.
 
     If a group that --group names has no commit in one of these topics, an error is reported. If none of the selected
     groups has a commit in one of these topics, a note is printed.
@@ -131,9 +131,9 @@ def get(
     def once() -> int:
         chosen = choose_groups(store, names, all_groups=all_groups)
         named = named_groups(names, chosen)
-        held = store.capabilities.partitions
+        kinds = store.capabilities.partitions
         expected = topics.explicit_partitions(
-            _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held
+            _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, kinds
         )
         errors = ReadErrorReport()
         uncommitted = UncommittedTopics(store.uri, topics, errors)
@@ -150,7 +150,7 @@ def get(
                 matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
                 if found.error is None:
                     uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
-                missing = expected if found.group in named else topics.numbered(held)
+                missing = expected if found.group in named else topics.numbered(kinds)
                 missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
                 for tp in sorted([*matched, *missing]):
                     yield _cells(found.group, tp, matched.get(tp, ABSENT))

@@ -70,7 +70,7 @@ def plan_writer(
             stop_on_signal("groups under way are finished", has_begun) as stop,
             migrate_output.MigrateProgress(f"{run.name}: groups", groups) as shown,
             journaled_writer(
-                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, waiting=LockWait()
+                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, on_lock_wait=LockWait()
             ) as (writer, state),
         ):
             writers.append(writer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
@@ -35,7 +33,3 @@ class ReadErrorReport:
     def exit_code(self) -> int:
         """The exit code of a command that shows the groups without errors."""
         return FAILED if self.count else 0
-
-    def exit_if_any(self) -> None:
-        if self.count:
-            raise typer.Exit(FAILED)

@@ -18,8 +18,9 @@ class ConsumerSettings:
 
     Source: kafka.consumer.ConsumerConfig of Kafka 0.10.2. The defaults are those of the old consumer, except for
     ``auto_commit_interval_ms`` (60,000 in the old consumer), ``rebalance_backoff_ms`` (2000) and ``offsets_backoff_ms``
-    (1000). The last four settings exist only in offsetmgr. The old consumer limits its queue by the number of chunks
-    (``queued.max.message.chunks``), and not by the number of messages.
+    (1000). ``queued_max_messages``, ``hand_over_ms``, ``release_delay_ms`` and ``refresh_ms`` exist only in offsetmgr.
+    The old consumer limits its queue by the number of chunks (``queued.max.message.chunks``), and not by the number of
+    messages.
 
     >>> ConsumerSettings(auto_commit=False, auto_offset_reset="smallest").consumer_timeout_ms is None
     True

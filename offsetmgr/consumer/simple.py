@@ -66,12 +66,12 @@ class SimpleConsumer(Closeable):
     """A consumer without a group and without a position. The constructor performs no I/O. Several threads may share one
     consumer.
 
-    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the offset managers (``manager
-    serve``) from which the consumer requests the address of a group's coordinator; by default, it requests the address
-    from the brokers. ``out_of_range`` is the policy for a fetch outside the log: ``raise`` an error, or read from the
-    ``earliest`` or ``latest`` offset. ``timeout_ms`` of ``config`` limits the duration of each call; for a fetch, the
-    limit is ``max_wait_ms`` longer. Within this limit, requests that failed with a retriable error are retried after a
-    pause.
+    ``bootstrap_servers`` (``host:port,...``) are brokers of the cluster. ``offset_managers`` are the offset managers
+    (``manager serve``) from which the consumer requests the address of a group's coordinator; by default, it requests
+    the address from the brokers. ``out_of_range`` is the policy for a fetch outside the log: ``raise`` an error, or
+    read from the ``earliest`` or ``latest`` offset. ``timeout_ms`` of ``config`` limits the duration of each call; for
+    a fetch, the limit is ``max_wait_ms`` longer. Within this limit, requests that failed with a retriable error are
+    retried after a pause.
 
     Example::
 

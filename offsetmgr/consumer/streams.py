@@ -278,6 +278,8 @@ class MessageStream:
     """
 
     timeout_s: float | None = None
+    """``consumer_timeout_ms`` in seconds: the time that the iterator waits for a message. If it is None, the iterator
+    waits until a message arrives."""
 
     def __init__(self, state: StreamState, topic: str | None) -> None:
         self.topic = topic

@@ -48,13 +48,13 @@ class Expiry(NamedTuple):
         if activity is not None and activity.format == AvroRecordFormat.name:
             terms = expiration.RetentionPolicy(retention_ms=self.retention_ms)
             value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
-            return expiration.expires_at(value, activity.since, terms) <= self.at
+            return expiration.expires_at(value, activity.since_ms, terms) <= self.at
         base = saved.commit_timestamp
         if activity is not None and activity.members:
             if activity.subscribed is None or tp.topic in activity.subscribed:
                 return False
-        elif activity is not None and activity.protocol_type and activity.since is not None:
-            base = activity.since
+        elif activity is not None and activity.protocol_type and activity.since_ms is not None:
+            base = activity.since_ms
         expires_at_ms = base + self.retention_ms if saved.expire_timestamp is None else saved.expire_timestamp
         return expires_at_ms <= self.at
 

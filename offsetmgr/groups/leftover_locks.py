@@ -25,7 +25,7 @@ OnWait: TypeAlias = Callable[[list[str], float], None]
 seconds."""
 
 
-def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiting: OnWait) -> DescribeGroups:
+def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, on_wait: OnWait) -> DescribeGroups:
     """Returns a `DescribeGroups` that waits while groups are locked by other runs of offsetmgr. For each group, the
     wait ends at the latest when the lock of a killed process would have expired (`GroupDescription.lock_ends_s`)."""
 
@@ -35,7 +35,7 @@ def wait_for_leftover_locks(describe_groups: DescribeGroups, clock: Clock, waiti
         wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
         while wait_s:
             waited = clock.monotonic() - began
-            waiting(sorted(wait_s), max(wait_s.values()) - waited)
+            on_wait(sorted(wait_s), max(wait_s.values()) - waited)
             clock.sleep(POLL_S)
             found.update(describe_groups(list(wait_s)))
             waited = clock.monotonic() - began
@@ -52,17 +52,17 @@ def _lock_ends_s(found: GroupDescription | OffsetMgrError) -> float:
 class _LockWaitingCluster:
     """A cluster whose ``describe_groups`` waits until the group locks of other runs have ended."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, waiting: OnWait) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, on_wait: OnWait) -> None:
         self._cluster = cluster
-        self._directory = wait_for_leftover_locks(cluster.describe_groups, clock, waiting)
+        self._describer = wait_for_leftover_locks(cluster.describe_groups, clock, on_wait)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        return self._directory(groups)
+        return self._describer(groups)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
 
-def lock_waiting_cluster(cluster: Cluster, clock: Clock, waiting: OnWait) -> Cluster:
+def lock_waiting_cluster(cluster: Cluster, clock: Clock, on_wait: OnWait) -> Cluster:
     """Wraps ``cluster``: its ``describe_groups`` waits like the function of `wait_for_leftover_locks`."""
-    return cast("Cluster", _LockWaitingCluster(cluster, clock, waiting))
+    return cast("Cluster", _LockWaitingCluster(cluster, clock, on_wait))

@@ -1,5 +1,6 @@
-"""Finds the live members of a store's groups. The members are read from the group coordinators, from ZooKeeper's
-registry, or from both for dual commit."""
+"""The sources of live members: group coordinators, ZooKeeper's registry of old consumers, and combinations of both.
+
+Each source is a function of the type `DescribeGroups` (a *describer*)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
-def registry_directory(session: ZookeeperSession) -> DescribeGroups:
+def registry_describer(session: ZookeeperSession) -> DescribeGroups:
     """Returns a function that describes groups of old consumers. The function reads the members of a group from
     ``/consumers/G/ids``, and the partitions that the members own from ``/consumers/G/owners``.
 
@@ -64,17 +65,17 @@ def registry_directory(session: ZookeeperSession) -> DescribeGroups:
     return describe
 
 
-def cluster_directory(cluster: Cluster) -> DescribeGroups:
+def coordinator_describer(cluster: Cluster) -> DescribeGroups:
     """Returns a function that describes groups with the members that the coordinators report."""
     return cluster.describe_groups
 
 
-def empty_directory(groups: Iterable[str]) -> Descriptions:
+def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:
     """Describes groups of a snapshot file. These groups have no members."""
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
-def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
+def merged_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
     """Returns a function that describes groups with the members from both sources. The state of a group comes from the
     first source, unless the group is dead in the first source or has members only in the second source."""
 
@@ -86,7 +87,7 @@ def merged_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeG
     return describe
 
 
-def fallback_directory(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
+def fallback_describer(first: DescribeGroups, second: DescribeGroups) -> DescribeGroups:
     """Returns a function that describes groups by the first source. A group without members there is described with the
     members from the second source, if the second source has any."""
 
@@ -108,7 +109,7 @@ def with_registered_members(coordinator: DescribeGroups, cluster: Cluster, sessi
     With dual commit, old consumers commit to the group in Kafka, although they are not members of the Kafka group. The
     members in ZooKeeper are ignored if ZooKeeper belongs to another cluster than ``cluster``.
     """
-    with_registry = merged_directory(coordinator, registry_directory(session))
+    with_registry = merged_describer(coordinator, registry_describer(session))
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)

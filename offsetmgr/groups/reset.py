@@ -98,7 +98,8 @@ class ToTime:
 
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
-    """An offset for each partition of each group, for example from a file, clamped to the log.
+    """An offset for each partition of each group, for example from a file, clamped to the log. The reset rejects each
+    partition in ``rejected`` with the error there.
 
     >>> from offsetmgr import TopicPartition
     >>> wanted = ToOffsets({"shop": {TopicPartition("orders", 0): 42}})
@@ -108,7 +109,8 @@ class ToOffsets:
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions whose offsets are invalid because their topic was recreated."""
+    """The partitions whose offsets must not be used, for example because their topic was recreated, each with the
+    reason."""
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets

@@ -1,5 +1,5 @@
-"""Edits of groups whose consumers run: the check of the plan, and the execution with before-images that are taken while
-the members cannot commit."""
+"""Checks and executes edits of groups whose consumers run. The before-images are taken while the members cannot
+commit."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class RunningEdit(NamedTuple):
 
 
 class RunningChecks(NamedTuple):
-    """The sources for the check of a plan. ``all_members`` describes the members in Kafka and in ZooKeeper, and
-    ``kafka_members`` only the members in Kafka."""
+    """The functions with which `check_running` reads the present state of groups and logs. ``all_members`` describes
+    the members in Kafka and in ZooKeeper, and ``kafka_members`` only the members in Kafka."""
 
     all_members: DescribeGroups
     kafka_members: DescribeGroups
     log_ranges: LogRanges
     inspect: Callable[[Iterable[str]], Iterator[tuple[str, RunningGroup | OffsetMgrError]]]
     found: dict[str, RunningGroup]
-    """Receives the groups that can be edited."""
+    """`check_running` adds the groups that can be edited."""
 
 
 def require_running_store(store: OffsetStore) -> RunningGroupStore:

@@ -72,7 +72,7 @@ class LiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """The state of one group. ``since`` is a time in milliseconds since 1970; None if no step is recorded.
+    """The state of one group. ``since_ms`` is a time in milliseconds since 1970; None if no step is recorded.
     ``blocked_by`` is empty if no obstacle is known."""
 
     group: str
@@ -80,7 +80,7 @@ class GroupStatus:
     wave: int | None
     owner: str
     state: GroupState
-    since: int | None
+    since_ms: int | None
     known: StateOrigin
     evidence: str
     blocked_by: str

@@ -95,7 +95,7 @@ def _wave_row(wave: int | None, states: Any, blocked: int) -> Sequence[Any]:
 
 
 def _group_row(one: GroupStatus) -> Sequence[Any]:
-    since = "" if one.since is None else moment(one.since)
+    since = "" if one.since_ms is None else moment(one.since_ms)
     evidence = f"{one.evidence} ({one.known.value})" if one.evidence else ""
     name = one.group if one.group == one.target_group else f"{one.group} → {one.target_group}"
     return name, one.owner, one.state.value, since, evidence, one.next_command

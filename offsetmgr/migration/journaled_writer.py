@@ -155,7 +155,7 @@ class JournaledWriter:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
-    waiting: OnWait = lambda _groups, _seconds: None
+    on_lock_wait: OnWait = lambda _groups, _seconds: None
     """Called with the groups and the remaining seconds while the run waits for locks of an earlier run."""
     only: GroupScope | None = None
     """The groups to which the run is limited; None if it covers the whole plan."""
@@ -192,7 +192,7 @@ class JournaledWriter:
         while waiting and not self.stop():
             remaining_s = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - started_at)
             if locked:
-                self.waiting(sorted(locked), remaining_s)
+                self.on_lock_wait(sorted(locked), remaining_s)
             self.clock.sleep(min(POLL_S, max(0.0, remaining_s)))
             waited_s = self.clock.monotonic() - started_at
             for outcome, task in self._execute(list(waiting.values())):

@@ -124,7 +124,8 @@ class PlanOptions:
     (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics. ``rename`` maps a group to its name in the target.
     ``if_ahead`` is the action for a partition whose target is ahead of the source; None keeps the target's offset, or
     refuses the partition if the source is a snapshot file. ``clamp`` moves an offset outside the log to the nearest end
-    of the log; without it the plan refuses the partition.
+    of the log; without it the plan refuses the partition. ``onto_existing`` allows a renamed group to be merged with a
+    group that the target already has.
 
     Raises `UsageError` if a topic is not valid.
 
@@ -139,7 +140,6 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
-    """Whether a renamed group may be merged with a group that the target already has."""
     selection: TopicSelection = field(init=False, repr=False, compare=False)
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
     group_selection: GroupSelection = field(init=False, repr=False, compare=False)

@@ -1,4 +1,4 @@
-"""A run of a plan under its journal."""
+"""Opens a plan with its journal, and holds the journal's lock while a command executes the plan (a *run*)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ OPERATIONS: Final = {
     "undo": "migrate rollback",
     "delete": "migrate finalize",
 }
-"""The names of the writers, and their names in the operation log."""
+"""The names of runs, and the commands that execute them, as the operation log names them."""
 
 RENEWED: Final = ".renewed"
-"""A renewed plan has this suffix, and the end of a temporary name, until the renewal publishes it."""
+"""A part of the name of a renewed plan's temporary file (``.PLAN.renewed.HASH.tmp``). The renewal gives the file its
+final name."""
 
 
 class PlanRun(NamedTuple):
-    """The run of a plan: its name (a key of `OPERATIONS`), the groups to which it is limited (None: all groups), and,
-    for the operation log, the user's reason and the connection options that the command of the undo needs.
+    """The parameters of a run of a plan.
 
-    ``undoes_run`` is the id of the only run of apply that a rollback undoes."""
+    ``name`` is a key of `OPERATIONS`. ``only`` are the groups to which the run is limited (None: all groups).
+    ``reason`` is the text of ``--reason``, and ``undo_options`` are the connection options of the command that undoes
+    the run; the operation log saves both. If a rollback undoes only one run of apply, ``undoes_run`` is the id of that
+    run.
+    """
 
     name: str
     only: GroupScope | None = None
@@ -94,10 +98,10 @@ def journaled_writer(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None,
     wait_empty_s: float = 0.0,
-    waiting: OnWait = lambda _groups, _seconds: None,
+    on_lock_wait: OnWait = lambda _groups, _seconds: None,
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
-    """Holds the journal locked, and records the run in the operation log. Yields a writer to
-    ``store``, and the state that the locked journal records.
+    """Locks the journal for the ``with`` block, and records the run in the operation log. Yields a writer to ``store``,
+    and the state that the locked journal records.
 
     The state is read after the journal is locked, because another process may have executed the plan before. See
     `JournaledWriter` for the other arguments. Raises `JournalError` if another process has locked the journal, and
@@ -110,7 +114,7 @@ def journaled_writer(
         log = OperationLog()
         identity = {"operation": log.new_id()} | ({"run": run.undoes_run} if run.undoes_run else {})
         writer = JournaledWriter(
-            run.name, store, journal, clock, stop, progress, wait_empty_s, waiting, run.only, identity
+            run.name, store, journal, clock, stop, progress, wait_empty_s, on_lock_wait, run.only, identity
         )
         with log.recorded(_operation(plan, writer, run), identity["operation"]) as recorded:
             try:

@@ -136,7 +136,7 @@ def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     messages."""
     jumps = _jumps(change, history)
     if jumps:
-        used, other = _stores(change)
+        used, other = used_and_other_store(change)
         more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
         raise GateRefused(
             f"bounce {change}",
@@ -146,8 +146,8 @@ def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
         )
 
 
-def _stores(change: CommitModeChange) -> tuple[str, str]:
-    """Returns the store that the group uses, and the other one."""
+def used_and_other_store(change: CommitModeChange) -> tuple[str, str]:
+    """Returns the name of the store that the group uses before a change into dual, and the name of the other store."""
     return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
@@ -156,7 +156,7 @@ def _jumps(change: CommitModeChange, history: GroupHistory) -> list[str]:
     observation = history.latest
     if observation is None:
         return []
-    used, other = _stores(change)
+    used, other = used_and_other_store(change)
     in_use, unused = observation.zookeeper, observation.kafka
     if change.start is CommitMode.KAFKA:
         in_use, unused = unused, in_use

@@ -59,7 +59,7 @@ def renew_retention(
     journal: Journal,
     old_members: ReadLegacyMembers | None = None,
     stop: Callable[[], bool] = lambda: False,
-    waiting: OnWait = lambda _groups, _seconds: None,
+    on_lock_wait: OnWait = lambda _groups, _seconds: None,
 ) -> RefreshReport:
     """Reads the offsets of the plan's groups in the target, and commits the same offsets again. A finalized plan can be
     refreshed too.
@@ -98,7 +98,7 @@ def renew_retention(
         started_at = clock.monotonic()
         while locked and not stop():
             remaining_s = max(locked.values()) - (clock.monotonic() - started_at)
-            waiting(sorted(locked), remaining_s)
+            on_lock_wait(sorted(locked), remaining_s)
             clock.sleep(POLL_S)
             again = _renew(store, list(locked), report)
             locked = {name: locked[name] for name in again if clock.monotonic() - started_at < locked[name]}

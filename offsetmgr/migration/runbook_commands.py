@@ -17,6 +17,7 @@ from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, Commi
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.precheck import used_and_other_store
 from offsetmgr.migration.rollout import Rollout
 
 EXAMPLE_RESTART: Final = "ssh {host} sudo restart-consumer {member} {settings}"
@@ -258,7 +259,8 @@ def start_closed(change: CommitModeChange) -> tuple[tuple[str, str], ...]:
         )
         return (("the gate of phase dual is closed", remedy),)
     remedy = "The offset is stale or rewound. Lower or delete it with offsetmgr offsets, and run the command again."
-    return (("K is ahead of Z, which the group uses", remedy),)
+    used, other = used_and_other_store(change)
+    return ((f"{other} is ahead of {used}, which the group uses", remedy),)
 
 
 _BOUNCE_CLOSED: Final = (

@@ -116,7 +116,7 @@ class PeriodCoordinator:
         """Joins the group, and waits for up to ``timeout_s`` seconds until the open period is known.
 
         If the open period is not known by then, leaves the group and raises the last error, or `TimedOut` if there was
-        no error.
+        no error. Raises `LegacyMembersPresent` if the original coordinator has written under ``root``.
         """
         state = self._state
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Looks up a record format by its name, ``avro`` or ``kafka``."""
+"""Looks up a record format by its name, ``avro`` or ``kafka``, or by a record's key (`format_of`)."""
 
 from __future__ import annotations
 

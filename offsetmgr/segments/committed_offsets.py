@@ -43,14 +43,13 @@ class SavedOffset(NamedTuple):
 class Activity(NamedTuple):
     """The members of a group, according to the log.
 
-    ``since`` (milliseconds since 1970, None if unknown) is the time at which the group entered its state; in the offset
-    manager's records it is the time at which the group last had members. ``subscribed`` are the topics of the members'
-    subscriptions, None if unknown.
-    """
+    ``since_ms`` (milliseconds since 1970, None if unknown) is the time at which the group entered its state; in the
+    offset manager's records it is the time at which the group last had members. ``subscribed`` are the topics of the
+    members' subscriptions, None if unknown."""
 
     format: str
     members: int
-    since: int | None = None
+    since_ms: int | None = None
     protocol_type: str | None = None
     subscribed: frozenset[str] | None = None
 

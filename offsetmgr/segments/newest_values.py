@@ -27,7 +27,7 @@ NO_KEY: Final = b""
 _MAX_VARINT_BYTES: Final = 10
 _MAX_RUN: Final = 1000
 """The maximum number of records that one call of a C function decodes. Other threads wait during such a call."""
-_COMMON: Final = 8
+_MIN_OCCURRENCES: Final = 8
 """The number of times that a layout must occur before a regular expression is compiled for it, which takes as long as
 decoding a few hundred records one at a time."""
 _MAX_LAYOUTS: Final = 4096
@@ -128,7 +128,7 @@ def _count_layout(layout_key: _LayoutKey, seen: int | _Layout, body: bytes, at: 
     """Counts a layout without a decoder, and creates the decoder once the layout is common."""
     if not isinstance(seen, int):
         return
-    if seen >= _COMMON and (layout := _layout_of(body, at, end)) is not None:
+    if seen >= _MIN_OCCURRENCES and (layout := _layout_of(body, at, end)) is not None:
         _layouts[layout_key] = layout
         return
     if len(_layouts) >= _MAX_LAYOUTS:

@@ -111,14 +111,14 @@ def examine(
     what: str,
     *,
     end: int | None = None,
-    index_interval: int = INDEX_INTERVAL_BYTES,
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
 ) -> ExaminationResult:
     """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
     ``base_offset`` is the base offset in the segment's file name; ``what`` names the file in errors. Raises
     `FileFailure` if the file cannot be read, or becomes shorter while it is read.
     """
-    examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
+    examination = Examination(source, base_offset, what, end=end, index_interval_bytes=index_interval_bytes)
     for _ in examination:
         pass
     return examination.result()
@@ -137,10 +137,10 @@ class Examination:
         what: str,
         *,
         end: int | None = None,
-        index_interval: int = INDEX_INTERVAL_BYTES,
+        index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     ) -> None:
         size = source.seek(0, io.SEEK_END) if end is None else end
-        self._cursor = _Cursor(_Window(source, what, size), base_offset, index_interval)
+        self._cursor = _Cursor(_Window(source, what, size), base_offset, index_interval_bytes)
 
     def __iter__(self) -> Iterator[int]:
         reported = 0
@@ -201,7 +201,7 @@ class _Window:
 
 
 class _Cursor:
-    def __init__(self, window: _Window, base_offset: int, index_interval: int) -> None:
+    def __init__(self, window: _Window, base_offset: int, index_interval_bytes: int) -> None:
         self.position = 0
         self._window = window
         self._base = base_offset
@@ -212,7 +212,7 @@ class _Cursor:
         self._suspicions: list[Suspicion] = []
         self._suspicion_count = 0
         self._outcome = RecoveryOutcome.KEPT
-        self._index = _BrokerIndexSimulation(base_offset, index_interval)
+        self._index = _BrokerIndexSimulation(base_offset, index_interval_bytes)
 
     def step(self) -> bool:
         """Reads one entry; returns False if there is no further valid entry."""
@@ -252,7 +252,7 @@ class _Cursor:
         self.position = end
         return True
 
-    def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time: int) -> None:
+    def _check_offsets(self, offset: int, first: int | None, last: int, magic: int, time_ms: int) -> None:
         lowest = last if first is None else first
         if magic > 2:
             self._suspect(offset, f"message format {magic} is not known")
@@ -262,7 +262,7 @@ class _Cursor:
             self._suspect(offset, f"offset {lowest} comes after {self._last}: one of the two entries was altered")
         self._last = last
         if self._outcome is RecoveryOutcome.KEPT:
-            self._outcome = self._index.add(self.position, last, time)
+            self._outcome = self._index.add(self.position, last, time_ms)
 
     def _suspect(self, offset: int, why: str) -> None:
         self._suspicion_count += 1
@@ -300,23 +300,23 @@ class _BrokerIndexSimulation:
     (LogLoader.recoverLog, on InvalidOffsetException).
     """
 
-    def __init__(self, base_offset: int, interval: int) -> None:
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self._base = base_offset
-        self._interval = interval
+        self._interval_bytes = interval_bytes
         self._position = 0
         self._indexed: int | None = None
-        self._time = self._time_offset = -1
-        self._indexed_time = -1
+        self._time_ms = self._time_offset = -1
+        self._indexed_time_ms = -1
         self._indexed_time_offset: int | None = None
 
-    def add(self, position: int, last: int, time: int) -> RecoveryOutcome:
+    def add(self, position: int, last: int, time_ms: int) -> RecoveryOutcome:
         """Adds an entry that begins at ``position``. Returns the outcome that a recovery would have for a segment with
         only the entries that have been added so far."""
         if not self._base <= last <= self._base + _MAX_RELATIVE_OFFSET:
             return RecoveryOutcome.UNKNOWN
-        if time > self._time:
-            self._time, self._time_offset = time, last
-        if position - self._position > self._interval:
+        if time_ms > self._time_ms:
+            self._time_ms, self._time_offset = time_ms, last
+        if position - self._position > self._interval_bytes:
             if self._indexed is not None and last <= self._indexed:
                 return RecoveryOutcome.EMPTIED
             self._indexed = last
@@ -329,6 +329,6 @@ class _BrokerIndexSimulation:
         outcome."""
         if self._indexed_time_offset is not None and self._time_offset < self._indexed_time_offset:
             return RecoveryOutcome.EMPTIED
-        if self._time > self._indexed_time:
-            self._indexed_time, self._indexed_time_offset = self._time, self._time_offset
+        if self._time_ms > self._indexed_time_ms:
+            self._indexed_time_ms, self._indexed_time_offset = self._time_ms, self._time_offset
         return RecoveryOutcome.KEPT

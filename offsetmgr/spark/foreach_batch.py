@@ -83,6 +83,9 @@ class BatchCommitter:
         return self._committer.state
 
     def __call__(self, frame: Any, batch_id: int) -> None:
+        """Commits the batch before ``batch_id``, then calls ``process``. Spark calls this method for each batch. Raises
+        `SparkError` if no running query has the checkpoint, the errors of ``process``, and with ``stop_on_failure`` the
+        error of a failed commit."""
         self._find_query(frame)
         self._commit(lambda: newest_finished(self._files))
         self._process(frame, batch_id)

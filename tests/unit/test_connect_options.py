@@ -29,18 +29,18 @@ def registry_sessions(monkeypatch: pytest.MonkeyPatch) -> list[ZookeeperSession]
     """The sessions through which registries are read."""
     sessions: list[ZookeeperSession] = []
 
-    def registry_directory(session: ZookeeperSession) -> members_source.Descriptions:
+    def registry_describer(session: ZookeeperSession) -> members_source.Descriptions:
         sessions.append(session)
         return {}
 
-    monkeypatch.setattr(members_source, "registry_directory", registry_directory)
+    monkeypatch.setattr(members_source, "registry_describer", registry_describer)
     return sessions
 
 
 def test_members_are_read_in_the_session_of_the_store(registry_sessions: list[ZookeeperSession]) -> None:
     with ConnectFlags(SettingsLayer(zookeeper=CONNECT), None) as connect:
         store = connect.store()
-        connect.directory()
+        connect.group_describer()
 
         assert isinstance(store, ZookeeperStore)
         assert registry_sessions == [store.session]
@@ -49,7 +49,7 @@ def test_members_are_read_in_the_session_of_the_store(registry_sessions: list[Zo
 def test_members_of_another_zookeeper_are_read_in_a_separate_session(registry_sessions: list[ZookeeperSession]) -> None:
     with ConnectFlags(SettingsLayer(zookeeper="127.0.0.1:1/other"), None) as connect:
         connect.store()
-        connect.directory(f"zookeeper://{CONNECT}")
+        connect.group_describer(f"zookeeper://{CONNECT}")
 
         assert [session.connect for session in registry_sessions] == [CONNECT]
 

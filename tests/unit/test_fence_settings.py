@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, Unreachable, UnsupportedOperation
-from offsetmgr.kafka.client.broker_settings import reported_settings
+from offsetmgr.kafka.client.broker_settings import group_setting, reported_settings
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
@@ -277,8 +277,11 @@ def test_an_empty_response_is_not_an_empty_set_of_settings() -> None:
 
     async def scenario() -> None:
         connection = cast(BrokerConnection, Silent(FakeCluster({1: KAFKA_3_9}), 1))
-        with pytest.raises(ServerError, match="does not contain the settings"):
-            await reported_settings(connection, 1, FENCE_SETTINGS, asyncio.get_running_loop().time() + 5)
+        deadline = asyncio.get_running_loop().time() + 5
+        with pytest.raises(ServerError, match="broker 1: the response does not contain the settings"):
+            await reported_settings(connection, 1, FENCE_SETTINGS, deadline)
+        with pytest.raises(ServerError, match="group shop: the response does not contain the settings"):
+            await group_setting(connection, "shop", "consumer.heartbeat.interval.ms", deadline)
 
     asyncio.run(scenario())
 

@@ -181,7 +181,7 @@ def test_evidence_from_the_servers_takes_precedence(
         record(migration, {"kind": "group-phase", "group": "shop", "phase": recorded, "why": "earlier"})
     found = status(migration, live=seen(phase))
     assert (found.state, found.known, found.evidence) == (state, StateOrigin.SEEN, "commits were seen")
-    assert (found.since is None) == (found.state.value != (recorded or "applied"))
+    assert (found.since_ms is None) == (found.state.value != (recorded or "applied"))
 
 
 def test_a_phase_without_copied_offsets_is_an_obstacle(migration: Migration) -> None:

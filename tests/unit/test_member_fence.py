@@ -9,7 +9,7 @@ from recorded_observations import NEW, observation
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
-from offsetmgr.groups.members_source import merged_directory
+from offsetmgr.groups.members_source import merged_describer
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, closed_gate
@@ -118,10 +118,10 @@ def test_a_state_that_is_unknown_for_another_reason_does_not_pass() -> None:
 
 def test_members_in_the_registry_give_a_group_of_brokers_without_members_its_state() -> None:
     member = GroupMember("shop_host-1", "", "host")
-    directory = merged_directory(
+    describer = merged_describer(
         lambda groups: dict.fromkeys(groups, WITHOUT_MEMBERSHIP),
         lambda groups: {group: GroupDescription(group, "STABLE", members=(member,)) for group in groups},
     )
-    found = directory(["shop"])["shop"]
+    found = describer(["shop"])["shop"]
     assert isinstance(found, GroupDescription)
     assert (found.state, found.members) == ("STABLE", (member,))

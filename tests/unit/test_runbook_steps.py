@@ -10,7 +10,7 @@ import pytest
 from test_bounce_waits import START_MS, member
 from test_doc_blocks import USAGE_ERROR, parse
 
-from offsetmgr.core.commit_mode import CommitMode, route
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
 from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence
@@ -18,7 +18,7 @@ from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.phase_inference import InferredPhase
 from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import Risk, Runbook
-from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, RunbookSubject, duration
+from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, RunbookSubject, duration, start_closed
 from offsetmgr.migration.runbook_render import runbook_parts, runbook_title
 from offsetmgr.migration.runbook_steps import abort_criteria, runbook_steps
 
@@ -188,3 +188,14 @@ def test_several_groups_have_a_table_and_sections_below_the_title_of_each() -> N
     for name in ("shop", "cart"):
         assert f"## Group {name}: zookeeper -> dual\n" in text
     assert text.count("\n### Before you begin\n") == text.count("\n#### 1. Check the servers\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (ZOOKEEPER, "Kafka is ahead of ZooKeeper, which the group uses"),
+        (KAFKA, "ZooKeeper is ahead of Kafka, which the group uses"),
+    ],
+)
+def test_the_remedies_of_a_bounce_into_dual_name_the_stores_as_its_error_does(start: CommitMode, message: str) -> None:
+    assert [closed for closed, _ in start_closed(CommitModeChange(start, DUAL))] == [message]

@@ -189,7 +189,7 @@ def test_records_of_a_manager_are_read_with_the_time_of_the_groups_activity() ->
     (group,) = found.groups
     assert group.offsets == {ORDERS: SavedOffset(42, "here", 3, NOON, NOON + 5, 0)}
     assert group.activity is not None
-    assert (group.activity.format, group.activity.since) == ("avro", NOON - 1)
+    assert (group.activity.format, group.activity.since_ms) == ("avro", NOON - 1)
 
 
 def transaction_state(producer: int, status: int, *, version: int) -> bytes:

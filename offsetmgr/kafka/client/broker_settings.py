@@ -81,18 +81,20 @@ async def group_setting(connection: BrokerConnection, group: str, name: str, dea
 
 
 async def _describe(
-    connection: BrokerConnection, broker: int | str, names: Sequence[str], deadline: float, resource_type: int = _BROKER
+    connection: BrokerConnection, name: int | str, settings: Sequence[str], deadline: float, kind: int = _BROKER
 ) -> Message:
-    """Requests settings of a broker or a group; returns its part of the response."""
-    resource = {"resource_type": resource_type, "resource_name": str(broker), "configuration_keys": names}
+    """Requests settings of a broker or a group, and returns the result for it. Raises `TimedOut`, `ServerError` and the
+    errors of `BrokerConnection.call`."""
+    what = f"{'group' if kind == _GROUP else 'broker'} {name}"
+    resource = {"resource_type": kind, "resource_name": str(name), "configuration_keys": settings}
     message = {"resources": [resource], "include_synonyms": False}
     try:
         found = await connection.call(Request(ApiKey.DESCRIBE_CONFIGS, _VERSION, message), remaining(deadline))
     except TimedOut as error:
-        raise TimedOut(f"broker {broker}", error.why) from None
+        raise TimedOut(what, error.why) from None
     results: list[Message] = found["results"]
     if not results:
-        raise ServerError(f"broker {broker}", "its response does not contain the settings")
+        raise ServerError(what, "the response does not contain the settings")
     return results[0]
 
 

@@ -116,7 +116,7 @@ class KafkaGroupMember:
         self._rebalance_timeout_s = config.rebalance_timeout_s
         self._proof = config.proof
         self._clock = clock
-        self._interval = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
+        self._interval_s = min(session_timeout_s / 6, _MAX_HEARTBEAT_INTERVAL_S)
         self._wait_s = session_timeout_s / 5
         """The timeout of one heartbeat or one coordinator lookup, short enough for several attempts within a session
         timeout."""
@@ -310,11 +310,11 @@ class KafkaGroupMember:
                 await connection.close()
 
     async def _pause_between_heartbeats(self) -> None:
-        await asyncio.sleep(self._interval)
+        await asyncio.sleep(self._interval_s)
 
     async def _pause_between_proofs(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._interval):
+            async with asyncio.timeout(self._interval_s):
                 await self._proof_needed.wait()
         self._proof_needed.clear()
 

@@ -1,10 +1,15 @@
-"""Reads the declarations of Kafka's messages from kio's modules.
+"""Reads the fields of Kafka's messages from kio, a library with a Python module for each message in each version.
 
-kio declares each message as a dataclass, and loads several modules of scalar types for the declarations. Making the
-dataclasses for one ``groups describe`` would take a seventh of the time of the whole command, although the codec needs
-only the names, types and defaults of the fields. This module therefore runs the code of kio's module with substitutes
-for what the code imports: ``dataclass`` returns the class with a simple constructor, and each scalar type of kio
-returns its argument. The substitutes exist only in the run; other importers of kio's modules get the real ones.
+kio's modules declare messages as dataclasses. The codec needs only the names, types, defaults and tags of the fields,
+and creating the dataclasses takes a seventh of the time of ``groups describe``. Therefore this module does not import
+kio's modules. It executes their code in a namespace whose ``__import__`` returns substitutes:
+
+- ``dataclass`` gives the class a constructor that stores its arguments, and does nothing else. The annotations and
+  defaults of the class remain readable.
+- Each scalar type, such as ``i32`` or ``TopicName``, is `_Scalar`, which returns its argument.
+
+The module puts nothing into ``sys.modules``, so a program that imports kio itself gets the real dataclasses. The tests
+compare the fields of all messages with kio's dataclasses. Run them when you change the version of kio.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 REQUIRED: Final = object()
-"""A marker in place of the default, for fields without a default."""
+"""The value of `FieldDeclaration.default` for a field that has no default, so that the caller must give a value."""
 
 
 class UnknownSchema(LookupError):
@@ -35,37 +40,43 @@ class FieldDeclaration(NamedTuple):
     name: str
     """kio's name of the field."""
     type: Any
-    """The annotation: the class of a nested message or a scalar type, possibly in ``tuple[..., ...]`` or ``| None``."""
+    """The annotation: a scalar type, or the class that declares a nested message. An array is ``tuple[..., ...]``, and
+    a nullable field has ``| None``."""
     kafka_type: str
-    """kio's name of the scalar type, such as ``int32``. Empty for nested messages."""
+    """kio's name of the scalar type, or of the scalar type of the array's items, such as ``int32``. Empty for nested
+    messages."""
     tag: int | None
-    """The tag of a tagged field."""
+    """The tag of a tagged field (KIP-482); None for other fields."""
     default: Any
-    """The default in the form that the codec decodes, or `REQUIRED`."""
+    """The default in the form that the codec uses (a list for an array, a dict for a nested message, milliseconds for a
+    duration), or `REQUIRED`."""
 
 
 def request_class(api_key: int, version: int) -> type:
-    """Returns the class that declares a request. Raises `UnknownSchema`."""
+    """Returns the class that declares a request. Raises `UnknownSchema` if kio does not have the API in this
+    version."""
     return _message_class(api_key, version, EntityType.request)
 
 
 def response_class(api_key: int, version: int) -> type:
-    """Returns the class that declares a response. Raises `UnknownSchema`."""
+    """Returns the class that declares a response. Raises `UnknownSchema` as `request_class` does."""
     return _message_class(api_key, version, EntityType.response)
 
 
 def is_message(annotation: Any) -> bool:
-    """Returns whether an annotation without ``tuple`` and ``| None`` is a message of its own."""
+    """Returns whether ``annotation``, after the caller has removed ``tuple`` and ``| None``, is the class of a nested
+    message."""
     return hasattr(annotation, "__flexible__")
 
 
 def is_flexible(message: Any) -> bool:
-    """Returns whether the message has tagged fields (KIP-482)."""
+    """Returns whether this version of the message has the flexible encoding, with compact strings and tagged fields
+    (KIP-482)."""
     return cast(bool, message.__flexible__)
 
 
 def fields_of(message: type) -> list[FieldDeclaration]:
-    """Returns the fields of a message in the order of the wire format."""
+    """Returns the fields of a message, in the order in which the message contains them."""
     return [_field(message, name, hint) for name, hint in message.__annotations__.items() if not name.startswith("__")]
 
 
@@ -79,7 +90,7 @@ def _field(message: type, name: str, annotation: Any) -> FieldDeclaration:
 
 
 def _default(name: str, default: Any) -> Any:
-    if name == "throttle_time":
+    if name == "throttle_time":  # kio declares no default, but the servers of offsetmgr throttle no client
         return 0
     if default is dataclasses.MISSING:
         return REQUIRED
@@ -102,8 +113,9 @@ def _message_class(api_key: int, version: int, kind: EntityType) -> type:
 
 
 def _declarations(module: str) -> dict[str, Any]:
-    """Runs the code of a module of kio with the substitutes, and returns the names that the code defines."""
-    # The search starts at the directory of the module, because an import of its package would import the module itself.
+    """Executes the code of a module of kio with the substitutes, and returns the names that the code defines."""
+    # Searches the directory of the module, because `importlib.util.find_spec` would import the package of the module,
+    # and the package imports the module itself.
     *directories, _ = module.removeprefix("kio.schema.").split(".")
     spec = PathFinder.find_spec(module, [str(Path(part, *directories)) for part in kio.schema.__path__])
     code = cast(Any, spec).loader.get_code(module)
@@ -113,7 +125,7 @@ def _declarations(module: str) -> dict[str, Any]:
 
 
 class _Scalar:
-    """The substitute of all scalar types: returns its argument."""
+    """Replaces every scalar type of kio. A call returns its argument."""
 
     def __new__(cls, value: Any) -> Any:
         return value
@@ -123,32 +135,37 @@ class _Scalar:
         return value
 
 
-class _Scalars:
-    """The substitute of each module of kio that defines scalar types or headers."""
+class _ScalarModule:
+    """Replaces each module of kio that a declaration imports. The modules define scalar types and message headers; the
+    codec does not use kio's declarations of headers."""
 
     def __getattr__(self, name: str) -> type[_Scalar]:
         return _Scalar
 
 
-def _keep_values(self: object, **values: Any) -> None:
+def _store_fields(self: object, **values: Any) -> None:
+    """Replaces the constructor of a dataclass, which kio calls only for the defaults of nested messages."""
     vars(self).update(values)
 
 
 def _dataclass(**_: bool) -> Any:
+    """Replaces ``dataclasses.dataclass``."""
+
     def decorate(cls: Any) -> Any:
-        cls.__init__ = _keep_values  # kio creates instances for the defaults of nested messages
+        cls.__init__ = _store_fields
         return cls
 
     return decorate
 
 
-_DATACLASSES: Final = SimpleNamespace(dataclass=_dataclass, field=dataclasses.field)
-_SCALARS: Final = _Scalars()
+_DATACLASSES_MODULE: Final = SimpleNamespace(dataclass=_dataclass, field=dataclasses.field)
+_SCALAR_MODULE: Final = _ScalarModule()
 
 
 def _import(name: str, *rest: Any) -> Any:
+    """Replaces ``__import__`` in the code of kio's modules. ``kio.static.constants`` is small and is imported."""
     if name == "dataclasses":
-        return _DATACLASSES
+        return _DATACLASSES_MODULE
     if name.startswith("kio.") and name != "kio.static.constants":
-        return _SCALARS
+        return _SCALAR_MODULE
     return builtins.__import__(name, *rest)

@@ -10,7 +10,7 @@ from offsetmgr.core.model import MAX_OFFSET, Committed, is_valid_offset
 from offsetmgr.zookeeper.client.jute import NodeData
 
 SAFE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
-"""Any number with at most this many digits is a valid offset."""
+"""The number of decimal digits up to which every number is a valid offset, so that no comparison is necessary."""
 
 _MAX_DIGITS: Final = 40
 
@@ -23,8 +23,8 @@ def check_offset(offset: int) -> int:
 
 
 def decimal_commit(node: object) -> Committed | None:
-    """Returns the commit in a node that contains a decimal offset of usual length. Returns None if the node contains
-    other data, does not exist or could not be read."""
+    """Returns the commit in a node whose data is a decimal offset of at most `SAFE_DIGITS` digits. Returns None if the
+    node has other data, which `parse_decimal` parses or rejects, does not exist or could not be read."""
     if isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SAFE_DIGITS:
         return tuple.__new__(Committed, (int(node[0]), "", None, node[3], node[4]))
     return None
