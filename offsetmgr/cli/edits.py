@@ -31,11 +31,11 @@ LIST: Final = (
     Column("outcome"),
     Column("written", right=True, rank=11),
     Column("groups", right=True, rank=12),
-    Column("group", optional=True, rank=1),
+    Column("group", optional=True),
     Column("stores", rank=4),
     Column("user", rank=3),
     Column("undone_by", optional=True, rank=2),
-    Column("reason", optional=True),
+    Column("reason", optional=True, rank=1),
     Column("note", optional=True),
 )
 
