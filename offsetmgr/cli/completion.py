@@ -17,6 +17,8 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Shell compl
 
 _FILE_METAVARS: Final = ("FILE", "DIR", "PATH", "PLAN")
 _DESCRIPTION_WIDTH: Final = 60
+EVERYWHERE: Final = ("--debug", "--wide")
+"""The options that every command accepts, although no command declares them."""
 _Item: TypeAlias = tuple[str, str]
 """A completion and its description, which can be empty."""
 
@@ -53,7 +55,8 @@ def complete(arguments: Sequence[str]) -> int:
             words, raw, quoted = _split_line(line)
         elif shell == "fish":  # fish passes the incomplete word with its quotes
             words[-1] = _split_line(words[-1])[0][-1]
-        files, items = _completions(words[1:-1], words[-1])
+        given = [word for word in words[1:-1] if word not in EVERYWHERE]
+        files, items = _completions(given, words[-1])
         if shell == "bash":
             items = [(_bash_completion(value, raw, wordbreaks, quoted=quoted), "") for value, _ in items]
         print("files" if files else "words")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.group_arguments import Group, one_group
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError
@@ -30,21 +31,23 @@ LIST: Final = (
     Column("outcome"),
     Column("written", right=True, rank=11),
     Column("groups", right=True, rank=12),
-    Column("group", optional=True, rank=1),
+    Column("group", optional=True),
     Column("stores", rank=4),
     Column("user", rank=3),
     Column("undone_by", optional=True, rank=2),
-    Column("reason", optional=True),
+    Column("reason", optional=True, rank=1),
     Column("note", optional=True),
 )
 
 
 @app.command("list")
 def list_command(
+    named: Group = None,
     group: Annotated[
         str | None,
         typer.Option(
             "--group",
+            "-g",
             metavar="NAME",
             help="Only operations on this group, and those whose record does not name all their groups.",
             show_default=False,
@@ -64,6 +67,7 @@ def list_command(
     """
     from offsetmgr.groups.operation_log import OperationLog
 
+    group = one_group(named, group)
     log = OperationLog()
     found = [
         one for one in log.operations() if group is None or group in one.start.groups or not one.start.names_all_groups

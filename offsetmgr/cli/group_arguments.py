@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 import typer
 
+from offsetmgr.cli.migrate_options import PlanGroups
 from offsetmgr.cli.options import GroupsOption, OneGroup
 from offsetmgr.core.errors import UsageError
 
@@ -26,8 +27,8 @@ class GroupArguments:
     """Adds an argument to a command with an option ``--group``, and combines the values of both.
 
     ``parameters`` are the parameters of the command for the option parser. A command keeps its parameters if it has
-    neither of the options `GroupsOption` and `OneGroup`, or if it already has an argument that can be left out or
-    repeated.
+    none of the options `GroupsOption`, `OneGroup` and `PlanGroups`, or if it already has an argument that can be left
+    out or repeated.
     """
 
     def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
@@ -37,7 +38,7 @@ class GroupArguments:
         if any(_is_variable_argument(parameter) for parameter in parameters):
             return
         for at, parameter in enumerate(parameters):
-            if parameter.annotation in (GroupsOption, OneGroup):
+            if parameter.annotation in (GroupsOption, OneGroup, PlanGroups):
                 self._name, self._single = parameter.name, parameter.annotation == OneGroup
                 if self._single:
                     self.parameters[at] = parameter.replace(annotation=OptionalGroup, default=None)
@@ -60,6 +61,13 @@ class GroupArguments:
             why = "two groups are named" if names else "no group is named"
             raise UsageError("--group", why, "name one group, as an argument or with --group NAME")
         values[self._name] = names[0]
+
+
+def one_group(argument: str | None, option: str | None) -> str | None:
+    """Returns the group of a command for which a group is optional. Raises `UsageError` if two groups are named."""
+    if argument is not None and option is not None and argument != option:
+        raise UsageError("--group", f"both {argument} and --group {option} are given")
+    return argument if argument is not None else option
 
 
 def _is_variable_argument(parameter: inspect.Parameter) -> bool:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from offsetmgr.groups.lag import TITLES
-from offsetmgr.groups.selection import literal_pattern
+from offsetmgr.groups.selection import group_words, literal_pattern
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.group_location import GroupPhase
 from offsetmgr.migration.runbook_commands import file_label
@@ -20,7 +20,7 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
     options of the present command line; they start with a space."""
     plan, phase = one.sample.plan, one.phase.phase
     if phase is GroupPhase.UNKNOWN:
-        return _determine(one, shlex.quote(one.group), options)
+        return _determine(one, shlex.join(group_words(one.group)), options)
     if phase is GroupPhase.MOVED:
         if plan is None or plan.source_deleted:
             return None, "the migration is finalized, and the offsets in the source are deleted"
@@ -87,7 +87,7 @@ def _of_group(command: str, plan: MigratedGroup) -> str:
 
 
 def _finalize(plan: MigratedGroup) -> str:
-    return shlex.join(("offsetmgr", "migrate", "finalize", plan.path, literal_pattern(plan.group)))
+    return shlex.join(("offsetmgr", "migrate", "finalize", plan.path, *group_words(literal_pattern(plan.group))))
 
 
 def _determine(one: GroupLocation, group: str, options: str) -> tuple[str | None, str]:

@@ -15,7 +15,7 @@ from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import (
     Column,
     OutputFormat,
@@ -65,9 +65,7 @@ _SHORT: Final = 20
 @many_clusters
 def where(
     connect: ConnectFlags,
-    group: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help="A group, or a glob.", show_default=False)
-    ] = None,
+    group: GroupsOption = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
     window: Annotated[
         float | None,

@@ -116,7 +116,7 @@ def apply_command(
 
 def _renewal_hint(plan: PlanFile, groups: list[str] | None, waves: list[int] | None, options: tuple[str, ...]) -> str:
     """Returns the hint for a plan whose source has changed."""
-    words = (*(groups or ()), *scope_options(None, waves), *options)
+    words = (*scope_options(groups, waves), *options)
     renew = command_line("migrate", "renew", plan.path, "-o", "FILE", options=words)
     return f"plan them again: {renew}; or write the old offsets with --accept-stale"
 

@@ -14,7 +14,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.lock_wait import LockWait
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import Reason, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
@@ -37,7 +37,7 @@ app = typer.Typer()
 def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: PlanGroupArguments = None,
+    groups: PlanGroups = None,
     wave: WaveOption = None,
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")

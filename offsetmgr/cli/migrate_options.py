@@ -8,14 +8,10 @@ from typing import Annotated
 import typer
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
-PlanGroupArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[GROUP]...", help="Only these groups of the plan (globs).", show_default=False),
-]
 PlanGroups = Annotated[
     list[str] | None,
     typer.Option(
-        "--group", metavar="NAME", help="Only this group of the plan, or a glob; repeatable.", show_default=False
+        "--group", "-g", metavar="NAME", help="Only this group of the plan, or a glob; repeatable.", show_default=False
     ),
 ]
 WaveOption = Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.cli.columns import GROUP_PARTITION, PARTITION
 from offsetmgr.cli.render import Column, note, progress
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
@@ -46,25 +47,22 @@ MEANING: Final[Mapping[str, str]] = {
 STEP_COLUMNS: Final = (
     Column("group"),
     Column("target_group", optional=True),
-    Column("topic"),
-    Column("partition", right=True),
+    *PARTITION,
     Column("action"),
     Column("source", right=True),
     Column("target", right=True),
-    Column("after", right=True),
+    Column("after", right=True, rank=11),
     Column("note", optional=True),
 )
 
 VERIFY_COLUMNS: Final = (
-    Column("group"),
-    Column("topic"),
-    Column("partition", right=True),
+    *GROUP_PARTITION,
     Column("status"),
-    Column("evidence"),
-    Column("expected", right=True),
+    Column("evidence", rank=12),
+    Column("expected", right=True, rank=11),
     Column("source", right=True),
     Column("target", right=True),
-    Column("log_end", right=True),
+    Column("log_end", right=True, rank=13),
     Column("detail", optional=True),
 )
 

@@ -12,7 +12,7 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.plan_execution import scope_options
 from offsetmgr.cli.render import note
@@ -37,7 +37,7 @@ def renew_command(
         Path,
         typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the new plan."),
     ],
-    groups: PlanGroupArguments = None,
+    groups: PlanGroups = None,
     wave: WaveOption = None,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,

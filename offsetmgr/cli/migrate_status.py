@@ -15,7 +15,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroupArguments, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.plan_execution import option_text
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
@@ -55,10 +55,10 @@ COLUMNS: Final = (
     Column("group"),
     Column("target_group", detail=True),
     Column("wave", right=True, optional=True),
-    Column("owner", optional=True),
+    Column("owner", optional=True, rank=2),
     Column("state"),
-    Column("since", time=True),
-    Column("known", optional=True),
+    Column("since", time=True, rank=12),
+    Column("known", optional=True, rank=11),
     Column("evidence", detail=True),
     Column("blocked_by", optional=True),
     Column("next", optional=True, command=True),
@@ -71,7 +71,7 @@ COLUMNS: Final = (
 def status_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: PlanGroupArguments = None,
+    groups: PlanGroups = None,
     wave: WaveOption = None,
     window: Annotated[
         float | None,

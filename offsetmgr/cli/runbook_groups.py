@@ -149,7 +149,8 @@ def groups_of(
     Raises `UsageError` if no group is named or ``--wave`` has no plan, and `GroupNotFound` if a pattern matches none.
     """
     if not patterns and not waves:
-        raise UsageError("--group", "no group is named", "as in --group NAME (repeatable, globs)")
+        of_plan = "; --wave N, or --group '*' for all groups of the plan" if planned is not None else ""
+        raise UsageError("--group", "no group is named", f"as in --group NAME (repeatable, globs){of_plan}")
     if waves and planned is None:
         raise UsageError("--wave", "the waves are in a plan", "add --plan PLAN")
     named = sorted({name for name in patterns or () if not is_pattern(name)})

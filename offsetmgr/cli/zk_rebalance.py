@@ -12,6 +12,7 @@ import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.group_arguments import one_group
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
@@ -45,7 +46,7 @@ def rebalance(
     connect: ConnectFlags,
     group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.", show_default=False)] = None,
     group_option: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="The group, as in other commands.")
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="The group, as in other commands.")
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Show the effect of the changes below.")] = False,
     join: Annotated[
@@ -134,7 +135,7 @@ def rebalance(
     from offsetmgr.zookeeper.rebalance_preview.live_group import read_group
 
     connect.reject_for_many({"--from-file": from_file, "--save": save}, "the file has the state of one cluster")
-    name = _one_group(group, group_option)
+    name = one_group(group, group_option)
     change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
     if change is not None and not simulate:
         raise UsageError("zk rebalance", "changes can only be simulated", "add --simulate")
@@ -228,12 +229,6 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
     if explaining:
         return explaining[0], "inferred from the owners"
     return default_strategy(snapshot), "the default; it cannot be inferred from the owners"
-
-
-def _one_group(argument: str | None, option: str | None) -> str | None:
-    if argument is not None and option is not None and argument != option:
-        raise UsageError("--group", f"both {argument} and --group {option} are given")
-    return argument if argument is not None else option
 
 
 def _read(path: Path, group: str | None) -> GroupSnapshot:

@@ -32,6 +32,12 @@ def literal_of(pattern: str) -> str | None:
     return name if glob.escape(name) == pattern else None
 
 
+def group_words(name: str) -> tuple[str, ...]:
+    """Returns the words that name a group in a command with group arguments. A name that begins with a dash needs the
+    option, because the command line would parse it as an option."""
+    return ("--group", name) if name.startswith("-") else (name,)
+
+
 def literal_pattern(name: str) -> str:
     """Returns a glob that matches only this name."""
     return glob.escape(name)

@@ -5,6 +5,7 @@ The checks are those of `finalize`. The journal records every group that passed,
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -106,7 +107,8 @@ def _reason_not_applied(plan: str, group: GroupPlan, state: MigrationState) -> G
     if state.is_group_rolled_back(group.group):
         return GateRefused(what, "it was rolled back", "make a new plan for it")
     if not state.is_applied(group):
-        return GateRefused(what, "it was not applied completely", f"run: offsetmgr migrate apply {plan}")
+        command = shlex.join(("offsetmgr", "migrate", "apply", plan, "--group", group.group))
+        return GateRefused(what, "it was not applied completely", f"run: {command}")
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.selection import GroupSelection
+from offsetmgr.groups.selection import GroupSelection, group_words
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState
@@ -270,7 +270,7 @@ class _Statuses:
         if word is GroupState.DUAL or (has_members and word is not self.end):
             bounce = f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value}"
             return f'{bounce} --command "{RESTART_VARIABLE}"{of_members}'
-        return f"offsetmgr migrate finalize {plan} {name}{options}"
+        return f"offsetmgr migrate finalize {plan} {shlex.join(group_words(group.group))}{options}"
 
 
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:

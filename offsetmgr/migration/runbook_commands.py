@@ -93,7 +93,7 @@ def duration(seconds: float) -> str:
 
 def file_label(text: str) -> str:
     """Returns the text as a part of a file name."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", text)
+    return re.sub(r"^-|[^A-Za-z0-9._-]", "_", text)
 
 
 class RunbookCommands:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.selection import group_words
 from offsetmgr.migration.runbook_commands import (
     EXAMPLE_RESTART,
     EXAMPLE_TEST,
@@ -187,8 +188,9 @@ class _Steps(RunbookCommands):
     # --- the end -------------------------------------------------------------------------------------
 
     def _end(self) -> Iterator[RunbookStep]:
-        arguments, group = self.arguments, self.group
-        finalize = f"offsetmgr migrate finalize {self.plan}{f' {group}' if arguments.plan else ''}"
+        arguments = self.arguments
+        named = f" {shlex.join(group_words(self.subject.group))}" if arguments.plan else ""
+        finalize = f"offsetmgr migrate finalize {self.plan}{named}"
         back, _ = self.ways_back(self.subject.changes[-1])
         reverse = self.reverse_plan
         yield RunbookStep(

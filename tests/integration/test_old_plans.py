@@ -68,7 +68,7 @@ def test_a_wave_after_two_weeks_gets_the_offsets_of_its_day(
     cli("offsets", "get", "-g", third, *new, code=1)  # it does not exist
     command = re.search(r"plan them again: offsetmgr (migrate renew .*); or", refused.stderr)
     assert command is not None
-    assert command[1] == f"migrate renew {plan} -o FILE {third}"
+    assert command[1] == f"migrate renew {plan} -o FILE --group {third}"
     second = str(tmp_path / "second.json")
     done = cli(*shlex.split(command[1].replace("FILE", second)))
     assert f"planned 1 group again; 1 group kept; {plan} is replaced\n" in done.stderr

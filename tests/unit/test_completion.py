@@ -66,6 +66,8 @@ def test_commands_options_and_values_are_completed(capsys: pytest.CaptureFixture
     assert "--bootstrap-server" in completions(capsys, "offsets", "reset", "--boot")
     assert completions(capsys, "offsets", "get", "--format", "") == ["words", "table", "json", "csv"]
     assert completions(capsys, "offsets", "get", "--format=j") == ["words", "--format=json"]
+    for before in (["--debug"], ["--wide", "--debug"]):
+        assert completions(capsys, *before, "groups", "de") == ["words", "describe", "delete"]
     assert completions(capsys, "completion", "") == ["words", "bash", "zsh", "fish"]
 
 

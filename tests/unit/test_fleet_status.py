@@ -65,6 +65,16 @@ def seen(phase: CommitMode | None, *obstacles: str, members: tuple[str, ...] = (
     return LiveGroup(phase, StateOrigin.SEEN, "commits were seen", members, obstacles)
 
 
+def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(tmp_path: Path) -> None:
+    found = Migration(tmp_path)
+    commit(found.source, "-dash", 10, 20)
+    found.plan()
+    found.apply()
+    command = status(found, "-dash").next_command
+    assert command.endswith(" --group -dash")
+    parse(shlex.split(command)[1:])
+
+
 def test_the_journal_records_the_phase_of_a_group(migration: Migration) -> None:
     migration.apply()
     record(migration, {"kind": "group-phase", "group": "shop", "phase": "dual", "why": "3 members committed"})

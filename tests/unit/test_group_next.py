@@ -85,6 +85,12 @@ def test_the_plan_decides_the_next_step(
     assert command(phase, state, source, target, *members)[0] == expected
 
 
+@pytest.mark.parametrize("phase", [ZOOKEEPER, DUAL, KAFKA])
+def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: GroupPhase) -> None:
+    text, _ = command(phase, "applied", ZOOKEEPER, KAFKA, "m", group="-dash")  # parses the command
+    assert text is not None and "-o -" not in text
+
+
 def test_a_group_that_still_commits_to_the_source_is_not_finalized() -> None:
     _, why = command(KAFKA, "applied", KAFKA, MANAGER)
     assert why == "the offsets are copied to manager://m:9092, and the group still commits to Kafka"

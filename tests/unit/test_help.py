@@ -37,6 +37,15 @@ def test_the_examples_parse(line: str) -> None:
         commands()[f"{group} {name}"].make_context(name, arguments).close()
 
 
+def test_every_command_with_an_option_for_groups_accepts_the_short_one_and_an_argument() -> None:
+    for name, command in commands().items():
+        group = next((one for one in command.params if "--group" in one.opts), None)
+        if group is None or group.metavar is None or name in ("log offsets", "sandbox up"):
+            continue
+        assert "-g" in group.opts, name
+        assert any("[GROUP]" in (one.metavar or "") for one in command.params if one is not group), name
+
+
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_shows_examples_and_one_line_about_the_connection(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert run(["groups", "describe", option]) == 0

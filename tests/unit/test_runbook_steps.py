@@ -97,6 +97,15 @@ TO_DUAL, TO_KAFKA = "Restart the members into phase dual", "Restart the members 
 END = ["Finalize", "Stop the old consumers and start the new ones", "Delete the old offsets"]
 
 
+def test_a_name_that_begins_with_a_dash_is_no_option_of_a_command() -> None:
+    dashed = replace(subject(ZOOKEEPER, KAFKA), group="-dash")
+    for step in runbook_steps(dashed, FROM_PLAN):
+        for command in (*step.commands, *step.back):
+            words = shlex.split(command)
+            if words[0] != "rm":
+                parse(words[1:])
+
+
 def test_the_steps_are_the_whole_job() -> None:
     assert titles(ZOOKEEPER, KAFKA) == [*CHECKS, "Plan", "Apply", TO_DUAL, "Verify", TO_KAFKA, *END]
     assert titles(ZOOKEEPER, KAFKA, FROM_PLAN) == [*CHECKS, "Apply", TO_DUAL, "Verify", TO_KAFKA, *END]

@@ -56,7 +56,14 @@ def test_times_are_utc_unless_they_name_a_zone() -> None:
     assert parse_datetime("1970-01-01T01:00:00+01:00") == 0
     assert parse_datetime("2026-11-21T09:51:35Z") == 1_795_254_695_000
     assert parse_datetime("2026-11-21 9:51:35") == parse_datetime("2026-11-21T09:51:35")
-    for text in ("2026-11-21", "2026-11-21 25:00", "yesterday 24:00", "tomorrow", "yesterday14:00"):
+    for text in (
+        "2026-11-21",
+        "2026-11-21 25:00",
+        "yesterday 24:00",
+        "tomorrow",
+        "yesterday14:00",
+        "yesterday 14:00+25:00",
+    ):
         with pytest.raises(UsageError, match="YYYY-MM-DD"):
             parse_datetime(text)
 
@@ -67,9 +74,12 @@ def test_times_are_utc_unless_they_name_a_zone() -> None:
         ("yesterday 14:00", "2026-11-20T14:00"),
         ("Yesterday  9:05:01", "2026-11-20T09:05:01"),
         ("today", "2026-11-21T00:00"),
+        ("yesterday 14:00Z", "2026-11-20T14:00"),
+        ("today 10:00 +02:00", "2026-11-21T08:00"),
+        ("today 18:00-0800", "2026-11-21T02:00"),  # in this zone the day is still 2026-11-20
     ],
 )
-def test_times_of_today_and_yesterday_are_in_utc(text: str, expected: str) -> None:
+def test_times_of_today_and_yesterday_are_in_utc_or_in_their_zone(text: str, expected: str) -> None:
     now_ms = parse_datetime("2026-11-21T00:30:00+00:00")
     assert parse_datetime(text, now_ms=now_ms) == parse_datetime(expected)
 

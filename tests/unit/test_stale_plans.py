@@ -25,6 +25,13 @@ class Later(SystemClock):
         return super().now_ms() + 2 * 24 * 3_600_000
 
 
+class Earlier(SystemClock):
+    """A clock that is behind the clock of the plan by two days and an hour."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() - (2 * 24 + 1) * 3_600_000
+
+
 def commit(path: Path, offset: int, group: str = "my shop") -> None:
     with SnapshotStore(path) as store:
         store.commit(group, {ORDERS: OffsetAndMetadata(offset)})
@@ -43,6 +50,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_a_plan_of_the_future_is_checked_like_an_old_one(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that was ahead when the plan was made must not switch off the check until the same day."""
+    monkeypatch.setattr(renewal, "SystemClock", Earlier)
+    assert run(["migrate", "apply", str(plan), "--yes"]) == 1
+    assert "its time is 2 days in the future, because a clock was wrong, and 1 group changed" in capsys.readouterr().err
+
+
 def test_the_hint_for_an_old_plan_renews_the_same_groups(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +72,7 @@ def test_the_hint_for_an_old_plan_renews_the_same_groups(
     assert command is not None
     words = shlex.split(command[1])
     parse(words)
-    assert words[2:] == [str(plan), "-o", "FILE", "my shop", *options]
+    assert words[2:] == [str(plan), "-o", "FILE", "--group", "my shop", *options]
     assert run(["migrate", "apply", str(plan), "--yes", "--accept-stale"]) == 0
 
 

@@ -13,11 +13,14 @@ from offsetmgr.cli.app import run
 from offsetmgr.cli.edits import LIST as EDITS
 from offsetmgr.cli.group_details import DESCRIBE
 from offsetmgr.cli.offset_peek import PEEKED
+from offsetmgr.cli.migrate_output import STEP_COLUMNS, VERIFY_COLUMNS
+from offsetmgr.cli.migrate_status import COLUMNS as STATUS
 from offsetmgr.cli.offset_reports import LAG
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.row_order import PartitionTable
 from offsetmgr.cli.table_fit import NAME_RANK, WHOLE_RANK, fitted_widths, set_wide, shortened, text_width, wrapped_line
 from offsetmgr.cli.watch import watch_command
+from offsetmgr.cli.zk_cluster import BROKERS
 from offsetmgr.cli.zk_groups import MEMBERS
 from offsetmgr.core.errors import UsageError
 
@@ -116,6 +119,16 @@ def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
         (PEEKED, ("billing-service-production", "com.example.payments.settled", 0, 12345678, 12345680, 1795674996586,
                   "2 days 3 h", 312, "customer-10223-eu-west-1-0000000", '{"id": 7, "state": "paid", "total": 12.50}',
                   "trace=abc", "2 transaction markers skipped; record 12345680"), '{"i'),
+        (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done, undone", 2, 1, "billing",
+                 "kafka://b1:9092", "root", "20261126-065755-a790", "a long reason of a person", None), "billing"),
+        (STATUS, ("billing", "billing", 12, "web team", "applied in part", 1795674996586, "inferred", "", "a reason",
+                  "offsetmgr migrate apply")[:-1], "inferred"),
+        (VERIFY_COLUMNS, ("billing", "orders", 12, "source-ahead", "seen", 12345, 23456, 12345, 23458, "it moved"
+                          " on after the plan; a start from the target would repeat 11111 messages"), "23456"),
+        (STEP_COLUMNS, ("billing", None, "orders", 12, "refuse-rewind", 123456, 234567, None, "the target is ahead by"
+                        " 111111, and a rewind needs --allow-rewind"), "234567"),
+        (BROKERS, (0, "controller", "PLAINTEXT://10.11.12.13:9092", None, 5, 1795674996586, "0x10004b96a8d0001", None,
+                   None, None, None, None, None), "PLAINTEXT://10.11.12.13:9092"),
     ],
 )  # fmt: skip
 def test_80_columns_show_the_most_important_identifier(
@@ -126,7 +139,7 @@ def test_80_columns_show_the_most_important_identifier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_terminal(monkeypatch)
-    write_rows(columns, [row], OutputFormat.TABLE)
+    write_rows(columns[: len(row)], [row], OutputFormat.TABLE)
     out = capsys.readouterr()
     assert all(len(line) <= 80 for line in out.out.splitlines())
     assert shown in out.out
