@@ -12,9 +12,9 @@ import pytest
 from offsetmgr.cli.app import run
 from offsetmgr.cli.edits import LIST as EDITS
 from offsetmgr.cli.group_details import DESCRIBE
-from offsetmgr.cli.offset_peek import PEEKED
 from offsetmgr.cli.migrate_output import STEP_COLUMNS, VERIFY_COLUMNS
 from offsetmgr.cli.migrate_status import COLUMNS as STATUS
+from offsetmgr.cli.offset_peek import PEEKED
 from offsetmgr.cli.offset_reports import LAG
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.row_order import PartitionTable
