@@ -25,6 +25,8 @@ MAX_NOT_RUN = 10
 MAX_WORDS = 2000
 LONG_PAGES = {"docs/reference/cli.md", "docs/contributing/renames.md"}
 """Pages without a limit: a generated page, and a list in which readers search."""
+FOREIGN_CLASSES = {"IdempotentWrite", "PartitionAssignor", "RollingUpdate"}
+"""Names of Kafka and Kubernetes in the pages that the package does not contain."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of all errors of typer's command-line parser."""
 SHELL_BLOCKS = [
@@ -98,6 +100,19 @@ def test_pages_and_examples_import_only_public_packages(page: Path) -> None:
         return
     imported = re.findall(r"(?:from|import) (offsetmgr(?:\.\w+)*)", page.read_text("utf-8"))
     assert set(imported) <= {*PACKAGES, "offsetmgr.errors", "offsetmgr.results"}
+
+
+def test_the_classes_and_errors_in_the_text_of_pages_exist() -> None:
+    package = PROJECT / "offsetmgr"
+    known = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in package.rglob("*.py"))))
+    unknown = {
+        (page.relative_to(PROJECT).as_posix(), name)
+        for page in PAGES
+        if page not in GENERATED and page.name != "renames.md" and page.parent.name != "adr"
+        for name in re.findall(r"`((?:[A-Z][a-z0-9]+){2,})`", page.read_text("utf-8"))
+        if name not in known | FOREIGN_CLASSES
+    }
+    assert unknown == set()
 
 
 def test_the_readme_fits_a_screen_and_a_half() -> None:
