@@ -193,8 +193,8 @@ def test_the_hint_of_wrong_usage_names_the_help_of_the_command(capsys: pytest.Ca
     ("command", "forms"),
     [
         ("offsets get", "--group=-NAME, or -- -NAME at the end of the command"),
-        ("groups where", "-- -NAME at the end of the command"),
-        ("edits list", "--group=-NAME"),
+        ("groups where", "--group=-NAME, or -- -NAME at the end of the command"),
+        ("edits list", "--group=-NAME, or -- -NAME at the end of the command"),
     ],
 )
 def test_the_hint_names_the_forms_for_a_group_whose_name_begins_with_a_dash(

@@ -48,7 +48,7 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
         (["{tmp}/empty"], "holds no directory of topic __consumer_offsets"),
         (["{tmp}", "--offsets-topic", "others"], "holds no directory of topic others"),
         (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
-        (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not of the form"),
+        (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not a time of the form"),
         (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: has no effect without --expired-at"),
         (["{tmp}", "--execute"], "--execute: nothing is written"),
         (["{tmp}", "--overwrite"], "--overwrite: nothing is written"),

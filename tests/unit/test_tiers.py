@@ -40,7 +40,7 @@ def test_a_test_with_these_markers_is_in_one_tier(markers: tuple[str, ...]) -> N
 
 
 def test_the_matrix_is_chosen_from_all_tests() -> None:
-    assert 'pytest -m "$matrix" -n 2 --dist loadfile --no-loadscope-reorder --durations=30 "${@:-tests}"' in SCRIPT
+    assert 'pytest -m "$matrix" -n 3 --dist loadfile --no-loadscope-reorder --durations=30 "${@:-tests}"' in SCRIPT
 
 
 def test_the_soak_runs_all_files_that_have_its_marker() -> None:
