@@ -80,7 +80,7 @@ def finalize_command(
     )
     verifier = sides.verifier(plan, state)
     only = select_groups(plan, groups or (), wave or ())
-    if only is None and (state.finalized or state.undo.written) and not state.is_rolled_back:
+    if only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
         only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
     verifier.only = only
     if delete_source:

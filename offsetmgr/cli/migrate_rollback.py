@@ -182,7 +182,8 @@ def _show_result(
         back = command_line("migrate", "rollback", plan.path, "--reverse-plan", "FILE", options=followups.of_plan)
         note(f"if a group already consumes from the target: {back}")
     if report.ok and not report.groups:
-        note("an earlier run rolled back every group in the journal; nothing was done")
+        groups = "every group in the journal" if only is None else "these groups"
+        note(f"an earlier run rolled back {groups}; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target, only)
     if report.groups and not differing and not report.closed:
         print_next_step(report, f"rolled back: every offset is as it was before{' this run' if run else ''}")

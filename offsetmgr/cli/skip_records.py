@@ -49,7 +49,7 @@ def skipped_records(
     (compaction, transactions) do not count.
 
     Raises `UsageError` unless exactly one group and one partition are named, `GroupNotFound` if nothing is committed,
-    and `OffsetOutOfRange` if the log has fewer records.
+    and `OffsetOutOfRange` if the committed offset is outside the log or the log has fewer records.
     """
     named = list(topics.numbered(store.capabilities.partitions))
     if len(groups) != 1 or len(named) != 1:
@@ -76,6 +76,9 @@ def _offset_after(connect: ConnectFlags, partition: TopicPartition, start: int, 
             except CorruptData as error:
                 hint = "the records of a damaged batch cannot be counted: name the offset with --to-offset"
                 raise CorruptData(error.what, error.why, hint) from None
+            except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
+                hint = "--to-earliest goes to the log's start, --to-latest to its end"
+                raise OffsetOutOfRange(error.what, error.why, hint) from None
             for record in read.records:
                 found += 1
                 if found == count:

@@ -169,8 +169,10 @@ class MigrationState:
         return self.undo.whole_plan
 
     def is_group_rolled_back(self, group: str) -> bool:
-        """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan."""
-        return self.undo.whole_plan or group in self.undo.written
+        """Whether a rollback restored, or may have restored, an offset of the group, or of the whole plan. Also true
+        if a rollback completed because the target held the before-images already: no later rollback restores the
+        group."""
+        return self.undo.whole_plan or group in self.undo.written or group in self.undo.done
 
     def is_rolled_back_in_part(self, group: str) -> bool:
         """Whether a rollback has not restored every offset that apply wrote, or may have written."""

@@ -38,7 +38,7 @@ class Rollout:
         if not _WORKLOAD.fullmatch(workload):
             raise UsageError(
                 f"--kubernetes {workload}",
-                "it is neither deployment/NAME nor statefulset/NAME",
+                "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
                 "as in --kubernetes deployment/shop",
             )
         if {"host", "member"} & placeholders(self.configure or ""):

@@ -121,6 +121,14 @@ def test_a_group_that_is_not_ready_holds_up_no_other(fleet: Fleet) -> None:
     assert set(fleet.blocked()) == {"group-04"}
 
 
+def test_a_rollback_of_a_group_that_was_deleted_in_the_target_is_recorded(fleet: Fleet) -> None:
+    fleet.apply_only("group-00")
+    fleet.target.delete("group-00")
+    assert fleet.rollback_only("group-00").changed == 0
+    assert fleet.states()["group-00"] is GroupState.ROLLED_BACK
+    assert fleet.finalize_only("group-00").blocked["group-00"].why == "it was rolled back"
+
+
 def test_a_group_that_was_not_applied_is_not_finalized(fleet: Fleet) -> None:
     fleet.apply_only("group-00")
     done = fleet.finalize_only("group-00", "group-01")

@@ -34,7 +34,7 @@ def test_a_command_of_the_user_sets_the_settings_in_both_directions() -> None:
     "workload", ["shop", "pod/shop", "deployment/", "deployment/a b", "deployment/-x", "deployment/A"]
 )
 def test_another_workload_is_rejected(workload: str) -> None:
-    with pytest.raises(UsageError, match="neither deployment/NAME nor statefulset/NAME"):
+    with pytest.raises(UsageError, match="neither deployment/NAME nor statefulset/NAME with a NAME of a-z"):
         Rollout(workload).of_group("shop")
 
 
