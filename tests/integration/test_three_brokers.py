@@ -224,7 +224,8 @@ def test_a_list_of_groups_is_complete_or_an_error_while_brokers_die_and_return(t
 
 
 def test_locked_edits_during_a_coordinator_move_leave_no_mixed_offsets(trio: Trio, unique: str) -> None:
-    """Edits continue after a clean shutdown of the coordinator. After a kill an edit fails or completes as a whole."""
+    """After a clean shutdown of the coordinator, edits continue, at the latest when the session of a lock ends. After a
+    kill an edit fails or completes as a whole."""
     with trio.store() as store:
         store.commit(unique, trio.at(1))
     written: list[int] = []
@@ -265,7 +266,10 @@ def test_locked_edits_during_a_coordinator_move_leave_no_mixed_offsets(trio: Tri
 
     assert second.bootstrap != first.bootstrap
     assert mixtures == []
-    assert failures_during_shutdown == []
+    for error in failures_during_shutdown:
+        # A coordinator confirms LeaveGroup before it appends the change to the log. If it shuts down in between, the
+        # next coordinator still has the member, and the lock ends with its session.
+        assert isinstance(error, GroupActive) and error.lock_ends_s, failures_during_shutdown
     for error in failures:
         # A lock on the killed coordinator ends with its session.
         assert error.retriable or (isinstance(error, GroupActive) and error.lock_ends_s), failures
