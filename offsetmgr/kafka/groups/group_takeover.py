@@ -49,6 +49,8 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 
 _POLL_S: Final = 0.1
 """Seconds between two requests for the state of the group."""
+_REQUEST_S: Final = 5.0
+"""Seconds for a request for the state of the group that begins before the deadline."""
 _HEARTBEAT_INTERVAL_S: Final = 1.0
 _SWEEP_AFTER_S: Final = 0.5
 """Seconds after which a JoinGroup counts as waiting for another member. The client then removes the members again."""
@@ -194,7 +196,8 @@ async def settled(client: Client, group: str, deadline: float) -> GroupDescripti
     """
     poll = Retries(deadline, Backoff.fixed(_POLL_S))
     while True:
-        described = await _describe(client, group, deadline)
+        # The last request begins shortly before the deadline, so it needs a later deadline of its own.
+        described = await _describe(client, group, deadline + _REQUEST_S)
         edited = other_edit(described.members) is not None
         if described.lock_ends_s and described.edited_by is None:
             raise active_members_error(group, [str(member) for member in described.members], described.lock_ends_s)
