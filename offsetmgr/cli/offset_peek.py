@@ -16,7 +16,7 @@ from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows, write_structured_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
-from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OffsetOutOfRange
 from offsetmgr.core.model import Committed
 from offsetmgr.core.plurals import count_of
 
@@ -82,7 +82,11 @@ def peek(
                 errors.add(found.error)
                 continue
             if found.group in named and not (found.offsets or found.errors):
-                require_known(store, [found.group])
+                try:
+                    require_known(store, [found.group])
+                except GroupNotFound as absent:
+                    errors.add_or_raise(absent, len(chosen))
+                    continue
             committed = [tp for tp in (*found.offsets, *found.errors) if topics.matches(tp)]
             uncommitted.record(found.group, committed, named=found.group in named)
             rows += _rows(peeker, found, topics.matches, max_bytes, errors, output)

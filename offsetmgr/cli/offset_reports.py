@@ -141,7 +141,11 @@ def get(
         def rows() -> Iterator[tuple[Any, ...]]:
             for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
                 if not all_groups and not (found.offsets or found.errors or found.error):
-                    require_known(store, [found.group])
+                    try:
+                        require_known(store, [found.group])
+                    except GroupNotFound as absent:
+                        errors.add_or_raise(absent, len(chosen))
+                        continue
                 if found.error is not None:
                     errors.add(found.error)
                 for tp, error in sorted(found.errors.items()):
@@ -205,7 +209,7 @@ def lag(
             found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
             for one in progress(found, "reading", len(chosen)):
                 if one.error is not None:
-                    errors.add(one.error)
+                    errors.add_or_raise(one.error, len(chosen))
                 else:
                     there = [r.partition for r in one.rows if r.note != NOTHING]
                     uncommitted.record(one.group, there, named=one.group in named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 
 
 class ReadErrorReport:
@@ -28,6 +28,13 @@ class ReadErrorReport:
         note(f"error: {text}")
         if error.hint and self.count == 1:
             note(f"hint: {error.hint}")
+
+    def add_or_raise(self, error: OffsetMgrError, groups: int) -> None:
+        """Adds the error of one of ``groups`` groups. Raises it if there is only one group, because a table without
+        rows would say nothing more."""
+        if groups == 1 and isinstance(error, GroupNotFound):
+            raise error
+        self.add(error)
 
     @property
     def exit_code(self) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
@@ -102,9 +102,9 @@ def lag(
     ``others`` are the other configured stores of the same cluster. If one of them has a larger offset of a partition
     than ``store``, the note of the row begins with `STALE`; if only it has an offset, the note begins with `ELSEWHERE`.
     The lag is then counted from the offset in the other store. It is unknown if only ZooKeeper has a larger offset than
-    ``store``: either the group commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the function
-    raises `GroupNotFound` for a group that neither ``store`` nor ``others`` know. ``partitions`` has, for each group,
-    the partitions that are reported even without a commit.
+    ``store``: either the group commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the ``error``
+    of a group that neither ``store`` nor ``others`` know is `GroupNotFound`. ``partitions`` has, for each group, the
+    partitions that are reported even without a commit.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
@@ -112,8 +112,6 @@ def lag(
     batch: list[GroupOffsets] = []
     pending = 0
     for found in scan_in_order(store, groups):
-        if strict and not others:
-            _require_known([store], found)
         batch.append(found)
         pending += len(found.offsets)
         if pending >= BATCH:
@@ -122,11 +120,15 @@ def lag(
     yield from _flush(store, batch, topics, logs, partitions, others, strict=strict)
 
 
-def _require_known(stores: Sequence[OffsetStore], *read: GroupOffsets) -> None:
-    """Raises `GroupNotFound` if ``read`` contains neither offsets nor errors of the group, and no store knows the
-    group."""
-    if not any(found.offsets or found.errors or found.error for found in read):
+def _missing(stores: Sequence[OffsetStore], *read: GroupOffsets) -> GroupNotFound | None:
+    """Returns the error of a group of which ``read`` contains neither offsets nor errors, and which no store knows."""
+    if any(found.offsets or found.errors or found.error for found in read):
+        return None
+    try:
         require_known_somewhere(stores, read[0].group)
+    except GroupNotFound as missing:
+        return missing
+    return None
 
 
 def _flush(
@@ -142,9 +144,6 @@ def _flush(
     """Yields the rows of one batch."""
     all_topics = not topics.patterns
     elsewhere = _scan_others(others, [found.group for found in batch])
-    if strict and others:
-        for found in batch:
-            _require_known([store, *others], found, *(one.found for one in elsewhere[found.group]))
     if logs is not None:
         logs.load(
             (tp for found in batch for tp in partitions.get(found.group, ())),
@@ -159,6 +158,9 @@ def _flush(
     known = {} if logs is None else logs.known
     for found in batch:
         several = elsewhere[found.group]
+        if strict and (missing := _missing([store, *others], found, *(one.found for one in several))) is not None:
+            yield GroupLag(found.group, [], missing)
+            continue
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
         if found.error is None:
             for _, there in several:

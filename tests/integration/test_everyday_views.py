@@ -64,6 +64,24 @@ def test_requested_partitions_are_shown_with_or_without_a_commit(cli: Cli, flags
         assert f"no committed offsets in topic {topic}-none in " in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag"), ("offsets", "peek")], ids=" ".join
+)
+def test_a_misspelled_group_hides_no_other_group(
+    command: tuple[str, str], cli: Cli, kafka: KafkaBroker, topic: str
+) -> None:
+    flags = ["--bootstrap-server", kafka.bootstrap]
+    cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:0", "--to-offset", "8", "--execute",
+        "--yes", *flags)  # fmt: skip
+    both = ["--group", f"{topic}-misspelled", "--group", topic]
+    (row,) = cli.rows(*command, *both, *flags, code=1)
+    assert (row["group"], row["partition"], row["offset"]) == (topic, 0, 8)
+    done = cli(*command, *both, *flags, code=1)
+    assert done.stderr.startswith(f"error: group '{topic}-misspelled': does not exist in kafka://{kafka.bootstrap}\n")
+    alone = cli(*command, "--group", f"{topic}-misspelled", *flags, code=1)
+    assert alone.stderr.startswith(f"error: group '{topic}-misspelled': does not exist in kafka://{kafka.bootstrap}\n")
+
+
 def test_a_topic_without_offsets_in_any_described_group_is_an_error(cli: Cli, flags: list[str], topic: str) -> None:
     cli("offsets", "set", "--group", topic, "--new-group", "--topic", f"{topic}:1", "--to-offset", "8", "--execute",
         "--yes", *flags)  # fmt: skip
