@@ -181,8 +181,11 @@ def wait_until_served(broker: Broker, groups: list[str], whole: Offsets, unexpir
     def of_transactions(offsets: Offsets) -> Offsets:
         return {key: one for key, one in offsets.items() if "-txn-" in key[0]}
 
+    different: list[object] = []
+
     def equal() -> bool:
         found = served_offsets(broker.bootstrap, groups)
+        different[:] = ["a coordinator loads"] if found is None else sorted(found.items() ^ unexpired.items())
         if found is None:
             return False
         plain = found.items() - of_transactions(found).items()
@@ -192,7 +195,11 @@ def wait_until_served(broker: Broker, groups: list[str], whole: Offsets, unexpir
         )
         return found == unexpired
 
-    until(equal, "the broker serves the offsets on disk")
+    try:
+        until(equal, "the broker serves the offsets on disk")
+    except AssertionError as late:
+        late.add_note(f"different: {different[:10]}")
+        raise
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
