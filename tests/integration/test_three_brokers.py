@@ -290,7 +290,9 @@ def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_comple
     trio.brokers[1].kill()
 
     _, took = commands.timed("migrate", "apply", "p.json", "--yes", "--timeout", "3000", code=1)
-    assert took < 3 + 3
+    # The run waits twice: for leaders, to read the ends of the logs, and for a coordinator, to write. A wait is 3 s at
+    # most. The third time is the program's own, on a busy machine.
+    assert took < 3 + 3 + 3
     outcomes = [r for _, r in read_journal(tmp_path / "p.journal") if r["kind"] == "apply-outcome"]
     assert [r["written"] for r in outcomes if r["written"]] == []
     with trio.store(timeout_ms=3000) as store:
