@@ -20,6 +20,8 @@ SHORTEST_LAST: Final = 10
 """The same for the last identifier that a table still shows."""
 MIN_WRAP_WIDTH: Final = 20
 """A table's last column is wrapped only if the terminal has at least this width left for the column."""
+LONG_NAME: Final = 40
+"""Names that are wider than this are shortened if the last column would be wrapped otherwise."""
 NAME_RANK: Final = -1
 """The rank of names. They are shortened late, and never left out."""
 WHOLE_RANK: Final = 10
@@ -64,7 +66,8 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
 
     ``widths`` are the widths of the complete values. Columns with a rank from 1 to 9 are shortened, the widest first;
     then the columns with the largest rank are left out. Names (`NAME_RANK`) are shortened before columns with rank 1
-    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`.
+    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`. If it is wrapped, names that are
+    longer than `LONG_NAME` are shortened to give it more space.
     """
     by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: -ranks[i])
     names = [i for i, rank in enumerate(ranks) if rank == NAME_RANK]
@@ -79,6 +82,8 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
             excess = _shorten(fitted, names, SHORTEST, excess)
         if excess <= 0:
             break
+    if not ranks[-1]:
+        _shorten(fitted, names, LONG_NAME, _needed(fitted, wraps=False) - available)
     return fitted
 
 

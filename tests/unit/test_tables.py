@@ -87,6 +87,14 @@ def test_the_last_column_is_wrapped_after_commas_too() -> None:
     ]
 
 
+def test_long_names_are_shortened_for_a_last_column_that_would_be_wrapped() -> None:
+    assert fitted_widths([150, 10, 37], [NAME_RANK, 0, 0], 200) == [149, 10, 37]
+    assert fitted_widths([150, 10, 37], [NAME_RANK, 0, 0], 100) == [49, 10, 37]
+    assert fitted_widths([150, 10, 80], [NAME_RANK, 0, 0], 100) == [40, 10, 80]
+    assert fitted_widths([30, 10, 80], [NAME_RANK, 0, 0], 100) == [30, 10, 80]
+    assert fitted_widths([30, 10, 80], [NAME_RANK, 0, 0], 60) == [26, 10, 80]
+
+
 def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
