@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.durations import parse_milliseconds, seconds_option
+from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.render import OutputFormat
+from offsetmgr.core.durations import parse_milliseconds
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 

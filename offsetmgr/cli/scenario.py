@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.cli.durations import parse_duration
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
+from offsetmgr.core.durations import parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.groups.reset import (

@@ -19,7 +19,9 @@ SHORTEST: Final = 16
 SHORTEST_LAST: Final = 10
 """The same for the last identifier that a table still shows."""
 MIN_WRAP_WIDTH: Final = 20
-"""A table's last column is wrapped only if the terminal has at least this width left for the column."""
+"""Names are shortened, and columns left out, until the terminal has this width left for a wrapped last column."""
+_LEAST_WRAP_WIDTH: Final = 10
+"""If this is not possible, the last column is wrapped if the terminal has at least this width left for it."""
 LONG_NAME: Final = 40
 """Names that are wider than this are shortened if the last column would be wrapped otherwise."""
 NAME_RANK: Final = -1
@@ -137,9 +139,10 @@ def _beginning(text: str, width: int) -> str:
 
 
 class _CommaWrapper(textwrap.TextWrapper):
-    """Breaks lines at spaces and after commas, but not in words."""
+    """Breaks lines at spaces, after commas, and in names of errors such as ``UNKNOWN_TOPIC_OR_PARTITION``, but not in
+    other words."""
 
-    wordsep_simple_re = re.compile(r"([\t\n\x0b\x0c\r ]+|(?<=,))")
+    wordsep_simple_re = re.compile(r"([\t\n\x0b\x0c\r ]+|(?<=,)|(?<=[A-Z]_)(?=[A-Z]))")
 
 
 def wrapped_line(cells: Sequence[str], widths: Sequence[int], available: int) -> str:
@@ -148,7 +151,7 @@ def wrapped_line(cells: Sequence[str], widths: Sequence[int], available: int) ->
     line = "  ".join(cells).rstrip()
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     aligned = all(text_width(cell) == width for cell, width in zip(cells[:-1], widths[:-1], strict=True))
-    if text_width(line) <= available or available - indent < MIN_WRAP_WIDTH or not aligned:
+    if text_width(line) <= available or available - indent < _LEAST_WRAP_WIDTH or not aligned:
         return line
     wrapper = _CommaWrapper(available - indent, break_long_words=False, break_on_hyphens=False)
     before = "  ".join((*cells[:-1], ""))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.client_properties import ClientProperties
-from offsetmgr.core.errors import ConfigError
+from offsetmgr.core.errors import ConfigError, UsageError
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
@@ -29,7 +29,8 @@ class ConnectionConfig:
     "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates: ``open``,
     ``creator``, or a list such as ``sasl:app:cdrw``. ``zookeeper_tls`` contains the TLS settings for ZooKeeper under
     librdkafka's names (``ssl.ca.location``, ...), or None for connections without TLS. ``timeout_ms`` limits each call
-    to a server. ``stores`` maps the name of each ``[store.NAME]`` section to its settings.
+    to a server. ``stores`` maps the name of each ``[store.NAME]`` section to its settings, and ``store_errors`` that of
+    each section that is not valid to its error.
 
     >>> config = ConnectionConfig(kafka={"security.protocol": "SSL"}, timeout_ms=5_000)
     >>> config  # its text has no credentials
@@ -42,6 +43,7 @@ class ConnectionConfig:
     zookeeper_tls: Mapping[str, str] | None = field(default=None, repr=False)
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    store_errors: Mapping[str, ConfigError] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ def resolve(
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
         store = f"kafka://{properties.bootstrap_servers}"
+    stores, store_errors = _stores(document, path)
     return ResolvedConnection(
         connection=ConnectionConfig(
             kafka=properties.kafka,
@@ -119,7 +122,8 @@ def resolve(
             zookeeper_acl=first("zookeeper_acl") or properties.zookeeper_acl,
             zookeeper_tls=properties.zookeeper_tls,
             timeout_ms=first("timeout_ms") or properties.timeout_ms or DEFAULT_TIMEOUT_MS,
-            stores=_stores(document, path),
+            stores=stores,
+            store_errors=store_errors,
         ),
         store=store,
         bootstrap_server=bootstrap,
@@ -245,8 +249,9 @@ def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:
     if unknown := sorted(set(table) - known):
         raise ConfigError(where, f"unknown key {unknown[0]!r}", f"known: {', '.join(sorted(known))}")
     for key, value in table.items():
-        if not isinstance(value, int if key == "timeout" else str) or isinstance(value, bool):
-            raise ConfigError(where, f"{key} must be {'milliseconds' if key == 'timeout' else 'a string'}")
+        if not isinstance(value, int | str if key == "timeout" else str) or isinstance(value, bool):
+            expected = "milliseconds, or a duration such as '30s'" if key == "timeout" else "a string"
+            raise ConfigError(where, f"{key} must be {expected}")
     command_config = table.get("command-config")
     return SettingsLayer(
         bootstrap_server=table.get("bootstrap-server"),
@@ -273,25 +278,28 @@ def environment_layer(environ: Mapping[str, str]) -> SettingsLayer:
 
 
 def _timeout(value: int | str | None, where: str) -> int | None:
+    """Converts a timeout of the environment or the configuration file to milliseconds. Raises `ConfigError`."""
     if value is None:
         return None
+    from offsetmgr.core.durations import parse_milliseconds  # most commands have no such setting
+
     try:
-        milliseconds = int(value)
-    except ValueError:
-        milliseconds = 0
-    if milliseconds <= 0:
-        raise ConfigError(where, f"{value!r} is not a positive number of milliseconds")
-    return milliseconds
+        return parse_milliseconds(str(value), where)
+    except UsageError as error:
+        raise ConfigError(where, error.why, error.hint) from None
 
 
-def _stores(document: Mapping[str, Any], path: Path) -> dict[str, dict[str, str]]:
-    stores: dict[str, dict[str, str]] = {}
+def _stores(document: Mapping[str, Any], path: Path) -> tuple[dict[str, Mapping[str, str]], dict[str, ConfigError]]:
+    """Returns the settings of the stores of the configuration file, and the errors of those that are not valid."""
+    stores: dict[str, Mapping[str, str]] = {}
+    errors: dict[str, ConfigError] = {}
     for name, table in _section(document, "store", path).items():
         where = f"config file {path}: store {name!r}"
         if unknown := sorted(set(table) - {"primary", "secondary", "zookeeper", "kafka", "translate"}):
             known = "known: primary, secondary (for dual:NAME); zookeeper, kafka (for switched:NAME); translate"
-            raise ConfigError(where, f"unknown key {unknown[0]!r}", known)
-        if any(not isinstance(value, str) for value in table.values()):
-            raise ConfigError(where, "all of its values must be strings")
-        stores[name] = dict(table)
-    return stores
+            errors[name] = ConfigError(where, f"unknown key {unknown[0]!r}", known)
+        elif any(not isinstance(value, str) for value in table.values()):
+            errors[name] = ConfigError(where, "all of its values must be strings")
+        else:
+            stores[name] = dict(table)
+    return stores, errors

@@ -60,7 +60,8 @@ class LiveGroup:
 
     ``phase`` is the phase of the members; None if it is unknown or if there are no members. ``members`` are the
     registered old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
-    group would fail now.
+    group would fail now. ``verifies`` is whether its partitions would pass this verification. ``is_lost`` is whether
+    the target has no offset for some of these partitions.
     """
 
     phase: CommitMode | None
@@ -68,6 +69,8 @@ class LiveGroup:
     why: str
     members: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    verifies: bool = True
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +268,15 @@ class _Statuses:
             return ""
         if not self.state.is_applied(group):
             return f"offsetmgr migrate apply {plan} --group {name}{options}"
+        if live is not None and live.is_lost and word is GroupState.APPLIED:
+            return f"offsetmgr migrate rollback {plan} --group {name}{options}"
         has_members = bool(group.old_members if live is None else live.members)
         phase = self.end if word is GroupState.DUAL else GroupState.DUAL
         if word is GroupState.DUAL or (has_members and word is not self.end):
             bounce = f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value}"
             return f'{bounce} --command "{RESTART_VARIABLE}"{of_members}'
+        if live is not None and not live.verifies:  # finalize would refuse the group
+            return f"offsetmgr migrate verify {plan} --group {name}{options}"
         return f"offsetmgr migrate finalize {plan} {shlex.join(group_words(group.group))}{options}"
 
 

@@ -44,8 +44,7 @@ class FleetView:
         """Returns the evidence about each group that is neither finalized nor rolled back, by its name in the plan."""
         groups = [group for group in self.verifier.plan.groups_of(only) if self._is_open(group)]
         members = self._members(groups)
-        problems = self._problems(groups, members)
-        return {name: replace(found, obstacles=(*found.obstacles, *problems[name])) for name, found in members.items()}
+        return {**members, **self._with_problems(groups, members)}
 
     def _is_open(self, group: GroupPlan) -> bool:
         name, state = group.group, self.state
@@ -61,16 +60,28 @@ class FleetView:
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
         return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
 
-    def _problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, tuple[str, ...]]:
-        """Returns, for each group, the partitions that would not verify now, as text."""
+    def _with_problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, LiveGroup]:
+        """Returns the evidence about each group together with the partitions that would not verify now."""
         planned = {group.group: group for group in groups}
         failed: dict[str, list[str]] = {name: [] for name in planned}
+        lost: set[str] = set()
         if not planned:
             return {}
         for result in replace(self.verifier, only=frozenset(planned)).results():
             if text := self._problem(planned[result.group], result, members[result.group]):
                 failed[result.group].append(f"{result.tp or ''} {text}".strip())
-        return {name: (_summary(found),) if found else () for name, found in failed.items()}
+                if result.status is Status.MISSING:
+                    lost.add(result.group)
+        return {
+            name: replace(
+                members[name],
+                obstacles=(*members[name].obstacles, _summary(found)),
+                verifies=False,
+                is_lost=name in lost,
+            )
+            for name, found in failed.items()
+            if found
+        }
 
     def _problem(self, group: GroupPlan, result: PartitionResult, live: LiveGroup) -> str:
         """Returns the problem of a partition; an empty string if it verifies, or if a later step is expected to change

@@ -47,12 +47,14 @@ def _parse_translate(where: str, settings: Mapping[str, str]) -> OffsetTranslati
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     """Returns the two URIs of a dual store (primary, secondary) or of a switched store (ZooKeeper, Kafka).
 
-    Raises `InvalidUri`.
+    Raises `InvalidUri`, or the `ConfigError` of the store's section.
     """
     parsed = parse_uri(uri)
     names = PAIRS[parsed.kind]
     settings = parsed.options
     if parsed.address:
+        if parsed.address in config.store_errors:
+            raise config.store_errors[parsed.address]
         if parsed.address not in config.stores:
             known = ", ".join(sorted(config.stores)) or "none"
             raise InvalidUri(

@@ -10,6 +10,7 @@ from offsetmgr.config.connection import SettingsLayer, config_path, resolve, sta
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.properties import parse_properties
 from offsetmgr.core.errors import ConfigError
+from offsetmgr.stores.pair_uri import inner_uris
 
 FILE = """
 default-context = "prod"
@@ -85,11 +86,11 @@ def test_an_invalid_zookeeper_credential_is_blamed_on_its_source(environ: dict[s
     ("text", "why"),
     [
         ("[context.a]\nbootstrap = 'x'\n", "unknown key 'bootstrap'"),
-        ("[context.a]\ntimeout = 'x'\n", "timeout must be milliseconds"),
-        ("[context.a]\ntimeout = 0\n", "0 is not a positive number of milliseconds"),
+        ("[context.a]\ntimeout = 'x'\n", "'x' is not a number of milliseconds or a duration"),
+        ("[context.a]\ntimeout = true\n", "timeout must be milliseconds, or a duration"),
+        ("[context.a]\ntimeout = 0\n", "0 is not allowed"),
         ("context = 3\n", "must consist of tables"),
         ("default-context = 'b'\n[context.a]\n", "not in"),
-        ("[store.a]\nthird = 'x'\n", "unknown key 'third'"),
         ("nonsense", "is not TOML"),
         ("colour = 'red'\n", "unknown key 'colour'"),
     ],
@@ -98,6 +99,27 @@ def test_a_broken_config_file_is_named_with_the_reason(tmp_path: Path, text: str
     (tmp_path / "c.toml").write_text("default-context = 'a'\n" + text if "[context.a]\n" in text[:13] else text)
     with pytest.raises(ConfigError, match=why):
         resolve(SettingsLayer(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")})
+
+
+@pytest.mark.parametrize(("text", "why"), [("third = 'x'", "unknown key 'third'"), ("primary = 1", "must be strings")])
+def test_an_error_of_one_store_does_not_block_the_others(tmp_path: Path, text: str, why: str) -> None:
+    sound = "[store.b]\nprimary = 'kafka://k:9092'\nsecondary = 'zookeeper://z:2181'\n"
+    (tmp_path / "c.toml").write_text(f"[store.a]\n{text}\n{sound}")
+    found = resolve(SettingsLayer(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")}).connection
+    assert inner_uris("dual:b", found) == ("kafka://k:9092", "zookeeper://z:2181")
+    with pytest.raises(ConfigError, match=why):
+        inner_uris("dual:a", found)
+
+
+def test_timeouts_of_the_environment_and_the_file_can_be_durations(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("default-context = 'a'\n[context.a]\ntimeout = '1m30s'\n")
+    environ = {"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")}
+    assert resolve(SettingsLayer(), environ=environ).connection.timeout_ms == 90_000
+    environ["OFFSETMGR_TIMEOUT"] = "2s"
+    assert resolve(SettingsLayer(), environ=environ).connection.timeout_ms == 2_000
+    environ["OFFSETMGR_TIMEOUT"] = "soon"
+    with pytest.raises(ConfigError, match="OFFSETMGR_TIMEOUT: 'soon' is not a number of milliseconds or a duration"):
+        resolve(SettingsLayer(), environ=environ)
 
 
 def test_a_config_file_that_is_named_must_exist_and_the_default_one_need_not(tmp_path: Path) -> None:

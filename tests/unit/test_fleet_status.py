@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from one_migration import Migration, commit
+from one_migration import ORDERS, Migration, commit
 from test_doc_blocks import parse
 
 from offsetmgr.core.clock import SystemClock
@@ -213,6 +213,23 @@ def test_a_group_whose_source_moved_on_needs_a_new_plan(migration: Migration) ->
     migration.apply()
     (obstacle,) = view_of(migration).observe(frozenset(["shop"]))["shop"].obstacles
     assert obstacle.startswith("1 partition: orders-0 source-ahead")
+
+
+def test_a_group_whose_copied_offsets_were_deleted_is_rolled_back_and_not_finalized(migration: Migration) -> None:
+    migration.apply()
+    migration.target.delete("shop", ORDERS[:1])
+    found = status(migration, live=view_of(migration).observe(None)["shop"])
+    assert "orders-0 missing: the target has no commit" in found.blocked_by
+    assert found.next_command == f"offsetmgr migrate rollback {migration.path} --group shop"
+    assert status(migration, "audit", view_of(migration).observe(None)["audit"]).next_command.split()[2] == "finalize"
+
+
+def test_a_group_that_does_not_verify_is_not_to_be_finalized(migration: Migration) -> None:
+    migration.apply()
+    commit(migration.source, "shop", 11)
+    found = status(migration, live=view_of(migration).observe(None)["shop"])
+    assert "orders-0 source-ahead" in found.blocked_by
+    assert found.next_command == f"offsetmgr migrate verify {migration.path} --group shop"
 
 
 def test_another_process_that_holds_the_journal_is_waited_for_and_then_reported(

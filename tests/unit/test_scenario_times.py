@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.cli.durations import parse_duration
 from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, scenario_of
+from offsetmgr.core.durations import parse_duration
 from offsetmgr.core.errors import UsageError
 from offsetmgr.groups.export import SnapshotFile
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck

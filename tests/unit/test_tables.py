@@ -95,6 +95,17 @@ def test_long_names_are_shortened_for_a_last_column_that_would_be_wrapped() -> N
     assert fitted_widths([30, 10, 80], [NAME_RANK, 0, 0], 60) == [26, 10, 80]
 
 
+def test_the_last_column_is_wrapped_if_less_than_its_usual_width_is_left() -> None:
+    cells = ("x" * 68, "beyond the log's end")
+    assert wrapped_line(cells, (68, 20), 80).splitlines() == ["x" * 68 + "  beyond the", " " * 70 + "log's end"]
+    assert wrapped_line(cells, (68, 20), 79).count("\n") == 0
+
+
+def test_the_name_of_an_error_is_broken_into_lines() -> None:
+    lines = wrapped_line(("x", "does not exist (UNKNOWN_TOPIC_OR_PARTITION)"), (1, 43), 27).splitlines()
+    assert lines == ["x  does not exist (UNKNOWN_", "   TOPIC_OR_PARTITION)"]
+
+
 def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

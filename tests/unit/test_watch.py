@@ -13,10 +13,11 @@ import typer
 
 from offsetmgr.cli import watch
 from offsetmgr.cli.app import run
-from offsetmgr.cli.durations import parse_milliseconds, parse_seconds
+from offsetmgr.cli.durations import parse_seconds
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.watch import WatchCommand, watch_command
+from offsetmgr.core.durations import parse_milliseconds
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, Unreachable, UsageError
 
 COLUMNS = (Column("group"), Column("lag"))
