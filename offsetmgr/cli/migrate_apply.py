@@ -36,7 +36,7 @@ def apply_command(
     wave: WaveOption = None,
     yes: Yes = False,
     reason: Reason = None,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     refresh: Annotated[
         bool,
         typer.Option(
@@ -95,7 +95,7 @@ def apply_command(
         confirm(f"write {count_of(scope.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     run = PlanRun("apply", only, reason or "", options)
     earlier = bool(state.apply.written)
-    with plan_writer(plan, run, target, wait_empty) as (writer, state):
+    with plan_writer(plan, run, target, wait_empty_s) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
     followups = (*scope_options(group, wave), *options)
     migrate_output.show_report(report, "written")

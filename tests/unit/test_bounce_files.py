@@ -282,7 +282,7 @@ def test_a_rollout_whose_members_did_not_register_is_repeated(tmp_path: Path, co
     """No new member registers after `kubectl`. With ``configure``, another rollout would restart the members again."""
     commands: list[str] = []
 
-    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+    def run(command: str, log: Path, timeout_s: float, started: object = None) -> CommandResult:
         commands.append(command)
         group.members_at = lambda _: []
         return CommandResult(0)
