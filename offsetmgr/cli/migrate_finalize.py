@@ -1,4 +1,4 @@
-"""``offsetmgr migrate finalize``: ends the dual phase. The command first verifies the offsets again, and checks for
+"""``offsetmgr migrate finalize``: ends a migration. The command first verifies the offsets again, and checks for
 members that commit to the source alone."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def finalize_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """End the dual phase: verify again, check for members that commit to the source alone, and record the end in the
+    """End a migration: verify again, check for members that commit to the source alone, and record the end in the
     journal.
 
     For each group, the output names what was checked, and whether the result was seen in commits or registrations,

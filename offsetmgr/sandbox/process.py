@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox.identity import ProcessRef, wait_until
+from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 
 _watchdog = Watchdog()
