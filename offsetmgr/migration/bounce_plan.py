@@ -19,7 +19,7 @@ from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import BounceStart, WayBack, find_start
+from offsetmgr.migration.precheck import BounceStart, UnrequestedReturn, find_start
 from offsetmgr.migration.restart_command import (
     check_template,
     fill_template,
@@ -138,7 +138,7 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
     )
     present = found.change.start
     if spec.to is CommitMode.DUAL and spec.start is None and spec.source not in (None, present):
-        raise WayBack(
+        raise UnrequestedReturn(
             f"bounce {found.change}",
             f"group {spec.group} is in phase {present.value} already, so a bounce to dual would take it back",
             f"to take it back, name its phase with --from-phase: {spec.way_back}",
