@@ -7,6 +7,7 @@ the exit code is 1 if the file is stale.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ PROJECT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = Path("docs/reference/cli.md")
 WIDTH: Final = 100
 """Columns of the help texts, independent of the terminal."""
+_OPTION: Final = re.compile(r"(?<![`\w-])--[a-z][a-z-]*")
 
 
 def context_of(command: Any, name: str, parent: Any = None) -> Any:
@@ -48,8 +50,9 @@ def help_text(command: Any, context: Any) -> str:
 
 
 def first_sentence(command: Any) -> str:
-    """The first paragraph of a command's help, in one line."""
-    return " ".join((command.help or "").split("\n\n")[0].split())
+    """The first paragraph of a command's help, in one line. Options are code, so that a browser does not break them."""
+    text = " ".join((command.help or "").split("\n\n")[0].split())
+    return _OPTION.sub(r"`\g<0>`", text)
 
 
 def summary() -> list[str]:
@@ -68,7 +71,7 @@ def reference() -> str:
         "# Command line reference",
         "",
         "The full help of every command, written by `scripts/readme`: change the command, not this page.",
-        "How the commands are used is in the [guide](../how-to/everyday.md).",
+        "The [how-to guides](../index.md#i-want-to) show the commands of each task.",
         "",
         *summary(),
     ]

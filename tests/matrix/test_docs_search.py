@@ -1,5 +1,5 @@
 """The documentation site in a headless browser, opened as files: the search finds pages, nothing is requested from
-another host, and no page is wider than its window."""
+another host, no page is wider than its window, and no option is broken after its hyphen."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ TYPE = """(() => {
     field.value = 'before-image'
     field.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}))
 })()"""
+BROKEN_OPTIONS = """[...document.querySelectorAll('.md-content code')]
+    .filter(code => /^-\\S*$/.test(code.textContent) && code.getClientRects().length > 1)
+    .map(code => code.textContent)"""
 FOUND = "[...document.querySelectorAll('.md-search-result__item a')].map(link => link.pathname.split('/').pop())"
 
 
@@ -32,7 +35,8 @@ def test_the_search_works_without_a_server_and_without_another_host(tmp_path: Pa
             time.sleep(0.1)
         assert "journal-and-plan.html" in found
         assert [url for url in view.requests if not url.startswith(("file:", "data:"))] == []
-        for page in ("index.html", "reference/cli.html", "reference/python/offsetmgr.html"):
+        for page in ("index.html", "reference/cli.html", "reference/python/offsetmgr.html", "how-to/everyday.html"):
             view = browser.open(site / page, width=400)
             assert view.evaluate("document.documentElement.scrollWidth") <= 400
+            assert view.evaluate(BROKEN_OPTIONS) == []
             assert [url for url in view.requests if not url.startswith(("file:", "data:"))] == []
