@@ -70,7 +70,7 @@ def _with_plan(one: GroupLocation, plan: MigratedGroup, options: str) -> tuple[s
 
 def _may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
     """Whether the members of a group that was moved to Kafka may still commit to ZooKeeper too: old consumers are
-    registered, and Kafka is nowhere ahead. ``migrate finalize --delete-source`` refuses such a group."""
+    registered, and Kafka is ahead on no partition. ``migrate finalize --delete-source`` refuses such a group."""
     zookeeper, kafka = one.sample.store("zookeeper"), one.sample.store("kafka")
     if (plan.source, plan.target) != ("zookeeper", "kafka") or zookeeper is None or kafka is None:
         return False

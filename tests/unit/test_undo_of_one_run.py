@@ -191,3 +191,5 @@ def test_a_finalize_that_leaves_out_a_group_is_recorded_as_failed(
     assert OperationLog().operations()[-1].outcome == "failed"
     assert run(["migrate", "finalize", str(plan), "shop", "--yes"]) == 0
     assert OperationLog().operations()[-1].outcome == "done"
+    assert run(["migrate", "rollback", str(plan), "--group", "shop", "--yes"]) == 1
+    assert OperationLog().operations()[-1].outcome == "failed"
