@@ -327,7 +327,7 @@ MECHANISMS: Final = (
             "migration/journaled_writer.py": "waits for locks to expire and reports the rest of the wait",
             "migration/mirror.py": "waits for the next round",
             "migration/refresh.py": "waits for locks to expire and reports the rest of the wait",
-            "sandbox/identity.py": "polls a process or a port of the development tool",
+            "sandbox/process_ref.py": "polls a process or a port of the development tool",
             "server/network/socket_server.py": "polls for the end of running requests",
             "server/store_backends/in_doubt_writes.py": "reads all writes with an unknown outcome at an interval",
             "server/store_backends/secondary.py": "polls a number in memory",

@@ -3,7 +3,7 @@
 - A public name of a class or type alias stands for one concept: no two modules define it.
 - No class and no module is named by a participle or a gerund. Exceptions (such as `RewindRefused`) and the result
   types and packages in the table below are exempt.
-- A constant that holds a duration ends in its unit.
+- A constant, a parameter or a field that holds a duration ends in its unit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ DURATION: Final = re.compile(
     r"(?:TIMEOUT|INTERVAL|PAUSE|WAIT|DELAY|BACKOFF|DEBOUNCE|RETENTION|LINGER|DEADLINE|DURATION|LEASE|PATIENCE|HOUR|DAY|WEEK)$"
 )
 """The last word of a name that is a duration without its unit."""
+
+DURATION_VALUE: Final = re.compile(
+    r"^(?:.*_)?(?:timeout|interval|pause|wait|delay|backoff|retention|linger|duration|lease|window|settle|grace|poll|wait_empty)$"
+)
+"""The last word of a parameter or a field that is a duration without its unit."""
+
+THIRD_PARTY_PARAMETERS: Final = {("create_connection", "timeout"), ("select", "timeout")}
+"""The parameters of methods that override those of kazoo."""
 
 ALIAS: Final = re.compile(r"_*[A-Z][a-zA-Z0-9]*$")
 """A name in the form of a class name, such as that of a type alias."""
@@ -81,6 +89,37 @@ def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, one.id) for one in targets if isinstance(one, ast.Name) and one.id.isupper())
 
 
+def is_number(annotation: ast.expr | None) -> bool:
+    """Whether an annotation is that of a number, or of a Typer option whose value is a number."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        assert isinstance(annotation.slice, ast.Tuple)
+        annotation = annotation.slice.elts[0]
+    return annotation is not None and ast.unparse(annotation) in ("int", "float", "int | None", "float | None")
+
+
+def numbers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and name of each parameter and each field of a class that holds a number."""
+    for node in nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                if is_number(one.annotation) and (node.name, one.arg) not in THIRD_PARTY_PARAMETERS:
+                    yield one.lineno, one.arg
+        elif isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and is_number(field.annotation)
+                ):
+                    yield field.lineno, field.target.id
+
+
+def durations(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and name of each duration whose name has no unit (``_S`` or ``_MS``)."""
+    yield from ((line, name) for line, name in constants(tree) if DURATION.search(name))
+    yield from ((line, name) for line, name in numbers(tree) if DURATION_VALUE.search(name))
+
+
 def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
     """One line for each finding in these modules, which are keyed by path."""
     exceptions = exception_names(trees)
@@ -99,9 +138,7 @@ def findings(trees: Mapping[str, ast.Module]) -> Iterator[str]:
                 defined[name].append(path)
             if VERB_FORM.search(name) and name not in EXEMPT:
                 yield f"{path}:{line}: {name}: a participle or gerund as the name of a type"
-        for line, name in constants(tree):
-            if DURATION.search(name):
-                yield f"{path}:{line}: {name}: a duration without its unit (_S or _MS)"
+        yield from (f"{path}:{line}: {name}: a duration without its unit" for line, name in durations(tree))
     for name, paths in sorted(defined.items()):
         if len(paths) > 1:
             yield f"{name}: one name of a class or type in {len(paths)} modules: {', '.join(paths)}"

@@ -19,8 +19,8 @@ from typing import Final
 from processes import OFFSETMGR, wait_for
 
 from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.identity import ProcessRef
 from offsetmgr.sandbox.java import java_command
+from offsetmgr.sandbox.process_ref import ProcessRef
 
 TOOLS: Final = {
     "kafka-acls": "kafka.admin.AclCommand",

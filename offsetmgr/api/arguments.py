@@ -19,11 +19,16 @@ TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition
 
 
 def group_names(groups: GroupsArgument) -> list[str]:
-    """Returns the names. Raises `UsageError` if there are none: an empty selection is probably a defect of the caller,
-    and it must not be read as all groups."""
-    names = [groups] if isinstance(groups, str) else list(groups)
+    """Returns the names. Raises `UsageError` if a name is not a text, and if there are none: an empty selection is
+    probably a defect of the caller, and it must not be read as all groups."""
+    names: list[str] = [groups] if isinstance(groups, str | bytes) else list(groups)
     if not names:
         raise UsageError("groups", "the selection is empty", "name a group, or pass the glob '*' for all groups")
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"group {name!r}", "a name of a group is a str", 'decode bytes first: name.decode("utf-8")'
+            )
     return names
 
 
@@ -57,9 +62,15 @@ def topic_selection(store: OffsetStore, topics: TopicsArgument | None) -> TopicS
 def offsets_to_commit(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Returns the offsets as values to commit. Raises `UsageError` if there are none, or if one is not an offset."""
+    """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
+    if a value is not an offset."""
     if not offsets:
         raise UsageError("offsets set", "no offset is given")
+    for tp, found in offsets.items():
+        if not isinstance(tp, TopicPartition):
+            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
+        if not isinstance(found, int | OffsetAndMetadata):
+            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
     values = {
         tp: found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found) for tp, found in offsets.items()
     }

@@ -27,7 +27,7 @@ def show_command_tests(
     for spec in specs:
         for one in run_command_tests(view, spec, template, log):
             found.append(one)
-    rows = [(t.group, t.member, t.host, t.status, round(t.seconds, 1), t.command) for t in found]
+    rows = [(t.group, t.member, t.host, t.status, round(t.duration_s, 1), t.command) for t in found]
     if output is OutputFormat.JSON:
         print(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows], indent=2))
     else:

@@ -79,7 +79,9 @@ def _completions(words: list[str], incomplete: str) -> tuple[bool, list[_Item]]:
     # The package depends on the release of typer: some releases contain a copy of click.
     package = typer.core.TyperCommand.__mro__[1].__module__.rpartition(".")[0]
     click: Any = import_module(f"{package}.shell_completion")
-    context = click._resolve_context(command, {}, "offsetmgr", words)
+    # The parser ignores all arguments if the value of the last option is missing.
+    complete_words = words[:-1] if words and words[-1].startswith("-") else words
+    context = click._resolve_context(command, {}, "offsetmgr", complete_words)
     prefix = ""
     if incomplete.startswith("--") and "=" in incomplete:
         name, _, incomplete = incomplete.partition("=")

@@ -1,5 +1,5 @@
-"""The names that a shell completes: groups and topics of the selected cluster, contexts of the configuration file, and
-ids of recorded operations.
+"""The names that a shell completes: groups and topics of the selected cluster, groups of a migration plan, contexts of
+the configuration file, and ids of recorded operations.
 
 The servers have `LIMIT_S` seconds to answer. Names are cached for `CACHE_S` seconds. If a server does not answer, the
 names of the last answer are completed too, and no server is contacted again until `CACHE_S` seconds have passed.
@@ -42,7 +42,8 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     if "--context" in options or metavar == "CONTEXT":
         return printable(Contexts.read().layers)
     if "--group" in options or "[GROUP]" in metavar or metavar == "GROUP":
-        return _cached("groups", given, _groups)
+        plan = given.get("plan_path") or given.get("plan")
+        return _groups_of_plan(Path(plan)) if isinstance(plan, str) else _cached("groups", given, _groups)
     if "--topic" in options:
         return _cached("topics", given, _topics)
     if metavar == "ID":
@@ -56,6 +57,14 @@ def printable(names: Iterable[str]) -> list[str]:
     """Returns the names that a completion script can read, sorted. A script reads a name from each line, up to a
     tab."""
     return sorted(name for name in names if name and name.isprintable())
+
+
+def _groups_of_plan(path: Path) -> list[str]:
+    """Returns the groups of a plan file, from which the command selects. Returns none if the file cannot be read."""
+    from offsetmgr.migration.plan_file import PlanFile
+
+    found = _within_limit([lambda: [plan.group for plan in PlanFile(path).groups()]])[0]
+    return printable(found or ())
 
 
 def _groups(connect: Callable[[], ConnectFlags]) -> _Names:

@@ -26,6 +26,7 @@ from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
 from offsetmgr.cli.option_groups import OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
+from offsetmgr.cli.row_order import ordered
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.clock import SystemClock
@@ -271,6 +272,8 @@ def _run_for_contexts(
     _warn_of_repeated_stores(names, settings)
     watch = {name: values[name] for name in ("watch", "count") if name in values}
     own: dict[str, Any] = {name: None if name in watch else value for name, value in values.items()}
+    sort, top = values.get("sort"), values.get("top")
+    order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
 
     def run_one(name: str) -> None:
         with ConnectFlags(settings, name) as connect:
@@ -279,7 +282,7 @@ def _run_for_contexts(
             command(connect=connect, **own)
 
     def once() -> int:
-        return run_for_contexts(names, run_one, values.get("output", OutputFormat.TABLE))
+        return run_for_contexts(names, run_one, values.get("output", OutputFormat.TABLE), order)
 
     if code := watch_command(once, watch.get("watch"), watch.get("count")):
         raise typer.Exit(code)

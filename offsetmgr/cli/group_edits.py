@@ -50,8 +50,10 @@ def delete(
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False, reason: str | None = None) -> int:
     """Deletes groups that have no offsets. Does nothing in stores in which a group consists only of its offsets.
-    Returns the exit code. If no edit has deleted offsets of the groups before, ``empty`` is True, and the operation log
-    records the deletion."""
+    Returns the exit code.
+
+    ``empty``: whether the groups had no offsets from the start. Then no edit is in the operation log, and this function
+    records the deletion there."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, shortened
     from offsetmgr.stores.pair_uri import inner_uris

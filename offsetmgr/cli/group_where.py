@@ -67,7 +67,7 @@ def where(
     connect: ConnectFlags,
     group: GroupsOption = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
-    window: Annotated[
+    window_s: Annotated[
         float | None,
         seconds_option(
             "--window",
@@ -106,7 +106,7 @@ def where(
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)
-    watched = None if window is None else ObservationWindow(window, waiting=LockWait().for_commits)
+    watched = None if window_s is None else ObservationWindow(window_s, waiting=LockWait().for_commits)
     for one in progress(locator.locate(names, watched), "groups", len(names)):
         if one.found or one.group in known:
             found.append(one)

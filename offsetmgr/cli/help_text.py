@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Help on a s
 
 @app.callback()
 def _group() -> None:
-    """Keeps ``connection`` a separate command."""
+    """Makes Typer treat ``connection`` as a subcommand, although the app has only one command."""
 
 
 @app.command("connection")

@@ -101,11 +101,11 @@ def serve(
         int,
         typer.Option("--retention-minutes", min=1, help="How long offsets of a group without members are kept."),
     ] = 10_080,
-    commit_timeout: Annotated[
+    commit_timeout_ms: Annotated[
         int,
         typer.Option("--commit-timeout", metavar="MS", min=100, help="Maximum time until a commit gets its response."),
     ] = 5_000,
-    session_timeout: Annotated[
+    session_timeout_ms: Annotated[
         int,
         typer.Option(
             "--session-timeout",
@@ -204,7 +204,7 @@ def serve(
     max_tags: Annotated[
         int, typer.Option("--max-tags", min=1, help="Maximum number of tagged fields of a structure in a request.")
     ] = 64,
-    idle_timeout: Annotated[
+    idle_timeout_ms: Annotated[
         int,
         typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Time after which an idle connection is closed."),
     ] = 600_000,
@@ -246,8 +246,8 @@ def serve(
         min_insync_replicas=min_insync_replicas,
         record_format=record_format.value,
         retention_ms=retention_minutes * 60_000,
-        commit_timeout_s=commit_timeout / 1000,
-        session_timeout_s=session_timeout / 1000,
+        commit_timeout_s=commit_timeout_ms / 1000,
+        session_timeout_s=session_timeout_ms / 1000,
         standby=standby,
         metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
         tls_certificate=tls_certificate,
@@ -265,7 +265,7 @@ def serve(
             topic_bytes=max_topic_bytes,
             tags=max_tags,
             connections=max_connections,
-            idle_seconds=idle_timeout / 1000,
+            idle_seconds=idle_timeout_ms / 1000,
         ),
     )
     start_logging(sys.stderr, log_format.value)

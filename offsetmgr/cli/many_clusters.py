@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import typer
 
@@ -28,6 +28,8 @@ _MARK: Final = "__many_clusters__"
 _REASON: Final = "__one_cluster__"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+RowOrder: TypeAlias = Callable[[Sequence[Column], Iterable[Sequence[Any]]], Iterable[Sequence[Any]]]
+"""Sorts and selects the merged rows of a table with these columns."""
 
 
 def many_clusters(command: Command) -> Command:
@@ -83,11 +85,13 @@ class ClusterRun:
             self.done.set()
 
 
-def run_for_contexts(names: Sequence[str], command: Callable[[str], None], output: OutputFormat) -> int:
+def run_for_contexts(
+    names: Sequence[str], command: Callable[[str], None], output: OutputFormat, order: RowOrder | None = None
+) -> int:
     """Calls ``command`` with each name, in one thread each. Writes the merged tables, and returns the exit code.
 
-    A cluster with errors and without rows is a row with its first error. Raises the error if all runs raised the same
-    `UsageError`, and the first exception that is a bug.
+    A cluster with errors and without rows is a row with its first error, after the rows that ``order`` returns. Raises
+    the error if all runs raised the same `UsageError`, and the first exception that is a bug.
     """
     runs = [ClusterRun(name) for name in names]
     for run in runs:
@@ -98,7 +102,7 @@ def run_for_contexts(names: Sequence[str], command: Callable[[str], None], outpu
             raise run.failure
     _raise_common_error(runs)
     missing = _drop_missing_groups(runs)
-    _write(runs, output)
+    _write(runs, output, order)
     for text in missing:
         note(text)
     _report(runs)
@@ -146,7 +150,7 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
     return texts + others
 
 
-def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
+def _write(runs: list[ClusterRun], output: OutputFormat, order: RowOrder | None) -> None:
     """Writes each table once, with the rows of all clusters. A terminal shows the error of a cluster in the last column
     if this is a column of text, because it wraps only one column."""
     tables: list[tuple[Column, ...]] = list(dict.fromkeys(table for run in runs for table in run.output.tables)) or [()]
@@ -156,14 +160,17 @@ def _write(runs: list[ClusterRun], output: OutputFormat) -> None:
         if own is None and output is OutputFormat.TABLE and table_width() is not None and _is_text(table):
             own, label = len(table) - 1, "error: "
         columns = (CLUSTER, *table) if own is not None else (CLUSTER, *table, ERROR)
-        rows: list[tuple[Any, ...]] = []
+        rows: list[Sequence[Any]] = []
+        failed: list[Sequence[Any]] = []
         for run in runs:
             found = run.output.tables.get(table, [])
             rows += [(run.name, *row) if own is not None else (run.name, *row, None) for row in found]
             if not number and not run.output.has_rows and run.output.errors:
                 cells: list[Any] = [run.name, *([None] * (len(columns) - 1))]
                 cells[-1 if own is None else own + 1] = label + _one_line(run.output.errors[0])
-                rows.append(tuple(cells))
+                (rows if order is None else failed).append(tuple(cells))
+        if order is not None:
+            rows = [*order(columns, rows), *failed]
         if number:
             separate_tables()
         structured = any(isinstance(cell, dict | list) for row in rows for cell in row)

@@ -36,7 +36,7 @@ def apply_command(
     wave: WaveOption = None,
     yes: Yes = False,
     reason: Reason = None,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     refresh: Annotated[
         bool,
         typer.Option(
@@ -56,8 +56,8 @@ def apply_command(
     """Write the offsets of a plan. After an interruption, run the same command again to continue.
 
     With --group or --wave, the command writes only these groups of the plan, and leaves the others as they are. If the
-    plan is older than a day, the command first compares the source: it refuses groups whose offsets have moved on, and
-    `migrate renew` plans them again.
+    plan is older than a day, the command first compares the source: it writes nothing if the offsets of a group have
+    moved on, and `migrate renew` plans such groups again.
     """
     from offsetmgr.migration.apply import apply, check_endpoint, require_comparison
     from offsetmgr.migration.renewal import reject_stale
@@ -95,7 +95,7 @@ def apply_command(
         confirm(f"write {count_of(scope.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     run = PlanRun("apply", only, reason or "", options)
     earlier = bool(state.apply.written)
-    with plan_writer(plan, run, target, wait_empty) as (writer, state):
+    with plan_writer(plan, run, target, wait_empty_s) as (writer, state):
         report = apply(plan, state, writer, lambda: logs)
     followups = (*scope_options(group, wave), *options)
     migrate_output.show_report(report, "written")

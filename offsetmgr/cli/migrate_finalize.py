@@ -1,4 +1,4 @@
-"""``offsetmgr migrate finalize``: ends the dual phase. The command first verifies the offsets again, and checks for
+"""``offsetmgr migrate finalize``: ends a migration. The command first verifies the offsets again, and checks for
 members that commit to the source alone."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def finalize_command(
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
-    window: Annotated[float, seconds_option("--window", "Maximum time to watch live members.")] = 60.0,
+    window_s: Annotated[float, seconds_option("--window", "Maximum time to watch live members.")] = 60.0,
     accept_idle: Annotated[
         bool, typer.Option("--accept-idle", help="Accept partitions without traffic if no message can be lost.")
     ] = False,
@@ -54,7 +54,7 @@ def finalize_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """End the dual phase: verify again, check for members that commit to the source alone, and record the end in the
+    """End a migration: verify again, check for members that commit to the source alone, and record the end in the
     journal.
 
     For each group, the output names what was checked, and whether the result was seen in commits or registrations,
@@ -90,7 +90,7 @@ def finalize_command(
     elif state.finalized_at is None:
         scope = count_of(len(only) if only is not None else plan.summary.groups, "group")
         confirm(f"after the checks, record in the journal that the migration of {scope} has ended?", yes=yes)
-    watched = ObservationWindow(window, waiting=LockWait().for_commits)
+    watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
     gate = sides.member_gate(plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), watched)
     accept = (Status.REFUSED,) if accept_refused else ()
     if only is not None:

@@ -63,10 +63,10 @@ def mirror_command(
     rename: Rename = None,
     translate: TranslateOption = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
-    interval: Annotated[
+    interval_ms: Annotated[
         int, typer.Option("--interval", metavar="MS", min=50, help="Polling interval of a source without watches.")
     ] = 1000,
-    settle: Annotated[
+    settle_ms: Annotated[
         int,
         typer.Option(
             "--settle",
@@ -75,7 +75,7 @@ def mirror_command(
             help="Before the first copy to a Kafka group: how long to watch the group for commits of other clients.",
         ),
     ] = 2000,
-    window: Annotated[
+    window_s: Annotated[
         float,
         seconds_option("--window", "Maximum time that --once watches live old consumers."),
     ] = 150.0,
@@ -126,7 +126,7 @@ def mirror_command(
     origin = EditOrigin("migrate mirror", reason or "", connect.repeated_options(command_config=to_command_config))
     with (
         stop_on_signal("the mirror ends after this round") as stop,
-        sides.notifier(options, interval) as notifier,
+        sides.notifier(options, interval_ms) as notifier,
         sides.legacy_groups() as legacy_groups,
     ):
         shown = migrate_output.MirrorLine()
@@ -138,10 +138,10 @@ def mirror_command(
             SystemClock(),
             stop,
             shown.show,
-            interval / 1000 if once else 10.0,
-            settle / 1000,
+            interval_ms / 1000 if once else 10.0,
+            settle_ms / 1000,
             None if trust_zookeeper_only else legacy_groups,
-            window,
+            window_s,
             refresh_s,
             planner.crossing,
             images.save,

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate renew``: plans the groups of a plan that were not applied yet again."""
+"""``offsetmgr migrate renew``: plans the groups of a plan again that apply has not begun."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def renew_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Plan the groups that were not applied yet again, with their present offsets, in a new plan.
+    """Plan the groups again that apply has not begun, with their present offsets, in a new plan.
 
     A migration of many groups takes weeks, and the offsets of a plan get old. The new plan keeps the waves, the owners,
     and the states of the groups that were applied: the command copies the journal. The old plan is replaced, and its

@@ -78,7 +78,7 @@ def rollback_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the offsets that would be restored or have changed since.")
     ] = False,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
@@ -99,7 +99,7 @@ def rollback_command(
     if reverse_plan is None and allow_rewind:
         raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
-        _reject_options(force=force, wait_empty=wait_empty > 0, run=run, dry_run=dry_run)
+        _reject_options(force=force, wait_empty=wait_empty_s > 0, run=run, dry_run=dry_run)
         plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
         only = select_groups(plan, group or (), wave or ())
@@ -127,7 +127,7 @@ def rollback_command(
         started = len(state.apply.intents.keys() & only) if only is not None else len(state.apply.intents)
         confirm(f"roll back {count_of(started, 'group')}?", yes=yes)
     operation = PlanRun("undo", only, reason or "", undoes_run=run or "")
-    with plan_writer(plan, operation, target, wait_empty) as (writer, state):
+    with plan_writer(plan, operation, target, wait_empty_s) as (writer, state):
         try:
             report = rollback(plan, state, writer, force=force, run=state.run(run) if run else None)
         except JournalError:  # the journal records no writes; the comparison with the target shows whether that is true

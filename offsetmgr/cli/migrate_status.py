@@ -73,7 +73,7 @@ def status_command(
     plan_path: PlanPath,
     groups: PlanGroups = None,
     wave: WaveOption = None,
-    window: Annotated[
+    window_s: Annotated[
         float | None,
         seconds_option(
             "--window", "Ask the servers too, and watch the members' commits for up to this time.", show_default=False
@@ -115,14 +115,14 @@ def status_command(
         plan, state = open_plan(plan_path)
         only = select_groups(plan, groups or (), wave or ())
         live = None
-        if window is not None:
+        if window_s is not None:
             from offsetmgr.migration.group_observer import ObservationWindow
 
             sides = SourceAndTarget.of_plan(
                 connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
             )
-            note(f"asking the servers, and watching live members for up to {window:g} s")
-            watched = ObservationWindow(window, waiting=LockWait().for_commits)
+            note(f"asking the servers, and watching live members for up to {window_s:g} s")
+            watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
             live = sides.fleet_view(plan, state, watched).observe(only)
         found = group_statuses(plan, state, only, live, None if is_page else options)
         if is_page:

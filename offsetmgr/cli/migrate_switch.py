@@ -81,7 +81,7 @@ def switch_command(
             "--declare", help="Record --to as the initial mode, in which the members already commit; copy nothing."
         ),
     ] = False,
-    ack_timeout: Annotated[
+    ack_timeout_ms: Annotated[
         int,
         typer.Option(
             "--ack-timeout", metavar="MS", min=1, help="Maximum time until all members have stopped committing."
@@ -152,7 +152,7 @@ def switch_command(
         ) as stop:
             undo = _undo(connect, (zookeeper, kafka), group, snapshot.state.storage.mode, translate)
             operation = replace(operation, changes=len(snapshot.copies), files=(str(image.absolute()),), undo=(undo,))
-            evidence = _execute(switch, mode, operation, ack_timeout / 1000, stay, stop)
+            evidence = _execute(switch, mode, operation, ack_timeout_ms / 1000, stay, stop)
     _show_after(evidence, format)
     if evidence.unacknowledged:
         raise typer.Exit(FAILED)

@@ -10,9 +10,11 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.plan_execution import scope_options
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_run import open_plan
@@ -53,6 +55,13 @@ def verify_command(
     migrate_output.show_verify_summary(verifier.summary)
     if state.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
+    elif Status.SOURCE_AHEAD in verifier.summary.counts:
+        options = (*scope_options(group, wave), *connect.repeated_options(from_command_config, to_command_config))
+        status = command_line("migrate", "status", plan_path, options=options)
+        note(
+            "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "
+            f"new plan. {status} prints the next command of each group"
+        )
     if not verifier.summary.ok:
         raise typer.Exit(1)
 

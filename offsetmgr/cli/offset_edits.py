@@ -69,7 +69,7 @@ def set_offsets(
     metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
     new_group: NewGroup = False,
     running: RunningFlag = False,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -94,8 +94,8 @@ def set_offsets(
             )
         return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
 
-    how = running_edit(running, wait_empty)
-    connect.wait_until_empty([group], wait_empty)
+    how = running_edit(running, wait_empty_s)
+    connect.wait_until_empty([group], wait_empty_s)
     edit = connect.edit_of("offsets set", flags, store, how)
     proposal = plan_set(store, group, new_offsets, create=new_group)
     proposals = noted_outside_logs(connect, edit, [proposal], "set")
@@ -158,7 +158,7 @@ def reset(
     ] = False,
     new_group: NewGroup = False,
     running: RunningFlag = False,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -191,7 +191,7 @@ def reset(
         lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
-    how = running_edit(running, wait_empty, conditional=skip is not None)
+    how = running_edit(running, wait_empty_s, conditional=skip is not None)
     if not isinstance(scenario, ToOffsets):
         check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
@@ -199,7 +199,7 @@ def reset(
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
-    connect.wait_until_empty(chosen, wait_empty)
+    connect.wait_until_empty(chosen, wait_empty_s)
     skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
     edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)
     if skipped is not None:
@@ -219,7 +219,7 @@ def delete(
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
     running: RunningFlag = False,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -235,7 +235,7 @@ def delete(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
-    how = running_edit(running, wait_empty)
-    connect.wait_until_empty(chosen, wait_empty)
+    how = running_edit(running, wait_empty_s)
+    connect.wait_until_empty(chosen, wait_empty_s)
     edit = connect.edit_of("offsets delete", flags, store, how)
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))

@@ -168,12 +168,12 @@ WaitEmpty = Annotated[
 ]
 
 
-def running_edit(running: bool, wait_empty: float, *, conditional: bool = False) -> RunningEdit | None:
+def running_edit(running: bool, wait_empty_s: float, *, conditional: bool = False) -> RunningEdit | None:
     """Returns the options of an edit with --running; None without it. Raises `UsageError` if --wait-empty is given,
     too."""
     if not running:
         return None
-    if wait_empty:
+    if wait_empty_s:
         why = "the first edits groups with members, the second waits until they have none"
         raise UsageError("--running and --wait-empty", why, "give one of them")
     from offsetmgr.groups.running_groups import RunningEdit

@@ -55,7 +55,7 @@ def exit_if_interrupted(report: Report) -> None:
 
 @contextmanager
 def plan_writer(
-    plan: PlanFile, run: PlanRun, store: OffsetStore, wait_empty: float = 0.0
+    plan: PlanFile, run: PlanRun, store: OffsetStore, wait_empty_s: float = 0.0
 ) -> Iterator[tuple[JournaledWriter, MigrationState]]:
     """Like `journaled_writer`; also turns Ctrl-C into a clean stop, and prints progress on stderr. If an error ends the
     run, prints how much was written before. Before the first write, Ctrl-C interrupts the run at once."""
@@ -70,7 +70,7 @@ def plan_writer(
             stop_on_signal("groups under way are finished", has_begun) as stop,
             migrate_output.MigrateProgress(f"{run.name}: groups", groups) as shown,
             journaled_writer(
-                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty, on_lock_wait=LockWait()
+                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty_s, on_lock_wait=LockWait()
             ) as (writer, state),
         ):
             writers.append(writer)

@@ -75,8 +75,8 @@ def write(
             "baseline gets one of the same name.",
         ),
     ] = None,
-    window: Annotated[float, seconds_option("--window", "Maximum time to watch for the phase.")] = 60,
-    poll: Poll = 0.5,
+    window_s: Annotated[float, seconds_option("--window", "Maximum time to watch for the phase.")] = 60,
+    poll_s: Poll = 0.5,
     *,
     flags: RestartFlags,
     host: Hosts = None,
@@ -101,7 +101,7 @@ def write(
             each,
             CommitMode(to.value),
             start=CommitMode(start.value) if start else None,
-            window=ObservationWindow(window, poll, wait.for_commits),
+            window=ObservationWindow(window_s, poll_s, wait.for_commits),
             arguments=arguments,
         )
 
@@ -217,8 +217,8 @@ def check(
     group: OneGroup,
     phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
     baseline: Baseline = None,
-    window: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
-    poll: Poll = 0.5,
+    window_s: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
+    poll_s: Poll = 0.5,
     *,
     evidence: EvidenceFlags,
     plan: Plan = None,
@@ -240,7 +240,7 @@ def check(
         CommitMode(phase.value),
         baseline=baselines_of(view, baseline)(group),
         rules=evidence.thresholds(),
-        window=ObservationWindow(window, poll, LockWait().for_commits),
+        window=ObservationWindow(window_s, poll_s, LockWait().for_commits),
     )
     _show_report(report, output)
     if planned is not None and report.passed:

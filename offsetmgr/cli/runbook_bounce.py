@@ -85,17 +85,17 @@ def bounce(
         ),
     ] = None,
     host: Hosts = None,
-    window: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
-    poll: Poll = 0.5,
+    window_s: Annotated[float, seconds_option("--window", "Maximum time to watch for each gate.")] = 180,
+    poll_s: Poll = 0.5,
     *,
     evidence: EvidenceFlags,
-    restart_timeout: Annotated[
+    restart_timeout_s: Annotated[
         float,
         typer.Option(
             "--restart-timeout", metavar="SECONDS", min=0, help="Maximum time until a restarted member is back."
         ),
     ] = 120,
-    command_timeout: Annotated[
+    command_timeout_s: Annotated[
         float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
     ] = 600,
     execute: Execute = False,
@@ -116,7 +116,7 @@ def bounce(
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
         return
-    restart = flags.restart(host, command_timeout)
+    restart = flags.restart(host, command_timeout_s)
     _check_workload(restart, names)
     waits = LockWait()
     baseline_of, start_baseline_of = baselines_of(view, baseline), baselines_of(view, start_baseline)
@@ -131,9 +131,9 @@ def bounce(
             start_baseline=start_baseline_of(name),
             hosts=hosts_of(host),
             rules=evidence.thresholds(),
-            window=ObservationWindow(window, poll, waits.for_commits),
-            restart_seconds=restart_timeout,
-            command_seconds=command_timeout + (KILL_AFTER_S if restart.rollout else 0),
+            window=ObservationWindow(window_s, poll_s, waits.for_commits),
+            restart_timeout_s=restart_timeout_s,
+            command_timeout_s=command_timeout_s + (KILL_AFTER_S if restart.rollout else 0),
             rollout=restart.rollout.of_group(name) if restart.rollout else None,
             recorded=planned.recorded_phase(name) if planned else None,
             source=planned.source_phase() if planned else None,

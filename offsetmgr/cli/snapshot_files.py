@@ -159,7 +159,7 @@ def import_offsets(
         bool, typer.Option("--unchecked", help="Write the offsets without a check against topics and logs.")
     ] = False,
     running: RunningFlag = False,
-    wait_empty: WaitEmpty = 0.0,
+    wait_empty_s: WaitEmpty = 0.0,
     *,
     flags: EditFlags,
 ) -> None:
@@ -182,7 +182,7 @@ def import_offsets(
     from offsetmgr.snapshots.registry import format_name
 
     topics = TopicSelection.parse(topic or [])
-    how = running_edit(running, wait_empty)
+    how = running_edit(running, wait_empty_s)
     store = connect.store()
     topics.within(store.capabilities.partitions)
     if file == "-" and file_format is None:
@@ -192,7 +192,7 @@ def import_offsets(
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
             undone = matching_groups(group or [], (one.group for one in load_images(path)))
-            connect.wait_until_empty(undone, wait_empty)
+            connect.wait_until_empty(undone, wait_empty_s)
             edit = connect.edit_of("offsets import undo", flags, store, how)
             selected = set(undone)
             images = (one for one in load_images(path) if one.group in selected)
@@ -211,7 +211,7 @@ def import_offsets(
             chosen = matching_groups(group or [], snapshot.groups())
             if not chosen:
                 raise _no_group(file, group)
-            connect.wait_until_empty(chosen, wait_empty)
+            connect.wait_until_empty(chosen, wait_empty_s)
             edit = connect.edit_of("offsets import", flags, store, how)
             entries = snapshot.read(set(chosen))
             crossing = cross_cluster_check("offsets import", snapshot, store, translate)

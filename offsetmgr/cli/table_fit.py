@@ -22,6 +22,8 @@ MIN_WRAP_WIDTH: Final = 20
 """Names are shortened, and columns left out, until the terminal has this width left for a wrapped last column."""
 _LEAST_WRAP_WIDTH: Final = 10
 """If this is not possible, the last column is wrapped if the terminal has at least this width left for it."""
+LONG_NAME: Final = 40
+"""Names that are wider than this are shortened if the last column would be wrapped otherwise."""
 NAME_RANK: Final = -1
 """The rank of names. They are shortened late, and never left out."""
 WHOLE_RANK: Final = 10
@@ -66,7 +68,8 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
 
     ``widths`` are the widths of the complete values. Columns with a rank from 1 to 9 are shortened, the widest first;
     then the columns with the largest rank are left out. Names (`NAME_RANK`) are shortened before columns with rank 1
-    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`.
+    are left out. The last column can be wrapped, so it needs at most `MIN_WRAP_WIDTH`. If it is wrapped, names that are
+    longer than `LONG_NAME` are shortened to give it more space.
     """
     by_rank = sorted((i for i, rank in enumerate(ranks) if rank > 0), key=lambda i: -ranks[i])
     names = [i for i, rank in enumerate(ranks) if rank == NAME_RANK]
@@ -81,6 +84,8 @@ def fitted_widths(widths: Sequence[int], ranks: Sequence[int], available: int) -
             excess = _shorten(fitted, names, SHORTEST, excess)
         if excess <= 0:
             break
+    if not ranks[-1]:
+        _shorten(fitted, names, LONG_NAME, _needed(fitted, wraps=False) - available)
     return fitted
 
 

@@ -53,7 +53,7 @@ def check(
             show_default=False,
         ),
     ] = None,
-    settle: Annotated[
+    settle_s: Annotated[
         float,
         typer.Option(
             "--settle",
@@ -98,8 +98,8 @@ def check(
             SystemClock(),
             fetch_log_ranges=None if cluster is None else cluster.log_ranges,
             unused_since_ms=since,
-            recheck_after_s=settle,
-            on_recheck=lambda number: note(f"checking {count_of(number, 'group')} again in {settle:g} s"),
+            recheck_after_s=settle_s,
+            on_recheck=lambda number: note(f"checking {count_of(number, 'group')} again in {settle_s:g} s"),
         )
         counts: Counter[str] = Counter()
         write_rows(FINDINGS, _rows(checking, chosen, counts), output)

@@ -113,7 +113,7 @@ def rebalance(
             show_default=False,
         ),
     ] = None,
-    settle: Annotated[
+    settle_s: Annotated[
         float,
         typer.Option(
             "--settle",
@@ -145,7 +145,7 @@ def rebalance(
             raise UsageError(f"file {from_file}", "contains no owners, so nothing can be compared", "add --simulate")
         if saved.owners is None and not saved.topics:  # the file contains only a list of members
             saved = with_initial_sizes(saved, grow)
-        settle = 0
+        settle_s = 0
 
         def read_snapshot() -> GroupSnapshot:
             return saved
@@ -163,7 +163,7 @@ def rebalance(
     def once() -> int:
         if simulate:
             return _simulate(read_snapshot(), change, strategy, internal_topics, partitions, output)
-        return _compare(read_snapshot, settle, strategy, internal_topics, partitions, output)
+        return _compare(read_snapshot, settle_s, strategy, internal_topics, partitions, output)
 
     if code := watch_command(once, watch, count):
         raise typer.Exit(code)
@@ -191,7 +191,7 @@ def _simulate(
 
 def _compare(
     read_snapshot: Callable[[], GroupSnapshot],
-    settle: float,
+    settle_s: float,
     strategy: str | None,
     internal: bool,
     by_partition: bool,
@@ -200,7 +200,7 @@ def _compare(
     """Shows the owners and the computed assignment. Returns `FAILED` if they differ, else 0."""
     from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
-    deadline = time.monotonic() + settle
+    deadline = time.monotonic() + settle_s
     while True:
         snapshot = read_snapshot()
         chosen, why = _strategy(snapshot, strategy, internal)

@@ -13,7 +13,7 @@ from typing import Final
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import FileFailure, UsageError
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
@@ -84,7 +84,7 @@ class BeforeImageFile:
         """Writes the values before and after each change of a plan. When the function returns, the file and its
         directory entry are durable.
 
-        Raises `UsageError` if the file exists, and `OffsetMgrError` if it cannot be written.
+        Raises `UsageError` if the file exists, and `FileFailure` if it cannot be written.
         """
         if self.path.exists():
             why = "exists already"
@@ -94,7 +94,7 @@ class BeforeImageFile:
 
     def rewrite(self, batch: Iterable[GroupEditPlan]) -> None:
         """Replaces the file by the values before and after each change of ``batch``, like `intend`. A crash leaves
-        either the old or the new file. Raises `OffsetMgrError` if the file cannot be written."""
+        either the old or the new file. Raises `FileFailure` if the file cannot be written."""
         self._write(batch, overwrite=True)
 
     def _write(self, batch: Iterable[GroupEditPlan], *, overwrite: bool) -> None:
@@ -117,7 +117,7 @@ class BeforeImageFile:
                     "free disk space, then run the same command again",
                 )
             why = f"cannot be written: {error.strerror}; {unchanged}"
-            raise OffsetMgrError(f"before-image {path}", why, hint) from error
+            raise FileFailure(f"before-image {path}", why, hint) from error
 
     def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
         """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so

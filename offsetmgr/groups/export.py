@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.errors import FileFailure, GroupNotFound, UsageError
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
@@ -107,15 +107,15 @@ def open_file(
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`. ``shown`` is the
     name of the file in errors, if it is not ``path``.
 
-    Raises `UsageError` if the format is unknown. Raises `MalformedData`, `UnknownVersion` or another `OffsetMgrError`
-    if the file cannot be read.
+    Raises `UsageError` if the format is unknown. Raises `FileFailure`, `MalformedData`, `UnknownVersion` or another
+    `OffsetMgrError` if the file cannot be read.
     """
     name = registry.format_name(str(path), format_name)
     stream: BinaryIO
     try:
         stream = path.open("rb")
     except OSError as error:
-        raise OffsetMgrError(f"file {path}", error.strerror or "cannot be read") from error
+        raise FileFailure(f"file {path}", error.strerror or "cannot be read") from error
     try:
         reader = _reader(stream, name, group, shown or str(path), accept_unterminated)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Checks a commit request before it is carried out: its numbers, and its conditions (`CommitRequest.expected`) by the
+"""Checks a commit request before it is executed: its numbers, and its conditions (`CommitRequest.expected`) by the
 data rule "conditional writes".
 
 Pure. Shards use both checks, and pass functions that return their committed offsets to the check of the conditions.

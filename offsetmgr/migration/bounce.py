@@ -147,13 +147,13 @@ class _BounceRun:
             step.pid = pid
             save(state, self.state_path)
 
-        done = self.run(step.command, self.log, self.spec.command_seconds, started)
+        done = self.run(step.command, self.log, self.spec.command_timeout_s, started)
         step.exit_code, step.pid = done.exit_code, None
         step.status = StepStatus.RETURNED if done.exit_code == 0 else StepStatus.COMMAND_FAILED
         save(state, self.state_path)
         if done.exit_code == 0:
             return None
-        how = f"killed after {self.spec.command_seconds:g} s" if done.timed_out else f"exit code {done.exit_code}"
+        how = f"killed after {self.spec.command_timeout_s:g} s" if done.timed_out else f"exit code {done.exit_code}"
         return self._result(
             BounceOutcome.FAILED,
             state,
@@ -175,19 +175,19 @@ class _BounceRun:
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits until a member that has lost its registration registers again. A member whose session expired, but
         whose process still runs, registers with the same id."""
-        window = replace(self.spec.window, seconds=self.spec.restart_seconds)
-        self.progress(f"  {step.member} is not registered: waiting up to {window.seconds:g} s for it to come back")
+        window = replace(self.spec.window, duration_s=self.spec.restart_timeout_s)
+        self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
         history = self._watch_until(window, lambda w: w.latest is not None and bool(step.present(w.latest.members)))
         return {} if history.latest is None else history.latest.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.
         Otherwise the member could be restarted twice."""
-        deadline = self.view.clock.monotonic() + self.spec.command_seconds
+        deadline = self.view.clock.monotonic() + self.spec.command_timeout_s
         if step.pid is not None and still_running(step.pid):
             self.progress(f"  the command of an earlier run (process {step.pid}) is still running: waiting for it")
         while step.pid is not None and still_running(step.pid) and self.view.clock.monotonic() < deadline:
-            self.view.clock.sleep(self.spec.window.poll_seconds)
+            self.view.clock.sleep(self.spec.window.poll_s)
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
@@ -196,7 +196,7 @@ class _BounceRun:
         if step.status is StepStatus.MEMBER_LEFT:
             return None
         spec = self.spec
-        window = replace(spec.window, seconds=spec.restart_seconds)
+        window = replace(spec.window, duration_s=spec.restart_timeout_s)
         expected = len(step.members)
         history = self._watch_until(window, lambda w: len(_successors(w, step)) >= expected)
         if self.stop():
@@ -205,7 +205,7 @@ class _BounceRun:
             return self._result(
                 BounceOutcome.FAILED,
                 state,
-                why=_missing_successors(history, step, spec.restart_seconds),
+                why=_missing_successors(history, step, spec.restart_timeout_s),
                 hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume"
                 + self._undo(state),
             )
@@ -326,13 +326,13 @@ def _successors(history: GroupHistory, step: RestartStep) -> list[str]:
     return sorted(m.id for m in observation.members.values() if step.before.get(m.id) != m.czxid)
 
 
-def _missing_successors(history: GroupHistory, step: RestartStep, seconds: float) -> str:
+def _missing_successors(history: GroupHistory, step: RestartStep, timeout_s: float) -> str:
     """Returns the reason for which the gate of a step cannot be checked."""
     assert history.latest is not None  # a history begins with an observation
     if left := step.present(history.latest.members):
         named = f" ({', '.join(left)})" if step.workload_members else ""
-        return f"{step.member} is still registered {seconds:g} s after its command{named}"
+        return f"{step.member} is still registered {timeout_s:g} s after its command{named}"
     if step.workload_members:
         found = len(_successors(history, step))
-        return f"{found} of {len(step.members)} members of {step.member} have registered within {seconds:g} s"
-    return f"no successor of {step.member} has registered within {seconds:g} s"
+        return f"{found} of {len(step.members)} members of {step.member} have registered within {timeout_s:g} s"
+    return f"no successor of {step.member} has registered within {timeout_s:g} s"

@@ -19,7 +19,7 @@ from offsetmgr.migration.forward_copy import behind
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import BounceStart, WayBack, find_start
+from offsetmgr.migration.precheck import BounceStart, UnrequestedReturn, find_start
 from offsetmgr.migration.restart_command import (
     check_template,
     fill_template,
@@ -35,8 +35,8 @@ class BounceSpec:
     ``baseline`` has the members to restart; None means the members that are registered now. ``start_baseline`` is the
     baseline of the previous bounce; the gate before this bounce compares the members with ``start_baseline``. ``hosts``
     maps member ids to hosts, for members whose id does not contain the host. ``window`` limits the time for which each
-    gate is watched. ``restart_seconds`` limits the time in which a restarted member must register again.
-    ``command_seconds`` limits the run time of the command. With ``rollout``, one command restarts all members, and
+    gate is watched. ``restart_timeout_s`` limits the time in which a restarted member must register again.
+    ``command_timeout_s`` limits the run time of the command. With ``rollout``, one command restarts all members, and
     ``command`` is not used. ``recorded`` is the last phase in the journal of the plan, if there is one. ``source`` is
     the phase in which the groups of the plan began. If it is set, a bounce to dual from the other end needs ``start``,
     and ``way_back`` is the command line with it.
@@ -51,8 +51,8 @@ class BounceSpec:
     hosts: Mapping[str, str] = field(default_factory=dict)
     rules: EvidenceThresholds = field(default_factory=EvidenceThresholds)
     window: ObservationWindow = field(default_factory=ObservationWindow)
-    restart_seconds: float = 120.0
-    command_seconds: float = 600.0
+    restart_timeout_s: float = 120.0
+    command_timeout_s: float = 600.0
     rollout: Rollout | None = None
     recorded: CommitMode | None = None
     source: CommitMode | None = None
@@ -138,7 +138,7 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
     )
     present = found.change.start
     if spec.to is CommitMode.DUAL and spec.start is None and spec.source not in (None, present):
-        raise WayBack(
+        raise UnrequestedReturn(
             f"bounce {found.change}",
             f"group {spec.group} is in phase {present.value} already, so a bounce to dual would take it back",
             f"to take it back, name its phase with --from-phase: {spec.way_back}",

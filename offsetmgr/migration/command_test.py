@@ -21,7 +21,7 @@ class CommandTest:
     host: str | None
     command: str
     result: CommandResult
-    seconds: float
+    duration_s: float
 
     @property
     def status(self) -> str:
@@ -52,6 +52,6 @@ def run_command_tests(
             fill_template(spec.command, group=spec.group, member=member.id, host=host, phase=spec.to)
         if command not in done:
             began = view.clock.monotonic()
-            result = run(command, log, spec.command_seconds)
+            result = run(command, log, spec.command_timeout_s)
             done[command] = (result, view.clock.monotonic() - began)
         yield CommandTest(spec.group, member.id, host, command, *done[command])

@@ -117,7 +117,7 @@ def failure_hint(wrong: set[Status]) -> str:
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
             "(--group, --topic)"
         )
-    return "see: migrate verify"
+    return "offsetmgr migrate verify PLAN lists the differences"
 
 
 def finalize(

@@ -175,8 +175,8 @@ class CoordinatorGate:
     has no members and no offset changes during the window.
 
     The coordinator reports only group members. It does not report old consumers, nor consumers that assign partitions
-    to themselves. Therefore the gate also reads the offsets twice, ``window.seconds`` apart. If no offset has changed
-    between the two reads, the gate infers that no client commits.
+    to themselves. Therefore the gate also reads the offsets twice, ``window.duration_s`` apart. If no offset has
+    changed between the two reads, the gate infers that no client commits.
     """
 
     source: OffsetStore
@@ -187,11 +187,11 @@ class CoordinatorGate:
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         names = [plan.group for plan in groups]
         before = {found.group: found for found in self.source.scan(names)}
-        self.clock.sleep(self.window.seconds)
+        self.clock.sleep(self.window.duration_s)
         after = {found.group: found for found in self.source.scan(names)}
         for name, described in self.cluster.describe_groups(names).items():
             gate = _assess_members(name, described)
-            known = f"{gate.detail}, and no offset changed in {self.window.seconds:g} s"
+            known = f"{gate.detail}, and no offset changed in {self.window.duration_s:g} s"
             yield gate if not gate.passed else _assess_inactivity(name, before[name], after[name], known)
 
 
@@ -212,10 +212,10 @@ class InactivityGate:
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         names = [plan.group for plan in groups]
         before = {found.group: found for found in self.source.scan(names)}
-        self.clock.sleep(self.window.seconds)
+        self.clock.sleep(self.window.duration_s)
         after = {found.group: found for found in self.source.scan(names)}
         alive = {found.group: found for found in self.members(names)} if self.members else {}
-        known = f"no offset changed in {self.window.seconds:g} s, and " + (
+        known = f"no offset changed in {self.window.duration_s:g} s, and " + (
             "no member is registered in ZooKeeper" if self.members else "spouts do not register"
         )
         for name in names:

@@ -19,7 +19,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceS
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
-from offsetmgr.migration.precheck import WayBack, missing_evidence
+from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
 from offsetmgr.migration.runbook import check_phase
 
 OPERATION: Final = EditOrigin("runbook bounce")
@@ -184,7 +184,7 @@ def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:
     """Returns the record of a bounce for the journal of a plan; None if the bounce was stopped, only planned, finished
     earlier, into the phase that the group is in, or refused as a way back. ``group`` is the group's name in the
     plan."""
-    if isinstance(found.error, AlreadyInPhase | WayBack):
+    if isinstance(found.error, AlreadyInPhase | UnrequestedReturn):
         return None
     if found.error is not None:
         return {

@@ -195,12 +195,12 @@ class ObservationWindow:
 
     ``waiting`` is called before each further observation, with the seconds that remain.
 
-    >>> ObservationWindow(seconds=30).poll_seconds
+    >>> ObservationWindow(duration_s=30).poll_s
     0.5
     """
 
-    seconds: float = 180.0
-    poll_seconds: float = 0.5
+    duration_s: float = 180.0
+    poll_s: float = 0.5
     waiting: Callable[[float], None] = field(default=lambda _seconds: None, compare=False, repr=False)
 
 
@@ -247,12 +247,12 @@ def watch_groups(
             found[group] = first
         else:
             pending[group] = found[group] = GroupHistory([first])
-    deadline = view.clock.monotonic() + window.seconds
+    deadline = view.clock.monotonic() + window.duration_s
     while pending := {group: history for group, history in pending.items() if not enough(history)}:
         if stop() or view.clock.monotonic() >= deadline:
             break
         window.waiting(deadline - view.clock.monotonic())
-        view.clock.sleep(window.poll_seconds)
+        view.clock.sleep(window.poll_s)
         for group, history in list(pending.items()):
             observation = _observe(view, group, tolerant=True)
             if isinstance(observation, OffsetMgrError):

@@ -33,14 +33,14 @@ def watch_groups(
     """Reads the groups repeatedly until commits have proved the phase of each, or until the window is over. Returns the
     proved phases."""
     histories = {name: GroupHistory() for name in names}
-    deadline = clock.monotonic() + window.seconds
+    deadline = clock.monotonic() + window.duration_s
     while True:
         _observe(zookeeper, session, kafka, histories, clock)
         proved = {name: found for name, history in histories.items() if (found := seen_phase(history)) is not None}
         if len(proved) == len(names) or clock.monotonic() >= deadline:
             return proved
         window.waiting(deadline - clock.monotonic())
-        clock.sleep(window.poll_seconds)
+        clock.sleep(window.poll_s)
 
 
 def _observe(

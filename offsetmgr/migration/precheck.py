@@ -27,7 +27,7 @@ class GateClosed(GateRefused):
         self.report = report
 
 
-class WayBack(GateRefused):
+class UnrequestedReturn(GateRefused):
     """A bounce to dual would take the group back towards the source of its plan, and the caller has not named the
     phase in which it starts."""
 

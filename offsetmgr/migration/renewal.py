@@ -1,4 +1,4 @@
-"""Renews a plan: plans the groups that were not applied yet again, with their present offsets.
+"""Renews a plan: plans the groups again that apply has not begun, with their present offsets.
 
 The migration of a fleet takes weeks, and the offsets of a plan get old. A renewed plan is a new file with a copy of the
 journal. Groups that apply has begun keep their steps, their states and their before-images. All groups keep their waves

@@ -115,7 +115,7 @@ class CommandRunner(Protocol):
     """Runs a command. Tests of the bounce pass another runner."""
 
     def __call__(
-        self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
+        self, command: str, log: Path, timeout_s: float, started: Callable[[int], None] = ...
     ) -> CommandResult: ...
 
 
@@ -124,7 +124,7 @@ def _ignore_pid(_: int) -> None:
 
 
 def run_in_shell(
-    command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _ignore_pid
+    command: str, log: Path, timeout_s: float, started: Callable[[int], None] = _ignore_pid
 ) -> CommandResult:
     """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives the process id of
     the command.
@@ -145,7 +145,7 @@ def run_in_shell(
         )
         started(child.pid)
         try:
-            result = CommandResult(child.wait(timeout_seconds))
+            result = CommandResult(child.wait(timeout_s))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             result = CommandResult(child.wait(), timed_out=True)

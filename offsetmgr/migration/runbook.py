@@ -75,7 +75,7 @@ def write_runbook(
 
     Raises `GateRefused` if the phase cannot be inferred, or if no member is alive.
     """
-    window = window or ObservationWindow(seconds=30)
+    window = window or ObservationWindow(duration_s=30)
 
     def known(history: GroupHistory) -> bool:
         return start is not None or not _has_members(history) or infer_phase(history).confidence is Confidence.SEEN

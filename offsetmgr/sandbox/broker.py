@@ -13,11 +13,11 @@ from typing import Final, Self
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
-from offsetmgr.sandbox.identity import wait_until
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import log_tail, properties
+from offsetmgr.sandbox.process_ref import wait_until
 
 BROKER_JVM: Final = ("-Xmx512m", *QUICK_START)
 SESSION_TIMEOUT_MS: Final = 6000

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.sandbox.identity import ProcessRef, wait_until
+from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 
 _watchdog = Watchdog()
@@ -27,7 +27,7 @@ class ServerProcess(ABC):
     """
 
     name = "server"
-    stop_timeout = 20.0
+    stop_timeout_s = 20.0
 
     def __init__(self, directory: Path | str, *, detached: bool = False, start_timeout_s: float = 90.0) -> None:
         self.directory = Path(directory)
@@ -84,9 +84,9 @@ class ServerProcess(ABC):
         return self
 
     def stop(self) -> bool:
-        """Sends SIGTERM, and sends SIGKILL if the server still runs after `stop_timeout` seconds. Returns whether
+        """Sends SIGTERM, and sends SIGKILL if the server still runs after `stop_timeout_s` seconds. Returns whether
         SIGTERM sufficed."""
-        clean = self._ref.stop(self.stop_timeout) if self.running() and self._ref else True
+        clean = self._ref.stop(self.stop_timeout_s) if self.running() and self._ref else True
         self._forget_process()
         return clean
 

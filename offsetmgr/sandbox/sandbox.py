@@ -168,7 +168,7 @@ class Sandbox:
                 raise SandboxError(f"no old consumer {member} is in the sandbox", f"running are: {running or 'none'}")
             old = found[0]
             report(f"stopping old consumer {old.name}")
-            old.ref.stop(OldConsumer.stop_timeout)
+            old.ref.stop(OldConsumer.stop_timeout_s)
             sample = SampleGroup(
                 1,
                 old.details["group"],

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion
-from offsetmgr.sandbox.identity import ProcessRef
+from offsetmgr.sandbox.process_ref import ProcessRef
 
 VERSION: Final = 1
 FILE: Final = "state.json"

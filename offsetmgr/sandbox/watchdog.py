@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 
-from offsetmgr.sandbox.identity import ProcessRef
+from offsetmgr.sandbox.process_ref import ProcessRef
 
 
 class Watchdog:

@@ -39,18 +39,18 @@ class DeletionPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OlderThan:
-    """``retention.ms``: deletes segments whose newest message is older than ``milliseconds``.
+    """``retention.ms``: deletes segments whose newest message is older than ``age_ms``.
 
-    >>> OlderThan(7 * 24 * 3600 * 1000).milliseconds
+    >>> OlderThan(7 * 24 * 3600 * 1000).age_ms
     604800000
     """
 
-    milliseconds: int
+    age_ms: int
 
     def reason(self, candidate: DeletionCandidate, now: int) -> str | None:
         """Returns the age of the newest message if the segment may be deleted, otherwise None."""
         age = now - candidate.newest
-        return f"its newest message is {age:,} ms old" if age > self.milliseconds else None
+        return f"its newest message is {age:,} ms old" if age > self.age_ms else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,10 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     """
     checked = AvroFormat().open(stream, what=what)  # reads the whole file once and checks its checksum
     stream.seek(0)
-    if (version := _version(stream)) != str(VERSION):
+    if (version := _version(stream)) is None:
+        why = "is a snapshot and holds no before-images, so there is no edit to undo"
+        raise MalformedData(what, why, "import it: offsetmgr offsets import, or plan_import in a program")
+    if version != str(VERSION):
         raise UnknownVersion(
             what, f"before-images version {version} is not known (known: {VERSION})", "use a newer offsetmgr"
         )

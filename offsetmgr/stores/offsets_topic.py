@@ -78,24 +78,24 @@ class KafkaOffsetsTopic:
 
         Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded.
         """
-        limit = max(deadline - asyncio.get_running_loop().time(), 0.001)
+        timeout_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
         async with self._reading:
-            count = await self._partition_count(limit)
+            count = await self._partition_count(timeout_s)
             numbers = (
                 range(count) if groups is None else sorted({n for g in groups for n in _possible_partitions(g, count)})
             )
             partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
-            ends = await self._list_offsets(partitions, LATEST, limit)
+            ends = await self._list_offsets(partitions, LATEST, timeout_s)
             new = [tp for tp in partitions if tp not in self._replays]
-            starts = await self._list_offsets(new, EARLIEST, limit)
+            starts = await self._list_offsets(new, EARLIEST, timeout_s)
             positions = {tp: starts[tp] if tp in starts else self._replays[tp].end or 0 for tp in partitions}
-            await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, limit)
+            await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, timeout_s)
             everything: SavedGroups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
             return everything
 
-    async def _partition_count(self, limit: float) -> int:
+    async def _partition_count(self, timeout_s: float) -> int:
         """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not the offsets
         topic.
 
@@ -103,11 +103,11 @@ class KafkaOffsetsTopic:
         meanwhile, the broker may know only some partitions. So a response without any topic does not count, and a new
         number is accepted only after two successive responses agree on it.
         """
-        until = _from_now(min(max(limit, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
+        until = _from_now(min(max(timeout_s, _MIN_METADATA_WAIT_S), _MAX_METADATA_WAIT_S))
         retries = Retries(until, _METADATA_BACKOFF)
         before = self._confirmed_count
         while True:
-            count = await self._count_in_one_response(_from_now(limit))
+            count = await self._count_in_one_response(_from_now(timeout_s))
             if count is not None and count == before:
                 self._confirmed_count = count or None
                 return count
@@ -144,20 +144,22 @@ class KafkaOffsetsTopic:
         return cached[1]
 
     async def _list_offsets(
-        self, partitions: list[TopicPartition], timestamp: int, limit: float
+        self, partitions: list[TopicPartition], timestamp: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
-        found = await list_offsets(self._client, self._leaders, dict.fromkeys(partitions, timestamp), _from_now(limit))
+        found = await list_offsets(
+            self._client, self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s)
+        )
         return {tp: _value(at) for tp, at in found.items()}
 
     async def _read_up_to(
-        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: float
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], timeout_s: float
     ) -> None:
         """Reads these partitions from their positions up to their ends."""
         left, size = dict(positions), _FETCH_BYTES
         total = sum(ends[tp] - at for tp, at in left.items())
         while left:
             moved = False
-            for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(limit))).items():
+            for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(timeout_s))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
                 replay = self._replays.setdefault(tp, OffsetsReplay())
@@ -212,8 +214,8 @@ def _has_offsets(found: Mapping[TopicPartition, SavedOffset | None]) -> bool:
     return any(one is None or not is_deleted(one.offset, one.metadata) for one in found.values())
 
 
-def _from_now(limit: float) -> float:
-    return asyncio.get_running_loop().time() + limit
+def _from_now(timeout_s: float) -> float:
+    return asyncio.get_running_loop().time() + timeout_s
 
 
 def _value(found: int | OffsetMgrError) -> int:

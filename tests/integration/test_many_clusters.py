@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka as ck
 import pytest
+from conftest import MakeTopic
 from everyday import Cli
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
@@ -181,6 +183,32 @@ def two(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, topic: str) -> str:
         with open_store(uri) as store:
             store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(offset)})
     return topic
+
+
+@pytest.mark.parametrize("command", [("offsets", "lag"), ("groups", "describe")], ids=" ".join)
+def test_top_and_sort_apply_to_the_rows_of_all_clusters(
+    cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str, command: tuple[str, ...]
+) -> None:
+    config_of(cli).write_text(table("prod-0", **{"bootstrap-server": "127.0.0.1:1"}))
+    for name, bootstrap, records in (("prod-a", kafka.bootstrap, (1, 25)), ("prod-b", kraft.bootstrap, (20, 30))):
+        make_topic(unique, 2, bootstrap=bootstrap)
+        producer = ck.Producer({"bootstrap.servers": bootstrap})
+        for partition, count in enumerate(records):
+            for _ in range(count):
+                producer.produce(unique, b"x", partition=partition)
+        assert producer.flush(30) == 0
+        with open_store(f"kafka://{bootstrap}") as store:
+            store.commit(unique, {TopicPartition(unique, n): OffsetAndMetadata(0) for n in range(2)})
+        with config_of(cli).open("a") as config:
+            config.write(table(name, **{"bootstrap-server": bootstrap}))
+
+    def lags(*order: str) -> list[tuple[str, int | None]]:
+        rows = cli.rows(*command, "-g", unique, "--context", "prod-*", "--timeout", "3s", *order, code=1)
+        return [(row["cluster"], row["lag"]) for row in rows]
+
+    every = [("prod-b", 30), ("prod-a", 25), ("prod-b", 20), ("prod-a", 1)]
+    assert lags("--sort", "lag") == [*every, ("prod-0", None)]
+    assert lags("--top", "3") == [*every[:3], ("prod-0", None)]
 
 
 def test_a_diff_compares_the_stores_of_each_cluster(cli: Cli, two: str) -> None:

@@ -32,7 +32,7 @@ BUSY = (0, 2, 4, 6)
 IDLE = (1, 3, 5, 7)
 AUTO_COMMIT_MS = 300
 RULES = EvidenceThresholds(accept_idle=True, quiet_ms=1_500)
-WINDOW = ObservationWindow(seconds=40, poll_seconds=0.15)
+WINDOW = ObservationWindow(duration_s=40, poll_s=0.15)
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
 

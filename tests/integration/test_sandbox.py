@@ -20,8 +20,8 @@ from kazoo_client import connected
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
-from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.paths import cache_directory
+from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.sandbox import SampleGroup
 
 pytestmark = pytest.mark.servers

@@ -481,7 +481,7 @@ def test_the_runbook_check_passes_once_a_python_member_and_an_old_member_both_du
             settings={"auto_commit_interval_ms": 300},
         )
 
-    rules, window = EvidenceThresholds(quiet_ms=1500), ObservationWindow(seconds=30, poll_seconds=0.15)
+    rules, window = EvidenceThresholds(quiet_ms=1500), ObservationWindow(duration_s=30, poll_s=0.15)
     live: list[PythonMember | OldConsumer] = []
     producing = threading.Thread(target=keep_producing)
     producing.start()

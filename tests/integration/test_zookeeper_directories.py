@@ -7,12 +7,14 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MakeTopic
 from kazoo.client import KazooClient
+from kazoo.exceptions import BadArgumentsError
 from kazoo.security import make_digest_acl
 from kazoo_client import connected
 
@@ -26,6 +28,7 @@ from offsetmgr.zookeeper.nodes import cluster_nodes
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.configs import parse_config_change
 from offsetmgr.zookeeper.nodes.fields import Notes
+from offsetmgr.zookeeper.nodes.paths import can_be_group
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.nodes.tree import walk
 
@@ -444,3 +447,17 @@ def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topi
     assert [one.description.notes for one in notices if one.description.notes] == []
     entry = configs[topic].value
     assert entry is not None and dict(entry.values) == {"retention.ms": "60000"}
+
+
+def test_a_group_can_be_in_zookeeper_exactly_if_the_server_accepts_the_name(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    names = [".", "..", "...", "ü", "a b", "a:b"]
+    names += [f"g{chr(code)}" for code in (1, 0x1F, 0x20, 0x7E, 0x7F, 0x9F, 0xA0, 0xD7FF, 0xE000, 0xF8FF, 0xF900)]
+    names += [f"g{chr(code)}" for code in (0xFFEF, 0xFFF0, 0xFFFF, 0x10000, 0x1F600, 0x10FFFF)]
+    accepted = set()
+    for name in names:
+        with connected(f"{zookeeper.connect}/{unique}") as client, suppress(BadArgumentsError, ValueError):
+            client.create(f"/consumers/{name}", b"", makepath=True)
+            accepted.add(name)
+    assert accepted == {name for name in names if can_be_group(name)}

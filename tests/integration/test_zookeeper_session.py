@@ -17,7 +17,7 @@ from stopwatch import Stopwatch
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.sandbox.identity import wait_until
+from offsetmgr.sandbox.process_ref import wait_until
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (

@@ -278,7 +278,7 @@ class Process:
 
     async def on_revoked(self, shard_group: int) -> None:
         if shard_group in self._working:
-            self.world.log(f"{self.name} gives up {shard_group}")
+            self.world.log(f"{self.name} revokes {shard_group}")
             self._drop(shard_group)
             await asyncio.sleep(0 if self.world.quick_revocations else self.world.random.choice([0, 0, 0.1, 3, 9]))
 

@@ -23,7 +23,7 @@ from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec, plan_boun
 from offsetmgr.migration.fleet_bounce import bounce_groups, journal_record
 from offsetmgr.migration.group_observer import GroupView, Registry
 from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
-from offsetmgr.migration.precheck import WayBack
+from offsetmgr.migration.precheck import UnrequestedReturn
 from offsetmgr.migration.restart_command import CommandResult
 from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import to_json, write_runbook
@@ -193,7 +193,7 @@ def test_a_bounce_of_a_wave_begins_no_way_back_without_the_phase(tmp_path: Path,
     view, path = Group(member("h1", 8), CommitMode.KAFKA).scripted().view(), tmp_path / "new.json"
     spec = replace(SPEC, source=CommitMode.ZOOKEEPER, way_back="offsetmgr runbook bounce ... --from-phase kafka")
     (found,) = bounce_groups(view, [spec], path, execute=execute, several=several)
-    assert isinstance(found.error, WayBack)
+    assert isinstance(found.error, UnrequestedReturn)
     assert not found.ok
     assert str(found.error).startswith("bounce kafka -> dual: group g is in phase kafka already")
     assert found.error.hint.endswith(": offsetmgr runbook bounce ... --from-phase kafka")
@@ -282,7 +282,7 @@ def test_a_rollout_whose_members_did_not_register_is_repeated(tmp_path: Path, co
     """No new member registers after `kubectl`. With ``configure``, another rollout would restart the members again."""
     commands: list[str] = []
 
-    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+    def run(command: str, log: Path, timeout_s: float, started: object = None) -> CommandResult:
         commands.append(command)
         group.members_at = lambda _: []
         return CommandResult(0)

@@ -23,7 +23,7 @@ from offsetmgr.migration.restart_command import CommandResult
 
 START_MS = 1_700_000_000_000
 RULES = EvidenceThresholds(quiet_ms=2000)
-WINDOW = ObservationWindow(seconds=30, poll_seconds=1)
+WINDOW = ObservationWindow(duration_s=30, poll_s=1)
 
 
 @dataclass
@@ -147,7 +147,7 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
             else {0: PartitionOwner(new.id, 70), 1: PartitionOwner(other.id, 71)}
         )
 
-    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+    def run(command: str, log: Path, timeout_s: float, started: object = None) -> CommandResult:
         restarted_at.append(group.clock.seconds)
         return CommandResult(0 if len(restarted_at) == 1 else 1)
 
@@ -178,7 +178,7 @@ def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_agai
         if line.startswith("step 1"):
             expired_at.append(group.clock.seconds)
 
-    def run(command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+    def run(command: str, log: Path, timeout_s: float, started: object = None) -> CommandResult:
         commands.append(command)
         return CommandResult(1)
 
@@ -214,7 +214,7 @@ def test_a_store_that_stays_ahead_is_refused_when_the_window_is_over() -> None:
     group = between_two_writes(False)
     with pytest.raises(GateRefused, match="Kafka is ahead of ZooKeeper"):
         find_start(group.view(), "g", CommitMode.DUAL, start=CommitMode.ZOOKEEPER, window=WINDOW)
-    assert group.clock.seconds >= WINDOW.seconds
+    assert group.clock.seconds >= WINDOW.duration_s
 
 
 def test_one_dual_member_does_not_show_that_the_whole_group_is_dual() -> None:

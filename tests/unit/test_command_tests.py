@@ -32,7 +32,7 @@ class Runner:
     hangs: str = "\0"
     commands: list[str] = field(default_factory=list)
 
-    def __call__(self, command: str, log: Path, timeout_seconds: float, started: object = None) -> CommandResult:
+    def __call__(self, command: str, log: Path, timeout_s: float, started: object = None) -> CommandResult:
         self.commands.append(command)
         return CommandResult(255 if self.fails in command else 0, timed_out=self.hangs in command)
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from one_migration import Migration, commit
 
 from offsetmgr.cli import completion_names
 from offsetmgr.cli.app import run
@@ -81,6 +82,30 @@ def test_names_of_files_are_left_to_the_shell(capsys: pytest.CaptureFixture[str]
 def test_groups_are_completed_as_arguments_and_options(capsys: pytest.CaptureFixture[str], before: list[str]) -> None:
     assert completions(capsys, "groups", *before, "") == ["words", *GROUPS]
     assert completions(capsys, "groups", *before, "bill") == ["words", "billing", "billing:eu"]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["migrate", "apply"],
+        ["migrate", "finalize"],
+        ["migrate", "status"],
+        ["runbook", "bounce", "--to-phase", "dual", "--plan"],
+        ["runbook", "write", "--plan"],
+    ],
+    ids=" ".join,
+)
+def test_groups_of_a_plan_are_completed_from_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    migration = Migration(tmp_path)
+    for group in ("billing", "settlement"):
+        commit(migration.source, group, 1)
+    migration.plan()
+    for before in ([], ["--group"], ["-g"]):
+        assert completions(capsys, *command, str(migration.path), *before, "") == ["words", "billing", "settlement"]
+        assert completions(capsys, *command, str(tmp_path / "missing.json"), *before, "") == ["words"]
 
 
 @pytest.mark.usefixtures("store")

@@ -70,5 +70,18 @@ def test_exceptions_and_named_result_types_may_say_what_happened():
 
 @pytest.mark.parametrize("name", ["TIMEOUT", "_RETRY_PAUSE", "LOOK_INTERVAL"])
 def test_a_duration_ends_in_its_unit(name: str):
-    assert found(one=f"{name} = 0.5") == [f"offsetmgr/one.py:1: {name}: a duration without its unit (_S or _MS)"]
+    assert found(one=f"{name} = 0.5") == [f"offsetmgr/one.py:1: {name}: a duration without its unit"]
     assert found(one=f"{name}_S = 0.5\n{name}_MS: int = 500") == []
+
+
+@pytest.mark.parametrize("annotation", ["float", "int | None", 'Annotated[float, typer.Option("--window")]'])
+@pytest.mark.parametrize("source", ["def f({}): pass", "def f(*, {}): pass", "class Options:\n    {} = 1"])
+def test_a_parameter_and_a_field_that_hold_a_duration_end_in_their_unit(source: str, annotation: str):
+    (line,) = found(one=source.format(f"poll_window: {annotation}"))
+    assert line.endswith("poll_window: a duration without its unit")
+    assert found(one=source.format(f"window_s: {annotation}")) == []
+
+
+@pytest.mark.parametrize("parameter", ["window: ObservationWindow", "pause: Callable[[], None]", "wait: bool"])
+def test_a_parameter_of_another_type_needs_no_unit(parameter: str):
+    assert found(one=f"def f({parameter}): pass") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_migration import OneLog
@@ -12,7 +13,6 @@ from offsetmgr import (
     AheadPolicy,
     ConnectionConfig,
     OffsetAdmin,
-    OffsetMgrError,
     PlanOptions,
     ToEarliest,
     TopicPartition,
@@ -95,6 +95,30 @@ def test_an_offset_is_between_0_and_the_largest_number_of_kafka(admin: OffsetAdm
         admin.plan_set("shop", {})
 
 
+@pytest.mark.parametrize("groups", [b"shop", ["shop", b"shop"], [7]])
+def test_a_name_that_is_no_text_is_a_usage_error(admin: OffsetAdmin, groups: Any) -> None:
+    for call in (admin.lag, admin.where, admin.plan_delete):
+        with pytest.raises(errors.UsageError, match="a name of a group is a str"):
+            list(call(groups))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ({"orders:0": 4}, "is not a TopicPartition"),
+        ({("orders", 0): 4}, "is not a TopicPartition"),
+        ({ORDERS: "4"}, "'4' is not an offset"),
+        ({ORDERS: 4.0}, "4.0 is not an offset"),
+    ],
+)
+def test_a_key_or_an_offset_of_a_wrong_type_is_a_usage_error_of_the_plan(
+    admin: OffsetAdmin, offsets: Any, why: str
+) -> None:
+    """Otherwise the edit would fail while it is executed."""
+    with pytest.raises(errors.UsageError, match=why):
+        admin.plan_set("shop", offsets)
+
+
 def test_a_time_is_not_negative() -> None:
     """A broker reads -1 as the end of the log and -2 as its start."""
     with pytest.raises(errors.UsageError, match="not a number of milliseconds"):
@@ -126,8 +150,18 @@ def test_before_images_are_not_imported_and_a_snapshot_is_not_undone(admin: Offs
     with pytest.raises(errors.UsageError, match="before-images"):
         admin.plan_import(report.before_images[0])
     admin.write_snapshot(tmp_path / "all.avro")
-    with pytest.raises(OffsetMgrError, match="before-images"):
+    with pytest.raises(errors.MalformedData, match="is a snapshot and holds no before-images"):
         admin.plan_undo(tmp_path / "all.avro")
+
+
+def test_a_file_that_cannot_be_opened_or_written_is_a_failure_of_the_file(admin: OffsetAdmin, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.avro"
+    for call in (admin.plan_import, admin.plan_undo):
+        with pytest.raises(errors.FileFailure, match="No such file"):
+            call(missing)
+    (tmp_path / "a file").touch()
+    with pytest.raises(errors.FileFailure, match="cannot be written"):
+        admin.plan_set("shop", {ORDERS: 9}).execute(tmp_path / "a file" / "before.avro")
 
 
 def test_the_undo_of_another_store_is_a_usage_error(admin: OffsetAdmin, tmp_path: Path) -> None:

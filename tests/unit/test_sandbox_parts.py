@@ -14,10 +14,10 @@ import pytest
 
 from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion, UsageError
 from offsetmgr.sandbox import ConsumedMessage, OldConsumer, Sandbox, jars, ports, state
-from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory, state_directory
 from offsetmgr.sandbox.process import ServerProcess, log_tail
+from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.state import SandboxState, ServerRecord
 
 

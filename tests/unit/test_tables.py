@@ -87,6 +87,14 @@ def test_the_last_column_is_wrapped_after_commas_too() -> None:
     ]
 
 
+def test_long_names_are_shortened_for_a_last_column_that_would_be_wrapped() -> None:
+    assert fitted_widths([150, 10, 37], [NAME_RANK, 0, 0], 200) == [149, 10, 37]
+    assert fitted_widths([150, 10, 37], [NAME_RANK, 0, 0], 100) == [49, 10, 37]
+    assert fitted_widths([150, 10, 80], [NAME_RANK, 0, 0], 100) == [40, 10, 80]
+    assert fitted_widths([30, 10, 80], [NAME_RANK, 0, 0], 100) == [30, 10, 80]
+    assert fitted_widths([30, 10, 80], [NAME_RANK, 0, 0], 60) == [26, 10, 80]
+
+
 def test_the_last_column_is_wrapped_if_less_than_its_usual_width_is_left() -> None:
     cells = ("x" * 68, "beyond the log's end")
     assert wrapped_line(cells, (68, 20), 80).splitlines() == ["x" * 68 + "  beyond the", " " * 70 + "log's end"]

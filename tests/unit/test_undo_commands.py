@@ -436,6 +436,25 @@ def test_the_next_commands_of_a_migration_are_quoted_and_have_the_options(
     assert printed(capsys.readouterr().err, "next: ") == back
 
 
+def test_verify_and_finalize_name_the_remedy_if_the_source_moved_on(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrate(capsys)
+    with SnapshotStore(Path("here.avro")) as store:
+        store.commit("a", {ORDERS: OffsetAndMetadata(6)})
+
+    assert run(["migrate", "verify", "plan.json", "a"]) == 1
+    shown = capsys.readouterr().err
+    assert "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them" in shown
+    assert "offsetmgr migrate status plan.json --group a prints the next command of each group" in shown
+    assert run(["migrate", "finalize", "plan.json", "--yes"]) == 1
+    assert "hint: offsetmgr migrate verify PLAN lists the differences\n" in capsys.readouterr().err
+
+    assert run(["migrate", "rollback", "plan.json", "--yes"]) == 0
+    assert run(["migrate", "verify", "plan.json"]) == 1
+    assert "hint: consumers" not in capsys.readouterr().err
+
+
 def test_the_command_that_removes_empty_groups_has_all_names_and_options() -> None:
     command = delete_groups_command("kafka://h:9092", ["a b", "c*"], ["--context", "prod"])
     assert shlex.split(command) == [

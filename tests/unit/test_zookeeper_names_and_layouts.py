@@ -38,7 +38,7 @@ class TestPaths:
         assert paths.topic("t") == "/brokers/topics/t"
         assert paths.partition_state("t", 0) == "/brokers/topics/t/partitions/0/state"
 
-    @pytest.mark.parametrize("group", ["a/b", "", ".", "..", "a\x00b", "a\x1fb", "\ud800"])
+    @pytest.mark.parametrize("group", ["a/b", "", ".", "..", "a\x00b", "a\x1fb", "\ud800", "😀"])
     def test_a_group_name_that_no_node_can_have_is_rejected(self, group: str) -> None:
         with pytest.raises(UsageError) as caught:
             paths.offsets(group)

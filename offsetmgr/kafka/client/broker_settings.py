@@ -1,4 +1,4 @@
-"""Reads settings of brokers with DescribeConfigs (Kafka 0.11 and later)."""
+"""Reads settings of brokers and groups with DescribeConfigs (Kafka 0.11 and later)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     NotCoordinator,
@@ -173,7 +174,7 @@ class Client:
                 connection, {group: partitions_by_group[group] for group in groups}, deadline
             )
             until = deadline + now() - started  # A read of the offsets topic has its own time limit.
-            batches = list(_batches(groups, _FETCH_BATCH))
+            batches = list(batched(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
                     connection.call_and_read(
@@ -393,7 +394,3 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
                 f"it does not support {name} version {needed}",
                 "check that this is the address of an offset manager",
             )
-
-
-def _batches(items: list[str], size: int) -> list[list[str]]:
-    return [items[at : at + size] for at in range(0, len(items), size)]

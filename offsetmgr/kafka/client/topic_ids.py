@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
@@ -30,12 +31,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
         return {}
     found: dict[str, str] = {}
     names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
-    batches = (
-        [None]
-        if names is None
-        else [names[at : at + _MAX_TOPICS_PER_REQUEST] for at in range(0, len(names), _MAX_TOPICS_PER_REQUEST)]
-    )
-    for batch in batches:
+    for batch in [None] if names is None else batched(names, _MAX_TOPICS_PER_REQUEST):
         wanted = None if batch is None else [{"topic_id": None, "name": name} for name in batch]
         request = Request(ApiKey.METADATA, _VERSION, {"topics": wanted, **requests.METADATA_OPTIONS})
         answer = await connection.call(request, remaining(deadline))

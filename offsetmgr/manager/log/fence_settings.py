@@ -26,8 +26,8 @@ setting and use `TRANSACTIONAL_EXPIRATION` instead (KIP-854)."""
 TRANSACTIONAL_EXPIRATION: Final = "transactional.id.expiration.ms"
 """The time after which the transaction coordinator drops an unused transactional id with its producer id and epoch."""
 MAX_IDLE: Final = "connections.max.idle.ms"
-"""The time after which brokers close an idle connection. A negative value means never. The setting applies to every
-listener of a broker: brokers ignore it with a listener's prefix."""
+"""The time after which brokers close an idle connection. A negative value means never. One value applies to
+all listeners of a broker: brokers ignore the setting if its name has the prefix of a listener."""
 FENCE_SETTINGS: Final = (PRODUCER_EXPIRATION, TRANSACTIONAL_EXPIRATION, MAX_IDLE)
 
 MAX_REFRESH_INTERVAL_S: Final = 3_600.0

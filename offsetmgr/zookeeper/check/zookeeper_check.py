@@ -124,8 +124,7 @@ class ZookeeperCheck:
         self._cluster = read_cluster(self._session)
         if self._ranges is not None:
             self._ranges.clear()
-        for at in range(0, len(waiting), GROUPS_AT_ONCE):
-            batch = waiting[at : at + GROUPS_AT_ONCE]
+        for batch in batched(waiting, GROUPS_AT_ONCE):
             for first, second in zip(batch, self._check([checked.group for checked in batch]), strict=True):
                 yield CheckReport(second.group, confirmed(first.findings, second.findings))
 

@@ -75,7 +75,7 @@ class ZookeeperSession(SessionReads, Closeable):
     # --- writes -----------------------------------------------------------------------------------
 
     def transaction(self, operations: Sequence[TransactionOperation]) -> TransactionResult:
-        """Sends the operations as one transaction, which the server carries out entirely or not at all."""
+        """Sends the operations as one transaction, which the server executes entirely or not at all."""
         return self.transactions([operations])[0]
 
     def transactions(self, batches: Sequence[Sequence[TransactionOperation]]) -> list[TransactionResult]:
@@ -84,7 +84,7 @@ class ZookeeperSession(SessionReads, Closeable):
 
         Raises an error only if nothing was sent. If the connection is lost after a transaction was sent, the results of
         the affected transactions contain the error. The session never repeats a transaction. If a transaction got no
-        response, only a later read of the nodes can show whether the server carried out the transaction.
+        response, only a later read of the nodes can show whether the server executed the transaction.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)

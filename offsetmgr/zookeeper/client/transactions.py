@@ -1,6 +1,6 @@
 """Transactions: their operations, their results, and the requests in the form that kazoo's connection accepts.
 
-Ordering contract: the server carries out a transaction entirely or not at all. A transaction with the outcome
+Ordering contract: the server executes a transaction entirely or not at all. A transaction with the outcome
 `OperationState.NOT_SENT` has no effect. If the client sent a transaction but got no response
 (`OperationState.UNKNOWN`), the server may have carried it out. To find out, the caller must read the nodes.
 """

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
@@ -141,9 +142,6 @@ class PartitionClaims:
     def _send(self, operations: list[TransactionOperation]) -> None:
         """Sends transactions. Some of the transactions may be rejected or have an unknown outcome, so the caller must
         read the nodes again after this call."""
-        batches = [
-            operations[at : at + MAX_OPERATIONS_PER_TRANSACTION]
-            for at in range(0, len(operations), MAX_OPERATIONS_PER_TRANSACTION)
-        ]
-        for outcome in self._session.transactions(batches):
+        batches = batched(operations, MAX_OPERATIONS_PER_TRANSACTION)
+        for outcome in self._session.transactions(list(batches)):
             committed(self._session, outcome)

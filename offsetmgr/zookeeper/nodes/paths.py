@@ -24,8 +24,9 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
 
-# The path separator, and the characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path.
-_NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+# The path separator, and the characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path. Java
+# represents a character above U+FFFF by two surrogates, which are among them.
+_NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 @lru_cache(maxsize=65_536)

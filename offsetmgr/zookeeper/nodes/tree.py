@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -46,8 +47,7 @@ class _TreeReader:
 
     def read(self, paths: list[str], depth: int | None) -> Iterator[TreeNode]:
         """Yields these nodes in the order of ``paths``, each followed by its descendants."""
-        for start in range(0, len(paths), NODES_AT_ONCE):
-            chunk = paths[start : start + NODES_AT_ONCE]
+        for chunk in batched(paths, NODES_AT_ONCE):
             found = self._session.get_many(chunk)
             listed = self._session.children_many(chunk)
             deeper: list[str] = []
