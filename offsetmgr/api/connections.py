@@ -322,6 +322,7 @@ class Connections(Closeable):
         from offsetmgr.core.log_origin import Relation, compare_origins
         from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
         from offsetmgr.stores.manager import ManagerStore
+        from offsetmgr.stores.uri import bootstrap_of
         from offsetmgr.stores.zookeeper import ZookeeperStore
 
         uris = self.configured_stores()
@@ -346,8 +347,9 @@ class Connections(Closeable):
             compared = compare_origins(origin, other, (first, second))
             if compared.relation is Relation.OTHER and (origin.cluster_id or origin.brokers):
                 raise OtherCluster("groups where", compared.how, "name the stores of one Kafka cluster")
-        brokers = any(one.error is None for one in stores if one.name != "zookeeper")
-        return GroupLocator(stores, self.cluster_or_none() if brokers else None)
+        living = (one.store.uri for one in stores if one.error is None and one.name != "zookeeper")
+        bootstrap = next((bootstrap_of(uri, self.resolved.connection) for uri in living), None)
+        return GroupLocator(stores, self.cluster_at(bootstrap, self.resolved.connection) if bootstrap else None)
 
     def _session(self, connect: str) -> ZookeeperSession:
         """Returns the session with this connect string. Opens a session if neither a store nor an earlier call has

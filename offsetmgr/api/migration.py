@@ -302,7 +302,9 @@ class Migration(Closeable):
         accept = (Status.REFUSED,) if accept_refused else ()
         with journaled_writer(self._plan, PlanRun("delete", verifier.only), self._sides.source) as (writer, state):
             remover = writer if delete_source else None
-            return finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+            done = finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+            writer.incomplete = bool(done.blocked or done.kept)
+            return done
 
     def finalize(
         self,
@@ -329,7 +331,7 @@ class Migration(Closeable):
         gate = self._sides.member_gate(self._plan, delete_source, rules, ObservationWindow(window_s))
         verifier = self._sides.verifier(self._plan, self.state())
         with journaled_writer(self._plan, PlanRun("delete"), self._sides.source) as (writer, state):
-            return finalize(
+            done = finalize(
                 verifier,
                 state,
                 writer.journal,
@@ -337,3 +339,5 @@ class Migration(Closeable):
                 writer if delete_source else None,
                 (Status.REFUSED,) if accept_refused else (),
             )
+            writer.incomplete = bool(done.kept)
+            return done

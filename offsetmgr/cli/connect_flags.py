@@ -132,9 +132,10 @@ class ConnectFlags(Connections):
             *(word for option, value in servers if value for word in (option, value)),
         )
 
-    def with_other_store(self, missing: GroupNotFound) -> GroupNotFound:
+    def with_other_store(self, missing: GroupNotFound, *, selected: int = 1) -> GroupNotFound:
         """Returns the error with a hint at the other configured store that has one of the missing groups; without such
-        a store, or if a store does not respond, returns the error unchanged."""
+        a store, or if a store does not respond, returns the error unchanged. The hint names the group if there are
+        several: if several are missing, or if it is one of ``selected`` groups."""
         from offsetmgr.groups.selection import matching_groups
 
         others: tuple[OffsetStore, ...] = ()
@@ -144,7 +145,7 @@ class ConnectFlags(Connections):
         for other in others:
             with suppress(OffsetMgrError):
                 if found := matching_groups(missing.groups, other.groups()):
-                    one = "it" if len(missing.groups) == 1 else f"group {found[0]!r}"
+                    one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
                     hint = f"{one} is in {other.uri}: add --store {quote(other.uri)}"
                     return GroupNotFound(missing.what, missing.why, hint)
         return missing

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import typer
 
@@ -59,6 +59,9 @@ _WAITING_OPERATIONS: Final = frozenset({"offsets reset", "offsets set", "offsets
 
 class Edit:
     """One editing command: its name, its plan, and its options."""
+
+    can_wait: ClassVar[bool] = True
+    """Whether the command accepts ``--wait-empty``, if its operation does."""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class Edit:
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
         count = _list_failures((*whole,), problems)
         active = any(isinstance(g.problem, GroupActive) and not g.problem.lock_ends_s for g in proposal)
-        if active and self.operation in _WAITING_OPERATIONS:
+        if active and self.can_wait and self.operation in _WAITING_OPERATIONS:
             running = "; --running moves it without a stop" if self.store.uri.startswith("kafka:") else ""
             note(f"hint: --wait-empty SECONDS waits until the group has no members{running}")
         return count

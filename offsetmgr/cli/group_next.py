@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from offsetmgr.core.model import Committed
 from offsetmgr.groups.lag import TITLES
 from offsetmgr.groups.selection import group_words, literal_pattern
 from offsetmgr.migration.evidence import Confidence
@@ -24,6 +25,9 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
     if phase is GroupPhase.MOVED:
         if plan is None or plan.source_deleted:
             return None, "the migration is finalized, and the offsets in the source are deleted"
+        if _may_be_dual(one, plan):
+            why = "writes the steps from dual commit to Kafka, after which the old offsets can be deleted"
+            return _runbook(one, GroupPhase.KAFKA, options), why
         command = f"{_finalize(plan)} --delete-source{options}"
         return command, "deletes the old offsets in the source, once you do not need a way back"
     if plan is not None and (found := _with_plan(one, plan, options)) is not None:
@@ -62,6 +66,18 @@ def _with_plan(one: GroupLocation, plan: MigratedGroup, options: str) -> tuple[s
     if {source, target} == {GroupPhase.ZOOKEEPER, GroupPhase.KAFKA} and has_old_members:
         return _runbook(one, GroupPhase.DUAL, options), f"the offsets are copied; writes the steps from {names}"
     return None, f"the offsets are copied to {plan.target_uri}, and the group still commits to {TITLES[phase]}"
+
+
+def _may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
+    """Whether the members of a group that was moved to Kafka may still commit to ZooKeeper too: old consumers are
+    registered, and Kafka is ahead on no partition. ``migrate finalize --delete-source`` refuses such a group."""
+    zookeeper, kafka = one.sample.store("zookeeper"), one.sample.store("kafka")
+    if (plan.source, plan.target) != ("zookeeper", "kafka") or zookeeper is None or kafka is None:
+        return False
+    ahead = (
+        isinstance(old := zookeeper.of(tp), Committed) and offset > old.offset for tp, offset in kafka.committed.items()
+    )
+    return bool(zookeeper.members) and not any(ahead)
 
 
 def _runbook(one: GroupLocation, to: GroupPhase, options: str) -> str:

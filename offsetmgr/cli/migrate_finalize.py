@@ -97,10 +97,12 @@ def finalize_command(
         with plan_writer(plan, PlanRun("delete", only, reason or ""), verifier.source) as (writer, state):
             remover = writer if delete_source else None
             each = finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+            writer.incomplete = bool(each.blocked or each.kept)
         _show_groups(each, verifier)
         return
     with plan_writer(plan, PlanRun("delete", reason=reason or ""), verifier.source) as (writer, state):
         done = finalize(verifier, state, writer.journal, gate, writer if delete_source else None, accept)
+        writer.incomplete = bool(done.kept)
     if state.finalized_at is not None:
         note(f"finalized already, on {migrate_output.moment(state.finalized_at)}")
     else:

@@ -85,6 +85,7 @@ def peek(
                 try:
                     require_known(store, [found.group])
                 except GroupNotFound as absent:
+                    absent = connect.with_other_store(absent, selected=len(chosen))
                     errors.add_or_raise(absent, len(chosen))
                     continue
             committed = [tp for tp in (*found.offsets, *found.errors) if topics.matches(tp)]

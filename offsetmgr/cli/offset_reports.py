@@ -144,6 +144,7 @@ def get(
                     try:
                         require_known(store, [found.group])
                     except GroupNotFound as absent:
+                        absent = connect.with_other_store(absent, selected=len(chosen))
                         errors.add_or_raise(absent, len(chosen))
                         continue
                 if found.error is not None:
@@ -187,7 +188,7 @@ def lag(
 
     Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
-    from offsetmgr.groups.lag import NOTHING, needs_log_range
+    from offsetmgr.groups.lag import ELSEWHERE, NOTHING, needs_log_range
     from offsetmgr.groups.lag import lag as lag_of_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
 
@@ -216,8 +217,8 @@ def lag(
                 for row in one.rows:
                     if row.error is not None:
                         errors.add(row.error)
-                        if row.committed is ABSENT and row.note != NOTHING:  # the offset could not be read
-                            continue
+                        if row.committed is ABSENT and row.note != NOTHING and not row.note.startswith(ELSEWHERE):
+                            continue  # the offset could not be read
                     if only_with_lag and not needs_log_range(row):
                         continue
                     yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)

@@ -9,8 +9,8 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 
 
 class ReadErrorReport:
-    """Prints each read error on stderr when it occurs, unless the same text was already printed. Counts all errors,
-    because the exit code depends on them."""
+    """Prints each read error and its hint on stderr when the error occurs, unless the same text was already printed.
+    Counts all errors, because the exit code depends on them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +26,8 @@ class ReadErrorReport:
             return
         self._printed.add(text)
         note(f"error: {text}")
-        if error.hint and self.count == 1:
+        if error.hint and error.hint not in self._printed:
+            self._printed.add(error.hint)
             note(f"hint: {error.hint}")
 
     def add_or_raise(self, error: OffsetMgrError, groups: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +40,7 @@ from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.fleet_bounce import phase_record
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.rollout import InvalidWorkload
 
 if TYPE_CHECKING:
     from offsetmgr.migration.runbook_commands import RunbookArguments
@@ -88,26 +90,22 @@ def write(
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     planned, view, names = groups.select(connect, to)
     restart = flags.restart(host)
-    books, failed, wait = [], [], LockWait()
-    for each in names:
+    wait = LockWait()
+
+    def make(each: str) -> runbooks.Runbook:
+        arguments = runbook_arguments(connect, planned, view, name, restart, each)
         if len(names) > 1:
             note(f"group {each}: watching it for its phase")
-        try:
-            book = runbooks.write_runbook(
-                view,
-                each,
-                CommitMode(to.value),
-                start=CommitMode(start.value) if start else None,
-                window=ObservationWindow(window_s, poll_s, wait.for_commits),
-                arguments=runbook_arguments(connect, planned, view, name, restart, each),
-            )
-        except GateRefused as error:
-            if len(names) == 1:
-                raise
-            note(f"  ! group {each}: {error.why}" + (f" ({error.hint})" if error.hint else ""))
-            failed.append(each)
-        else:
-            books.append(book)
+        return runbooks.write_runbook(
+            view,
+            each,
+            CommitMode(to.value),
+            start=CommitMode(start.value) if start else None,
+            window=ObservationWindow(window_s, poll_s, wait.for_commits),
+            arguments=arguments,
+        )
+
+    books, failed = books_of(names, make)
     if books:
         _write_books(books, files, name)
     elif not failed:
@@ -115,6 +113,22 @@ def write(
     if failed:
         note(f"no runbook for {count_of(len(failed), 'group')}: {', '.join(failed)}")
         raise typer.Exit(FAILED)
+
+
+def books_of(names: Sequence[str], make: Callable[[str], runbooks.Runbook]) -> tuple[list[runbooks.Runbook], list[str]]:
+    """Returns the runbooks of the groups, and the groups that have none. Prints the reason of each of these groups;
+    raises it if there is only one group."""
+    books, failed = [], []
+    for each in names:
+        try:
+            books.append(make(each))
+        except (GateRefused, InvalidWorkload) as error:
+            if len(names) == 1:
+                raise
+            why = f"{error.what}: {error.why}" if isinstance(error, InvalidWorkload) else error.why
+            note(f"  ! group {each}: {why}" + (f" ({error.hint})" if error.hint else ""))
+            failed.append(each)
+    return books, failed
 
 
 def runbook_arguments(

@@ -46,7 +46,7 @@ from offsetmgr.migration.fleet_bounce import GroupBounce, bounce_groups, journal
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import RegisteredMember
 from offsetmgr.migration.precheck import GateClosed
-from offsetmgr.migration.rollout import KILL_AFTER_S
+from offsetmgr.migration.rollout import KILL_AFTER_S, InvalidWorkload
 
 app = typer.Typer()
 
@@ -170,10 +170,11 @@ def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: Ph
 
 
 def _prepared(make: Callable[[str], bounce_plan.BounceSpec], group: str) -> bounce_plan.BounceSpec | GroupBounce:
-    """Returns the parameters of the bounce, or its error if a file has no baseline of the group."""
+    """Returns the parameters of the bounce, or its error if a file has no baseline of the group, or if Kubernetes
+    allows no workload of its name."""
     try:
         return make(group)
-    except NoBaseline as error:
+    except (NoBaseline, InvalidWorkload) as error:
         return GroupBounce(group, error=error)
 
 

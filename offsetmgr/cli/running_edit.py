@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.edit_command import Edit
@@ -18,6 +19,8 @@ from offsetmgr.groups.saved_edit import SavedEdit
 
 class RunningEditCommand(Edit):
     """An editing command with ``--running``."""
+
+    can_wait: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -61,10 +61,11 @@ class OperationStart:
 class RecordedOperation:
     """One operation in the log. Times are milliseconds since 1970 UTC.
 
-    ``outcome`` is ``done``, ``failed`` (at least one change failed, or an error ended the operation), ``interrupted``,
-    or ``unknown`` if the log has no end of the operation. ``written`` and ``failed`` count offsets; they are None if
-    the outcome is unknown. ``undone_by`` is the id of the operation that undid this one, if every command of the undo
-    succeeded and was not undone itself. ``pid`` and ``process_start`` identify the process (`start_time`).
+    ``outcome`` is ``done``, ``failed`` (at least one change failed or was left out, or an error ended the operation),
+    ``interrupted``, or ``unknown`` if the log has no end of the operation. ``written`` and ``failed`` count offsets;
+    they are None if the outcome is unknown. ``undone_by`` is the id of the operation that undid this one, if every
+    command of the undo succeeded and was not undone itself. ``pid`` and ``process_start`` identify the process
+    (`start_time`).
     """
 
     id: str
@@ -93,12 +94,14 @@ class RecordedOperation:
 
 @dataclass(slots=True)
 class OperationProgress:
-    """The counts of an operation that is running. ``interrupted`` is True if the user stopped the operation."""
+    """The counts of an operation that is running. ``interrupted`` is True if the user stopped the operation, and
+    ``incomplete`` if it left out something that the user named, such as a group that was not ready."""
 
     id: str
     written: int = 0
     failed: int = 0
     interrupted: bool = False
+    incomplete: bool = False
 
 
 class OperationNotFound(OffsetMgrError):
@@ -149,7 +152,8 @@ class OperationLog:
         outcome = "interrupted"
         try:
             yield progress
-            outcome = "interrupted" if progress.interrupted else "failed" if progress.failed else "done"
+            failed = progress.failed or progress.incomplete
+            outcome = "interrupted" if progress.interrupted else "failed" if failed else "done"
         except OffsetMgrError:
             outcome = "failed"
             raise

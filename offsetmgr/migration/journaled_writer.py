@@ -162,6 +162,8 @@ class JournaledWriter:
     identity: Mapping[str, str] = field(default_factory=dict)
     """Fields of the journal's record of the run: ``operation``, the run's id in the operation log, and for the rollback
     of one run of apply ``run``, the id of that run."""
+    incomplete: bool = field(default=False, init=False)
+    """Whether the caller left out a part of the run, such as groups that cannot be finalized yet."""
     report: Report = field(default_factory=Report, init=False)
     """The counts so far."""
     _stopped_early: bool = False

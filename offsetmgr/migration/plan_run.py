@@ -123,6 +123,7 @@ def journaled_writer(
                 report = writer.report
                 recorded.written, recorded.interrupted = report.written, report.interrupted
                 recorded.failed = sum(len(outcome.failed) for outcome in report.failed.values())
+                recorded.incomplete = writer.incomplete or bool(report.closed)
 
 
 def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:

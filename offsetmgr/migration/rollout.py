@@ -16,6 +16,10 @@ KILL_AFTER_S: Final = 30
 """`kubectl rollout status` ends after its own timeout. If it does not, offsetmgr kills it this much later."""
 
 
+class InvalidWorkload(UsageError):
+    """Kubernetes allows no workload of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """The restart of a workload with other settings.
@@ -32,11 +36,11 @@ class Rollout:
     timeout_s: float = 600
 
     def of_group(self, group: str) -> Rollout:
-        """Returns the rollout with the group in the workload's name. Raises `UsageError` if the name is not one of a
-        Deployment or StatefulSet, or if ``configure`` names a member."""
+        """Returns the rollout with the group in the workload's name. Raises `InvalidWorkload` if the name is not one of
+        a Deployment or StatefulSet, and `UsageError` if ``configure`` names a member."""
         workload = self.workload.replace("{group}", group)
         if not _WORKLOAD.fullmatch(workload):
-            raise UsageError(
+            raise InvalidWorkload(
                 f"--kubernetes {workload}",
                 "it is neither deployment/NAME nor statefulset/NAME with a NAME of a-z, 0-9, '-' and '.'",
                 "as in --kubernetes deployment/shop",

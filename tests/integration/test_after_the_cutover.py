@@ -106,6 +106,10 @@ def test_a_group_that_exists_only_in_zookeeper_is_shown(
         ]
     found = both.run("offsets", "get", "--group", f"{unique}-old", *selected, code=1)
     assert "hint: it is in zookeeper://" in found.stderr
+    several = ("--group", f"{unique}-old", "--group", f"{unique}-none")
+    for read in ("get", "peek"):
+        found = both.run("offsets", read, *several, *selected, code=1)
+        assert f"hint: group '{unique}-old' is in zookeeper://" in found.stderr
     missing = both.run(*command, "--group", f"{unique}-none", *selected, code=1)
     assert f"does not exist in kafka://{kafka.bootstrap} nor in zookeeper://" in missing.stderr
 
@@ -148,3 +152,17 @@ def test_an_unknown_state_is_an_error_that_lists_the_states(both: Commands) -> N
     assert "states: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance" in refused.stderr
     assert refused.stdout == ""
     both.run("groups", "list", "--state", "stable,PREPARING_REBALANCE")
+
+
+@pytest.mark.parametrize("command", [("groups", "describe"), ("offsets", "lag")])
+def test_an_offset_only_in_zookeeper_is_shown_also_without_its_topic(
+    both: Commands, unique: str, kafka: KafkaBroker, command: tuple[str, str]
+) -> None:
+    with open_store(f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}") as store:
+        store.commit(f"{unique}-lost", {TopicPartition(f"{unique}-deleted", 0): OffsetAndMetadata(7)})
+    selected = ("--store", f"kafka://{kafka.bootstrap}", "--format", "json")
+    done = both.run(*command, "--group", f"{unique}-lost", *selected, code=1)
+    assert [(row["partition"], row["offset"], row["note"]) for row in json.loads(done.stdout)] == [
+        (0, None, "only in ZooKeeper: 7; log unknown")
+    ]
+    assert f"error: topic {unique}-deleted: does not exist in this Kafka cluster" in done.stderr

@@ -192,6 +192,14 @@ def test_a_group_of_an_offset_manager_is_found(cli: Cli, both: list[str], topic:
     assert [(r["lag"], r["note"]) for r in cli.rows(*lag)] == [(4, None)]
 
 
+def test_a_manager_that_does_not_respond_hides_no_log_end(cli: Cli, both: list[str], topic: str) -> None:
+    commit(f"kafka://{both[3]}", topic, topic, {0: 4})
+    row = where(cli, topic, *both, "--store", "manager://127.0.0.1:1", code=1)
+    assert (row["phase"], row["lag"]) == ("unknown", None)
+    (partition,) = row["partitions"]
+    assert (partition["log_end_offset"], partition["note"]) == (10, "the offset in the offset manager cannot be read")
+
+
 def test_a_manager_in_front_of_kafka_is_not_another_store(cli: Cli, both: list[str], topic: str) -> None:
     commit(f"kafka://{both[3]}", topic, topic, {0: 6})
     with KafkaStore(both[3]) as store, StoreListener(store) as listener:

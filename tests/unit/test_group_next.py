@@ -91,6 +91,26 @@ def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: 
     assert text is not None and "-o -" not in text
 
 
+def moved(*members: str, in_zookeeper: int) -> str | None:
+    live = tuple(GroupMember(member, "", "", None) for member in members)
+    tp = TopicPartition("orders", 0)
+    stores = (
+        StoreSample("zookeeper", "zookeeper://zk:2181", {tp: Committed(in_zookeeper)}, live),
+        StoreSample("kafka", "kafka://k:9092", {tp: Committed(7)}),
+    )
+    uris = [store.uri for store in stores]
+    plan = MigratedGroup("p.json", "shop", "shop", "finalized", ZOOKEEPER, KAFKA, *uris, finalized_at=1)
+    evidence = PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, "")
+    return next_command(GroupLocation(GroupSample("shop", stores, plan=plan), evidence, ()), "")[0]
+
+
+def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None:
+    write = "offsetmgr runbook write --group shop --to kafka -o shop.json -o shop.html"
+    assert moved("m", in_zookeeper=7) == write
+    delete = "offsetmgr migrate finalize p.json shop --delete-source"
+    assert moved("m", in_zookeeper=5) == moved(in_zookeeper=7) == delete
+
+
 def test_a_group_that_still_commits_to_the_source_is_not_finalized() -> None:
     _, why = command(KAFKA, "applied", KAFKA, MANAGER)
     assert why == "the offsets are copied to manager://m:9092, and the group still commits to Kafka"

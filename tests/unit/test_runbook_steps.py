@@ -10,8 +10,10 @@ import pytest
 from test_bounce_waits import START_MS, member
 from test_doc_blocks import USAGE_ERROR, parse
 
+from offsetmgr.cli.runbook import books_of
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
 from offsetmgr.core.document import to_html, to_markdown
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.observation import Observation, PartitionOwner
@@ -208,3 +210,18 @@ def test_several_groups_have_a_table_and_sections_below_the_title_of_each() -> N
 )
 def test_the_remedies_of_a_bounce_into_dual_name_the_stores_as_its_error_does(start: CommitMode, message: str) -> None:
     assert [closed for closed, _ in start_closed(CommitModeChange(start, DUAL))] == [message]
+
+
+def test_a_name_that_kubernetes_does_not_allow_holds_up_no_other_group(capsys: pytest.CaptureFixture[str]) -> None:
+    rollout = Rollout("deployment/{group}")
+    found = InferredPhase(ZOOKEEPER, Confidence.SEEN, "commits to ZooKeeper alone")
+
+    def make(name: str) -> Runbook:
+        rollout.of_group(name)
+        return Runbook(name, DUAL, found, BASELINE, route(ZOOKEEPER, DUAL), steps(ZOOKEEPER, DUAL), ("abort",), ())
+
+    books, failed = books_of(["a", "b_c", "d"], make)
+    assert ([book.group for book in books], failed) == (["a", "d"], ["b_c"])
+    assert "  ! group b_c: --kubernetes deployment/b_c: it is neither" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--kubernetes deployment/b_c"):
+        books_of(["b_c"], make)

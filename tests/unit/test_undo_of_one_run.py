@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from one_migration import ORDERS, Migration, commit
 
+from offsetmgr.cli.app import run
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import Committed
+from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.fleet import GroupState, group_statuses
@@ -22,6 +23,7 @@ from offsetmgr.migration.plan import GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import PlanRun, journaled_writer
 from offsetmgr.migration.rollback import groups_of_run, preview, rollback
+from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
 
@@ -170,3 +172,24 @@ def test_the_recorded_undo_names_the_run_and_the_settings(tmp_path: Path, monkey
         *("--command-config", str(tmp_path / "client.properties")),
         *("--to-command-config", str(tmp_path / "to.properties"), "--context", "prod"),
     ]
+
+
+def test_a_finalize_that_leaves_out_a_group_is_recorded_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source, target, plan = tmp_path / "source.csv", tmp_path / "target.avro", tmp_path / "plan.json"
+    source.write_text("audit,orders,0,5\nshop,orders,0,6\n")
+    with SnapshotStore(target) as store:
+        store.commit("other", {ORDERS[0]: OffsetAndMetadata(1)})
+    assert (
+        run(["migrate", "plan", "--from", f"file:{source}", "--to", f"file:{target}", "--all-groups", "-o", str(plan)])
+        == 0
+    )
+    assert run(["migrate", "apply", str(plan), "--group", "shop", "--yes"]) == 0
+    assert run(["migrate", "finalize", str(plan), "shop", "audit", "--yes"]) == 1
+    assert OperationLog().operations()[-1].outcome == "failed"
+    assert run(["migrate", "finalize", str(plan), "shop", "--yes"]) == 0
+    assert OperationLog().operations()[-1].outcome == "done"
+    assert run(["migrate", "rollback", str(plan), "--group", "shop", "--yes"]) == 1
+    assert OperationLog().operations()[-1].outcome == "failed"
