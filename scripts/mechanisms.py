@@ -257,6 +257,15 @@ STOPPABLE_WAITS: Final = {
 """The modules that wait for an event with a timeout. `core.retry` has no pause that an event ends."""
 
 
+def shortened_lists(tree: ast.Module) -> Iterator[int]:
+    """The lines of conditions that choose between no text and a text such as ``and 2 more``."""
+    for node in nodes(tree):
+        if not isinstance(node, ast.IfExp) or not isinstance(node.body, ast.JoinedStr):
+            continue
+        if ast.unparse(node.orelse) == "''" and re.search(r"^f['\"][,;]? and \{.*\} more", ast.unparse(node.body)):
+            yield node.lineno
+
+
 def closing_exits(tree: ast.Module) -> Iterator[int]:
     """The lines of methods ``__exit__`` that only close the object."""
     for node in nodes(tree):
@@ -440,6 +449,15 @@ MECHANISMS: Final = (
         {
             "groups/topic_matches.py": "a noun without a count",
             "zookeeper/check/findings.py": "a noun without a count",
+        },
+    ),
+    Mechanism(
+        "first items of a list",
+        "core/plurals.py",
+        shortened_lists,
+        {
+            "cli/edits.py": "the record of an operation has the number of the other groups",
+            "migration/mirror_group.py": "names the reason of the first item",
         },
     ),
     Mechanism(

@@ -55,7 +55,7 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False, re
     ``empty``: whether the groups had no offsets from the start. Then no edit is in the operation log, and this function
     records the deletion there."""
     from offsetmgr.groups.edits import remove_groups
-    from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, shortened
+    from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
 
@@ -64,7 +64,7 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False, re
     code = 0
     for uri in uris:
         store = connect.store(uri)
-        start = OperationStart("groups delete", (store.uri,), shortened(groups), len(groups), 0, reason=reason or "")
+        start = OperationStart("groups delete", (store.uri,), first_groups(groups), len(groups), 0, reason=reason or "")
         # The edit of the groups' offsets is recorded already.
         with OperationLog().recorded(start) if empty else nullcontext(OperationProgress("")) as recorded:
             for name, error in remove_groups(store, groups):

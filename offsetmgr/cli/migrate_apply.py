@@ -15,11 +15,11 @@ from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes
-from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options, shortened
+from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step, scope_options
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import PlanFile, summary_of
 from offsetmgr.migration.plan_run import PlanRun, open_plan, undo_command
@@ -90,7 +90,7 @@ def apply_command(
         reject_stale(plan, state, sides.source, only, _renewal_hint(plan, group, wave, options))
     scope = summary_of(plan, only)
     if only is not None:
-        note(f"only {count_of(scope.groups, 'group')} of the plan: {shortened(sorted(only))}")
+        note(f"only {count_of(scope.groups, 'group')} of the plan: {list_of(sorted(only), migrate_output.SHOWN)}")
     if scope.writes:
         confirm(f"write {count_of(scope.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     run = PlanRun("apply", only, reason or "", options)

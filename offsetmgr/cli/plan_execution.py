@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,6 @@ def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[st
 def option_text(words: Iterable[str]) -> str:
     """Returns words of a command line as text, each with a leading space."""
     return "".join(f" {shlex.quote(word)}" for word in words)
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Returns the first names of a long list, and the number of the others."""
-    more = len(names) - migrate_output.SHOWN
-    return ", ".join(names[: migrate_output.SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def exit_if_interrupted(report: Report) -> None:

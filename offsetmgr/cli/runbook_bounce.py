@@ -18,8 +18,8 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
-from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups
 from offsetmgr.cli.runbook_options import (
@@ -36,7 +36,7 @@ from offsetmgr.cli.runbook_options import (
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
@@ -166,7 +166,7 @@ def bounce(
 def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: PhaseName) -> None:
     """Prints the groups whose offsets are not applied, unless they go back."""
     if planned is not None and to.value != planned.plan.header.source.kind and (early := planned.not_applied(names)):
-        note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {shortened(early)}")
+        note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}")
 
 
 def _prepared(make: Callable[[str], bounce_plan.BounceSpec], group: str) -> bounce_plan.BounceSpec | GroupBounce:

@@ -10,12 +10,13 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import WaveOption
+from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import GroupsOption
-from offsetmgr.cli.plan_execution import shortened
 from offsetmgr.cli.render import note
 from offsetmgr.cli.runbook_options import PhaseName, Plan, Restart
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.plurals import list_of
 from offsetmgr.groups.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.fleet import GroupState, group_statuses, select_groups
 from offsetmgr.migration.plan_file import PlanFile
@@ -180,6 +181,6 @@ def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[st
         )
     others = [name for name in groups if closed.get(name, GroupState.FINALIZED) is not GroupState.FINALIZED]
     if others:
-        named = shortened([f"{name} ({closed[name].value})" for name in others])
+        named = list_of((f"{name} ({closed[name].value})" for name in others), SHOWN)
         note(f"left out by the plan: {named}; name a group with --group to restart its members")
     return alive

@@ -280,7 +280,7 @@ def copy(
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check
-    from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+    from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
     from offsetmgr.spark.store_rows import select_groups
 
     _require_spark("spark copy")
@@ -312,7 +312,7 @@ def copy(
             if counts.get(RECREATED):
                 raise typer.Exit(FAILED)
             return
-        start = OperationStart("spark copy", (target,), shortened(groups), len(groups), 0, reason=reason or "")
+        start = OperationStart("spark copy", (target,), first_groups(groups), len(groups), 0, reason=reason or "")
         with OperationLog().recorded(start) as recorded:
             outcomes = copied(rows, target, config=target_config, origin=origin).persist()
             counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}

@@ -11,7 +11,7 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere
 from offsetmgr.kafka.cluster.base import Cluster
@@ -118,8 +118,7 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
 
 def _active(what: str, found: GroupDescription) -> GroupActive:
     members = tuple(str(member) for member in found.members)
-    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
-    why = f"{found.state} with {count_of(len(members), 'member')}: {', '.join(members[:5])}{more}"
+    why = f"{found.state} with {count_of(len(members), 'member')}: {list_of(members, 5)}"
     if found.lock_ends_s:
         why = f"another run of offsetmgr holds its lock: {members[0]}"
     return GroupActive(what, why, "stop its consumers first", members=members, lock_ends_s=found.lock_ends_s)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.disk_layout import TopicDirectories, report_problems
 from offsetmgr.groups.replica_choice import RecoveryListener, read_most_advanced_replicas
 from offsetmgr.manager import expiration
@@ -235,10 +235,9 @@ class _GroupLocations:
                 only_misplaced.append(name)
                 yield group
         if only_misplaced:
-            more = f" and {len(only_misplaced) - _SHOWN} more" if len(only_misplaced) > _SHOWN else ""
             self._listener.note(
                 f"offsetmgr uses {count_of(len(only_misplaced), 'group')} from partitions that their coordinator does "
-                f"not read ({self._topic} has {self._count} partitions): {', '.join(only_misplaced[:_SHOWN])}{more}"
+                f"not read ({self._topic} has {self._count} partitions): {list_of(only_misplaced, _SHOWN)}"
             )
         if stale:
             self._listener.note(

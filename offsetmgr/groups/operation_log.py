@@ -250,8 +250,8 @@ def undoing(id_: str) -> Iterator[None]:
         _undoes.reset(token)
 
 
-def shortened(groups: Iterable[str]) -> tuple[str, ...]:
-    """Returns the first `MAX_GROUPS` names."""
+def first_groups(groups: Iterable[str]) -> tuple[str, ...]:
+    """Returns the first `MAX_GROUPS` names, which a record of the operation log has."""
     return tuple(name for _, name in zip(range(MAX_GROUPS), groups, strict=False))
 
 

@@ -17,6 +17,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOper
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
+from offsetmgr.core.plurals import list_of
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
@@ -283,8 +284,7 @@ def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
     if scenario.offsets.get(group):
         return GroupNotFound(what, "the file has no offsets for it in these topics", "correct or leave out --topic")
     if named := sorted(name for name, offsets in scenario.offsets.items() if offsets):
-        more = f", and {len(named) - MAX_GROUPS_NAMED:,} more" if len(named) > MAX_GROUPS_NAMED else ""
-        hint = f"groups in the file: {', '.join(named[:MAX_GROUPS_NAMED])}{more}"
+        hint = f"groups in the file: {list_of(named, MAX_GROUPS_NAMED)}"
     else:
         hint = "the file has no offsets at all; choose another file"
     return GroupNotFound(what, "the file has no offsets for it", hint)

@@ -15,7 +15,7 @@ from offsetmgr.groups.before_images import BeforeImageFile, image_file
 from offsetmgr.groups.dual_execute import StorePair, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.groups.execute import execute
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 
 
 class EditOrigin(NamedTuple):
@@ -95,7 +95,7 @@ def _recorded(started: SavedEdit, plan: EditPlan, origin: EditOrigin) -> Generat
     start = OperationStart(
         name=origin.operation,
         stores=tuple(image.header.source_uri for image in started.images),
-        groups=shortened(group.group for group in plan if group.problem is None),
+        groups=first_groups(group.group for group in plan if group.problem is None),
         group_count=plan.counts.groups,
         changes=plan.counts.writes,
         files=tuple(str(image.path.absolute()) for image in started.images),

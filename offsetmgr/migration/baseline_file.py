@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import MalformedData, UnknownVersion
 from offsetmgr.core.field_reader import FieldReader
+from offsetmgr.core.plurals import list_of
 from offsetmgr.migration import bounce_checkpoint, observation
 from offsetmgr.migration.observation import Observation
 
@@ -85,6 +86,4 @@ def _baseline(book: Mapping[str, Any], what: str) -> Observation:
 
 
 def _of_other_groups(what: str, groups: Iterable[str], group: str) -> NoBaseline:
-    names = sorted(groups)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return NoBaseline(what, f"it belongs to group {', '.join(names[:3])}{more}, not to {group}")
+    return NoBaseline(what, f"it belongs to group {list_of(sorted(groups), 3)}, not to {group}")

@@ -15,7 +15,7 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
@@ -110,11 +110,7 @@ def _accepted_idle(strict: PhaseReport) -> str:
     """Returns the partitions that pass only with --accept-idle, as text. ``strict`` is the result without this
     option."""
     idle = [str(part.partition) for part in strict.partitions if not part.ok]
-    return f"{count_of(len(idle), 'partition')} without traffic (--accept-idle): {_some(idle)}" if idle else ""
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{count_of(len(idle), 'partition')} without traffic (--accept-idle): {list_of(idle, 5)}" if idle else ""
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
@@ -145,7 +141,7 @@ def closed_gate(
     lenient = assess_phase(history, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
-        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {_some(idle)}"
+        why = f"no commit of {phase} was seen on {count_of(len(idle), 'partition')} without traffic: {list_of(idle, 5)}"
         return GroupGate(name, False, _weakest(nearest), why, ACCEPT_IDLE)
     wanted = phase if restricting_option else f"phase {' or '.join(report.phase.value for report in reports)}"
     return GroupGate(name, False, _weakest(nearest), f"not seen in {wanted}: {_first_problem(lenient)}")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.commit_mode import AlreadyInPhase
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.groups.saved_edit import EditOrigin, caused_by
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_checkpoint import is_unchanged, load
@@ -75,7 +75,7 @@ def bounce_groups(
     names = [spec.group for spec in specs]
     stores = (view.zookeeper.uri, view.kafka.uri)
     files = (str(state_path.absolute()),)
-    start = OperationStart(origin.operation, stores, shortened(names), len(names), 0, files, reason=origin.reason)
+    start = OperationStart(origin.operation, stores, first_groups(names), len(names), 0, files, reason=origin.reason)
     with OperationLog().recorded(start) as recorded:
         for one in run(specs):
             recorded.failed += not one.ok and not one.is_stopped

@@ -15,7 +15,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.before_images import image_file
 from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.groups.edits import plan_import
-from offsetmgr.groups.operation_log import OperationStart, shortened
+from offsetmgr.groups.operation_log import OperationStart, first_groups
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration.mirror_group import GroupMirror
 from offsetmgr.migration.plan import PlanOptions
@@ -56,7 +56,7 @@ class MirrorImages:
         return OperationStart(
             origin.operation,
             (store,),
-            shortened(names),
+            first_groups(names),
             len(names),
             0,
             (path,),

@@ -14,7 +14,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import OnWait
-from offsetmgr.groups.operation_log import OperationLog, OperationStart, shortened
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import GroupOutcome, JournaledWriter
 from offsetmgr.migration.plan import GroupScope
@@ -131,7 +131,7 @@ def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> Operati
     return OperationStart(
         name=OPERATIONS[writer.name],
         stores=(writer.store.uri,),
-        groups=shortened(group.target_group for group in plan.groups_of(writer.only)),
+        groups=first_groups(group.target_group for group in plan.groups_of(writer.only)),
         group_count=scope.groups,
         changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),

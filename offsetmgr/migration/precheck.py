@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
+from offsetmgr.core.plurals import list_of
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, OffsetReadResult
@@ -39,7 +40,7 @@ def missing_evidence(report: PhaseReport) -> str:
     lacks += [f"{p.partition}: {p.why}" for p in report.partitions if not p.ok and p.member is None]
     if not lacks:
         return "no member was checked"
-    return "; ".join(lacks[:3]) + (f"; and {len(lacks) - 3} more" if len(lacks) > 3 else "")
+    return list_of(lacks, 3, "; ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,10 @@ def reject_offset_jump(change: CommitModeChange, history: GroupHistory) -> None:
     jumps = _jumps(change, history)
     if jumps:
         used, other = used_and_other_store(change)
-        more = f"; and {len(jumps) - 3} more" if len(jumps) > 3 else ""
         raise GateRefused(
             f"bounce {change}",
             f"{other} is ahead of {used}, which the group uses, and a dual member reads the larger: the messages"
-            f" between them would never be consumed ({'; '.join(jumps[:3])}{more})",
+            f" between them would never be consumed ({list_of(jumps, 3, '; ')})",
             f"if the group was rewound on purpose, delete or lower its {other} offsets first (offsetmgr offsets)",
         )
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import list_of
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 NewestPeriods: TypeAlias = Mapping[TopicPartition, int]
@@ -94,8 +95,7 @@ def advance(
     Raises `Conflict` if a partition has not finished the open period, and `UsageError` if ``partitions`` is empty.
     """
     if lagging := lagging_partitions(open_, finished):
-        shown = ", ".join(map(str, lagging[:3])) + (f" and {len(lagging) - 3} more" if len(lagging) > 3 else "")
-        raise Conflict(f"period {open_.period.number}", f"is not finished by {shown}")
+        raise Conflict(f"period {open_.period.number}", f"is not finished by {list_of(lagging, 3)}")
     return OpenPeriod(schedule.period(open_.period.number + 1), _non_empty(partitions))
 
 

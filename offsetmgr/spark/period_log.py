@@ -9,7 +9,6 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.topics import Topics
@@ -19,14 +18,6 @@ from offsetmgr.spark.period_ranges import Bounds
 
 _RECREATED_HINT: Final = "if the topic was recreated, its periods need a new root"
 _RETENTION_HINT: Final = "raise the topic's retention above the time in which the job processes a period"
-
-
-def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
-    """Returns all partitions of the topics. Raises `UnknownTopicOrPartition` if a topic does not exist."""
-    counts = cluster.topics(topics)
-    if missing := [topic for topic in topics if topic not in counts]:
-        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
-    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
 
 
 class PeriodLog:

@@ -23,13 +23,14 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.kafka.cluster.base import all_partitions
 from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
-from offsetmgr.spark.period_log import PeriodLog, partitions_of
+from offsetmgr.spark.period_log import PeriodLog
 from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodRunner, PeriodStep
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -174,7 +175,7 @@ def _member(
         coordinator.root,
         coordinator.member,
         period,
-        lambda: partitions_of(cluster, all_topics),
+        lambda: all_partitions(cluster, all_topics),
         config=coordinator.config,
         options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
     )

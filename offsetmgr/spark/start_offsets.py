@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, PartialFailure, UsageError
 from offsetmgr.core.model import Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.cluster.base import Cluster, all_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ def starting_offsets(
     _check_choices(default=default, out_of_range=out_of_range)
     with ExitStack() as stack:
         known = _cluster(store, cluster, config, stack)
-        partitions = _partitions(known, topic_names)
+        partitions = all_partitions(known, topic_names)
         committed = store.fetch(group, partitions)
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
@@ -204,13 +204,6 @@ def _apply_choice(
         failures[tp] = error
     else:
         found[tp] = position
-
-
-def _partitions(cluster: Cluster, topics: list[str]) -> list[TopicPartition]:
-    counts = cluster.topics(topics)
-    if missing := [topic for topic in topics if topic not in counts]:
-        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
-    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
 
 
 def _cluster(

@@ -57,6 +57,7 @@ EXEMPTED = {
     "request for log ranges": "found = LogRange(1, 2)\n",
     "cache of log ranges": "class Logs:\n    known: dict[TopicPartition, LogRange | OffsetMgrError]\n",
     "count with a noun": "ending = '' if one else 's'\n",
+    "first items of a list": "more = f' and {len(names) - 3} more' if len(names) > 3 else ''\n",
     "fsync": "os.fsync(1)\n",
     "splitting into batches": BATCHES,
     "context manager that closes itself": "def __exit__(self, *_):\n    self.close()\n",
@@ -212,6 +213,12 @@ def test_data_sources_have_one_base() -> None:
 def test_a_count_has_its_noun_from_one_place() -> None:
     (line,) = mechanisms.findings(trees(output="note(f\"{number} group{'s' if number > 1 else ''}\")"))
     assert line == "offsetmgr/output.py:1: count with a noun outside core/plurals.py"
+
+
+def test_a_long_list_is_shortened_in_one_place() -> None:
+    source = "note(', '.join(names[:3]) + (f' and {len(names) - 3} more' if len(names) > 3 else ''))"
+    (line,) = mechanisms.findings(trees(output=source))
+    assert line == "offsetmgr/output.py:1: first items of a list outside core/plurals.py"
 
 
 def test_requests_of_group_members_have_one_place() -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
+from offsetmgr.core.plurals import list_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -116,7 +117,7 @@ async def _topic_rows(
         else:
             rows.append(row)
     if complete:
-        detail = f"{_shown(complete)}: {', '.join(_TOPIC_NEEDS)}; brokers do not list topics without Describe"
+        detail = f"{list_of(complete, 3)}: {', '.join(_TOPIC_NEEDS)}; brokers do not list topics without Describe"
         rows.append(CheckResult(check, bootstrap, CheckStatus.OK, detail))
     if not rows:
         why = "topics: not checked, because the brokers list no commit of these groups for a topic with Describe"
@@ -145,7 +146,7 @@ async def _described(
         else:
             rows.append(row)
     if complete:
-        detail = f"{_shown(complete)}: {', '.join(_GROUP_NEEDS)}"
+        detail = f"{list_of(complete, 3)}: {', '.join(_GROUP_NEEDS)}"
         rows.append(CheckResult("permissions on groups", bootstrap, CheckStatus.OK, detail))
     return rows
 
@@ -157,10 +158,6 @@ def _group_row(group: str, bootstrap: str, found: int | OffsetMgrError) -> Check
     if isinstance(found, OffsetMgrError):
         return failed_check(f"permissions on group {group}", bootstrap, found)
     return _row(f"group {group}", f"--group {shlex.quote(group)}", bootstrap, found, _GROUP_NEEDS)
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _row(resource: str, option: str, bootstrap: str, bits: int, needs: Mapping[str, str]) -> CheckResult:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.clock_difference import ClockDifference
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 
@@ -95,3 +95,11 @@ class Cluster(Protocol):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None: ...
+
+
+def all_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+    """Returns all partitions of the topics. Raises `UnknownTopicOrPartition` if a topic does not exist."""
+    counts = cluster.topics(topics)
+    if missing := [topic for topic in topics if topic not in counts]:
+        raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
+    return [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]

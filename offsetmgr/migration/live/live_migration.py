@@ -28,6 +28,7 @@ from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMg
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEditResult, OffsetStore
+from offsetmgr.core.plurals import list_of
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.execute import EditSink, execute
 from offsetmgr.kafka.cluster.base import Cluster
@@ -161,7 +162,7 @@ class LiveMigration:
         if snapshot.foreign_owners:
             raise GateRefused(
                 what,
-                f"{_shortened(snapshot.foreign_owners)} would keep committing to the old store",
+                f"{list_of(snapshot.foreign_owners, _SHOWN)} would keep committing to the old store",
                 "restart them with offsets=switched, stop them, or use a rolling bounce: offsetmgr runbook",
             )
         if snapshot.ahead:
@@ -171,13 +172,13 @@ class LiveMigration:
             ]
             raise GateRefused(
                 what,
-                f"in mode dual the larger offset counts, and messages would be skipped: {_shortened(tuple(lines))}",
+                f"in mode dual the larger offset counts, and messages would be skipped: {list_of(lines, _SHOWN)}",
                 "set or delete those offsets in the store that is not in use, if they are old",
             )
 
         if snapshot.recreated:
             lines = [f"{error.what}: {error.why}" for error in snapshot.recreated.values()]
-            why = f"the offsets of recreated topics would be copied: {_shortened(tuple(lines))}"
+            why = f"the offsets of recreated topics would be copied: {list_of(lines, _SHOWN)}"
             raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
 
     def _read_state(self) -> NodeState:
@@ -351,7 +352,7 @@ class LiveMigration:
         self._on_step("copied")
         ahead, left, _ = self._differences(mode, to)
         if ahead or left:
-            partitions = _shortened(tuple(str(tp) for tp in [*ahead, *left]))
+            partitions = list_of([*ahead, *left], _SHOWN)
             why = f"a client that does not follow the mode commits: {partitions} changed while all members were stopped"
             raise GateRefused(f"switch of group {self.group}", why, "find that client: offsetmgr groups describe")
         both = {tp for store in self._stores.values() for tp in store.fetch(self.group)}
@@ -384,15 +385,10 @@ class LiveMigration:
                 if not needed:
                     return found
                 if not stay:
-                    who = _shortened(tuple(map(str, late)))
+                    who = list_of(late, _SHOWN)
                     why = f"no acknowledgement from {who} within {wait_s:g} s; the old mode was restored"
                     hint = "a frozen member counts until its session ends; --stay keeps waiting"
                     raise TimedOut(f"switch of group {self.group}", why, hint)
                 deadline += wait_s
             self._on_wait(late)
             follower_changed.wait(min(_POLL_S, max(0.0, deadline - self._clock.monotonic())))
-
-
-def _shortened(names: tuple[str, ...]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

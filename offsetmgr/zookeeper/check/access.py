@@ -8,7 +8,7 @@ from typing import Final
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.zookeeper.client.acl import Acl
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
@@ -72,20 +72,16 @@ def _permission_rows(
         elif lacking:
             missing.setdefault(", ".join(lacking), []).append(node)
     rows = [
-        CheckResult(check, at, CheckStatus.FAILED, f"not allowed to {what}: {_shown(where)}", _FIX)
+        CheckResult(check, at, CheckStatus.FAILED, f"not allowed to {what}: {list_of(where, 3)}", _FIX)
         for what, where in missing.items()
     ]
     if unknown:
-        why = f"an ACL has a scheme that only the server can evaluate: {_shown(unknown)}"
+        why = f"an ACL has a scheme that only the server can evaluate: {list_of(unknown, 3)}"
         rows.append(CheckResult(check, at, CheckStatus.UNKNOWN, why))
     if not rows:
         detail = f"{', '.join(_NEEDED)} allowed in {paths.CONSUMERS} and {count_of(groups, 'group')}"
         rows.append(CheckResult(check, at, CheckStatus.OK, detail))
     return rows
-
-
-def _shown(nodes: list[str]) -> str:
-    return ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
 
 
 def _permissions(acl: Acl, config: ConnectionConfig) -> tuple[int, bool]:

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.plurals import list_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
@@ -134,7 +135,7 @@ class MemberOwnership:
             _LOG.warning(
                 "consumer %s: other clients deleted or overwrote its owner nodes, consumption stops: %s",
                 member.member_id,
-                _shortened(lost),
+                list_of(sorted(lost), 5),
             )
             listener.on_lost(lost)
             self._forget(lost)
@@ -218,8 +219,3 @@ class MemberOwnership:
         with self._lock:
             self._watched.discard(path)
         self._member.wake()
-
-
-def _shortened(partitions: Collection[TopicPartition]) -> str:
-    shown = ", ".join(map(str, sorted(partitions)[:5]))
-    return shown + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
