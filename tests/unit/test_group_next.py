@@ -98,8 +98,8 @@ def moved(*members: str, in_zookeeper: int) -> str | None:
         StoreSample("zookeeper", "zookeeper://zk:2181", {tp: Committed(in_zookeeper)}, live),
         StoreSample("kafka", "kafka://k:9092", {tp: Committed(7)}),
     )
-    uris = [store.uri for store in stores]
-    plan = MigratedGroup("p.json", "shop", "shop", "finalized", ZOOKEEPER, KAFKA, *uris, finalized_at=1)
+    zookeeper, kafka = (store.uri for store in stores)
+    plan = MigratedGroup("p.json", "shop", "shop", "finalized", ZOOKEEPER, KAFKA, zookeeper, kafka, finalized_at=1)
     evidence = PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, "")
     return next_command(GroupLocation(GroupSample("shop", stores, plan=plan), evidence, ()), "")[0]
 
