@@ -194,13 +194,19 @@ def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
 
 
 async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
-    if context.cluster is not None:
-        if names is None or len(names) <= _MAX_NAMES:
-            return await context.cluster.topics(names, ids)
-        layouts = list(await context.cluster.topics([], ids)) if ids else []
-        for at in range(0, len(names), _MAX_NAMES):
-            layouts += await context.cluster.topics(names[at : at + _MAX_NAMES], ())
-        return layouts
+    """Returns the topics. Yields to other clients between batches of names."""
+    topics = _unknown_topics if context.cluster is None else context.cluster.topics
+    if names is None or len(names) <= _MAX_NAMES:
+        return await topics(names, ids)
+    layouts = list(await topics([], ids)) if ids else []
+    for at in range(0, len(names), _MAX_NAMES):
+        layouts += await topics(names[at : at + _MAX_NAMES], ())
+        await asyncio.sleep(0)
+    return layouts
+
+
+async def _unknown_topics(names: Sequence[str] | None, ids: Sequence[Any]) -> list[TopicLayout]:
+    """Returns the topics of a manager without a Kafka cluster: each requested topic is unknown."""
     unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
 
