@@ -1,4 +1,7 @@
-"""The coordinator of a running group is killed in the middle of an edit, and another broker takes its place."""
+"""The coordinator of a running group is killed in the middle of an edit, and another broker takes its place.
+
+The matrix kills it at the steps of `IN_MATRIX`, and `scripts/soak` at every step.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,14 @@ STEPS = {
         "OFFSET_FETCH:2",
     ),
 }
+IN_MATRIX = ("LEAVE_GROUP:1", "<OFFSET_COMMIT:1", "JOIN_GROUP:3")
 OFFSETS_PARTITIONS = 50
 
 
 @pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])
 def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"group.protocol": "consumer"} if protocol == "consumer" else {}
+    steps = [step for step in STEPS[protocol] if os.environ.get("OFFSETMGR_SOAK") or step in IN_MATRIX]
     written = 0
     with three_kraft_brokers(tmp_path / "brokers", {}) as brokers:
         topic = NewTopic(unique, num_partitions=PARTITIONS, replication_factor=3)
@@ -49,7 +54,7 @@ def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: st
         admin.create_topics([topic])[unique].result(60)
         partition = abs(java_hash(unique)) % OFFSETS_PARTITIONS
         with running_group(brokers.bootstrap, unique, tmp_path / "home", **config) as (running, _members):
-            for number, step in enumerate(STEPS[protocol]):
+            for number, step in enumerate(steps):
                 # Broker 1 is also the controller.
                 wait_for(
                     lambda: brokers.move_leaders("__consumer_offsets", {partition: 2}) and running.coordinator() == 2,
@@ -72,4 +77,4 @@ def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: st
                 running.await_progress(120)
                 running.check_nothing_lost()
                 assert running.operations()[-1]["outcome"] == ("done" if process.returncode == 0 else "failed")
-    assert written >= len(STEPS[protocol]) - 1
+    assert written >= len(steps) - 1

@@ -70,7 +70,7 @@ class Cluster:
                 killing.result()  # raises if the broker could not be restarted
 
 
-@pytest.mark.parametrize("release", releases("0.8.2.2", "1.1.1"))
+@pytest.mark.parametrize("release", releases("0.8.2.2"))
 def test_every_record_is_consumed_once_and_rollback_is_exact(
     zookeeper: ZooKeeperServer, release: str, unique: str, tmp_path: Path
 ) -> None:
