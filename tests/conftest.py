@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import hypothesis  # before kio, which registers its strategies only if hypothesis is imported
 import pytest
@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from release_fixtures import release_cluster, start_release
 
-from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
 __all__ = ["release_cluster", "start_release"]  # pytest finds these fixtures here
 
@@ -57,17 +57,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Excludes the collected tests from garbage collection, which would scan thousands of objects again and again.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each file to one process, as its tests share servers, and all files that use Spark to the same one."""
+    from xdist.scheduler import LoadScopeScheduling
 
-    Fetches the servers' jars before any test's timeout starts: the first download takes minutes.
-    """
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "spark" if file in spark_files else file
+
+    pattern = re.compile(r"\bspark: (Any|SparkSession)\b")
+    tests = (config.rootpath / "tests").rglob("test_*.py")
+    spark_files = {str(path.relative_to(config.rootpath)) for path in tests if pattern.search(path.read_text("utf-8"))}
+    return ByFile(config, log)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Excludes the collected tests from garbage collection, which would scan thousands of objects again and again."""
     gc.freeze()
-    if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
-        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-        matrix = any(item.get_closest_marker("matrix") for item in session.items)
-        for name in jars.SETS if matrix else jars.DEFAULT_SETS:
-            jars.resolve(name, terminal.write_line if terminal else None)
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +108,19 @@ def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
     """Kafka 4.1.1 without ZooKeeper."""
     with KraftBroker(tmp_path_factory.mktemp("kraft")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """A Spark session with the tables of offsetmgr and with the Kafka connector. Its JVM outlives it."""
+    from offsetmgr.spark import session
+    from offsetmgr.spark.table_registration import register
+
+    settings: dict[str, Any] = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.memory": "1g"}
+    settings["spark.sql.shuffle.partitions"] = 2
+    found = register(session("offsetmgr-tests", master="local[2,4]", **settings))
+    yield found
+    found.stop()
 
 
 @pytest.fixture

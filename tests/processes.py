@@ -1,4 +1,4 @@
-"""Runs offsetmgr's commands as processes, for tests of the whole command line."""
+"""Runs offsetmgr's commands as processes, for tests of the whole command line, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from forked_commands import ForkedCommand, fits
 
 OFFSETMGR = (sys.executable, "-m", "offsetmgr")
+DEADLINE_S = 300
 TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
@@ -24,6 +26,43 @@ def wait_for(condition: Callable[[], object], description: str, seconds: float =
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
         time.sleep(0.02)  # the pause between two polls
+
+
+def own_environment(home: Path | None = None) -> dict[str, str]:
+    """This process's environment without the settings of offsetmgr. Configuration and state are in ``home``."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETMGR_")}
+    directories = {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")} if home else {}
+    return found | directories
+
+
+def start_command(
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = (),
+    text: bool = True,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Starts a command, or another ``program`` with these arguments, with the ``options`` of `subprocess.Popen`, an
+    empty stdin, and pipes for stdout and stderr. ``environ``: its whole environment, `own_environment` by default."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    env = own_environment() if environ is None else dict(environ)
+    if not program and options.keys() <= {"cwd", *pipes} and fits(env):
+        return ForkedCommand(arguments, env=env, text=text, **pipes | options)
+    return subprocess.Popen([*(program or OFFSETMGR), *arguments], env=env, text=text, **pipes | options)
+
+
+def run_command(*arguments: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end; see `start_command`. ``code`` is the expected exit code, or None for any."""
+    return finish(start_command(*arguments, **options), code)
+
+
+def finish(process: subprocess.Popen[str], code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """Waits until a command ends with the exit code (None: any)."""
+    with process:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in err
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def process_state(pid: int) -> str:
@@ -67,31 +106,15 @@ class Commands:
     directory: Path
     environ: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, *arguments: str, program: Sequence[str] = OFFSETMGR, **options: Any) -> subprocess.Popen[str]:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
-        return subprocess.Popen(
-            [*program, *arguments],
-            cwd=self.directory,
-            env={
-                **environ,
-                "XDG_CONFIG_HOME": str(self.directory),
-                "XDG_STATE_HOME": str(self.directory / "state"),
-                **self.environ,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
+    def start(self, *arguments: str, program: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+        """Starts a command, or another ``program`` with these arguments."""
+        own = {"XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory / "state")}
+        environ = {**own_environment(), **own, **self.environ}
+        return start_command(*arguments, environ=environ, program=program, cwd=self.directory, **options)
 
     def run(self, *arguments: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end. ``code`` is the expected exit code, or None for any."""
-        with self.start(*arguments, **options) as process:
-            out, err = process.communicate(timeout=90)
-        assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
-        assert "Traceback" not in err
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return finish(self.start(*arguments, **options), code)
 
     def timed(self, *arguments: str, code: int | None = 0) -> tuple[subprocess.CompletedProcess[str], float]:
         """Like `run`; also returns the seconds that the command measured itself, see `timed_command`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from processes import process_state
+from processes import finish, own_environment, process_state, start_command
 from running_consumers import Deliveries, Load, RdkafkaMember, until
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.stores.kafka import KafkaStore
 
-COMMAND = (sys.executable, "-c", "from offsetmgr.cli.app import main; main()")
 FAULTY = Path(__file__).with_name("faulty_edit.py")
 PARTITIONS = 2
 RECORDS_PER_S = 50
@@ -32,8 +30,7 @@ class RunningGroup:
     def __init__(self, bootstrap: str, group: str, home: Path) -> None:
         self.bootstrap, self.group = bootstrap, group
         self.deliveries = Deliveries()
-        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETMGR_")}
-        self._environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
+        self._environ = own_environment(home)
         self._environ.pop("PYTHONSAFEPATH", None)  # the programs import helpers from their own directory
 
     def edit(self, command: str, *options: str, partition: int = 0) -> list[str]:
@@ -44,15 +41,8 @@ class RunningGroup:
     def reset(self, offset: int, partition: int = 0) -> list[str]:
         return self.edit("reset", "--to-offset", str(offset), partition=partition)
 
-    def start(self, *arguments: str, program: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*program, *arguments],
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *arguments: str, program: Sequence[str] = ()) -> subprocess.Popen[str]:
+        return start_command(*arguments, environ=self._environ, program=program)
 
     def start_faulty(self, step: str, number: signal.Signals, *arguments: str) -> subprocess.Popen[str]:
         """Starts a command that sends itself a signal at a step; see `faulty_edit`."""
@@ -70,10 +60,8 @@ class RunningGroup:
 
     @staticmethod
     def finish(process: subprocess.Popen[str], code: int | None = 0) -> tuple[str, str]:
-        output, errors = process.communicate(timeout=180)
-        assert code is None or process.returncode == code, f"exit code {process.returncode}: {errors}{output}"
-        assert "Traceback" not in errors, errors
-        return output, errors
+        done = finish(process, code)
+        return done.stdout, done.stderr
 
     def operations(self) -> list[dict[str, Any]]:
         return list(json.loads(self.run("edits", "list", "--format", "json")[0]))

@@ -35,7 +35,7 @@ from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-ROUNDS = int(os.environ.get("OFFSETMGR_TAKEOVERS") or (1000 if SOAK else 12))
+ROUNDS = int(os.environ.get("OFFSETMGR_TAKEOVERS") or (1000 if SOAK else 8))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 PARTITIONS = 24
 """A shard group has three partitions."""

@@ -23,7 +23,7 @@ from offsetmgr.stores.uri import open_store
 
 pytestmark = pytest.mark.servers
 
-KILLS = 50 if os.environ.get("OFFSETMGR_SOAK") else 5
+KILLS = 50 if os.environ.get("OFFSETMGR_SOAK") else 3
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 GROUPS = 4
 PARTITIONS = 3

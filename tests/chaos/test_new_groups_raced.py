@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
 from offsets_topic import commit_records
+from processes import Commands
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard
@@ -34,7 +35,7 @@ from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.snapshot import write_snapshot
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-GROUPS, PARTITIONS, ROUNDS = (2000, 20, 10) if SOAK else (600, 10, 1)
+GROUPS, PARTITIONS, ROUNDS = (2000, 20, 10) if SOAK else (250, 5, 1)
 OLD = 10
 """The offset of every partition in the snapshot."""
 RUNS_S, STOPPED_S = ((0.3, 0.7), (1.5, 12.0)) if SOAK else ((0.03,), (0.15,))
@@ -110,19 +111,6 @@ def stopped_repeatedly(process: subprocess.Popen[str]) -> Iterator[None]:
         stopper.join()
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "offsetmgr", *arguments],
-        cwd=directory,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.servers
 @pytest.mark.timeout(7200 if SOAK else 300)
 @pytest.mark.parametrize("how", ["moving", "stopped"])
@@ -151,12 +139,10 @@ def test_no_acknowledged_commit_is_overwritten(
         arguments = ["offsets", "import", str(snapshot), "--store", target, "--execute", "--yes"]
         if command == "apply":
             sides = ("--from", f"file:{snapshot}", "--to", target, "--all-groups", "--if-ahead", "keep")
-            with start(tmp_path, "migrate", "plan", *sides, "-o", f"{number}.json") as planning:
-                out, err = planning.communicate(timeout=300)
-            assert planning.returncode == 0, out + err
+            Commands(tmp_path).run("migrate", "plan", *sides, "-o", f"{number}.json")
             arguments = ["migrate", "apply", f"{number}.json", "--yes"]
         with Clients(kafka.bootstrap, names, topic, seed=number) as clients:
-            process = start(tmp_path, *arguments)
+            process = Commands(tmp_path).start(*arguments)
             if how == "stopped":
                 with stopped_repeatedly(process):
                     out, err = process.communicate(timeout=600)

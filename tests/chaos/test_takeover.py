@@ -41,9 +41,9 @@ from offsetmgr.manager.ownership import managers_group
 from offsetmgr.sandbox import KafkaBroker
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-ROUNDS = 200 if SOAK else 6
+ROUNDS = 200 if SOAK else 4
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
-BURNERS = 6 if SOAK else 2
+BURNERS = 6
 """Processes that keep the processors busy in `test_no_manager_is_removed_by_mistake_on_a_busy_machine`."""
 MAX_TAKEOVER_S = 3.0
 TP = TopicPartition("t", 0)
@@ -169,6 +169,7 @@ def test_living_managers_that_are_removed_from_the_group_answer_no_outdated_fetc
     assert removals(two) == []
 
 
+@pytest.mark.soak  # it keeps the processors busy, which would delay the other tests
 def test_no_manager_is_removed_by_mistake_on_a_busy_machine(two: list[Manager], tmp_path: Path) -> None:
     """Managers are killed and frozen at random while clients commit and fetch. Only killed managers are removed, and no
     fetch returns an older offset than was acknowledged or fetched before."""

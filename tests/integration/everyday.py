@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-COMMAND = (sys.executable, "-c", "from offsetmgr.cli.app import main; main()")
+from processes import own_environment, run_command
+
 TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
@@ -21,24 +21,10 @@ class Cli:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
-        self.environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
+        self.environ = own_environment(home)
 
-    def __call__(
-        self, *arguments: str, code: int = 0, timeout: float = 60, program: Sequence[str] = COMMAND
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*program, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            env=self.environ,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr + done.stdout
-        assert "Traceback" not in done.stderr
-        return done
+    def __call__(self, *arguments: str, code: int = 0, program: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return run_command(*arguments, code=code, environ=self.environ, program=program)
 
     def timed(self, *arguments: str, code: int = 0) -> tuple[subprocess.CompletedProcess[str], float]:
         """Runs a command. Also returns its duration in seconds, which the command measures itself."""

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from processes import wait_for
+from processes import run_command, start_command, wait_for
 
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
@@ -66,15 +65,12 @@ class Group:
         )
         return f"sh {shlex.quote(str(script))} {{member}} {phase}"
 
-    def cli(self, *arguments: str) -> list[str]:
+    def arguments(self, *arguments: str) -> list[str]:
         servers = ["--zookeeper", self.kafka.zookeeper, "--bootstrap-server", self.kafka.bootstrap]
-        start = [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", "runbook"]
-        return [*start, *arguments, "--group", self.name, "--poll", "0.15", *servers]
+        return ["runbook", *arguments, "--group", self.name, "--poll", "0.15", *servers]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.cli(*arguments), cwd=self.directory, capture_output=True, text=True, timeout=120, check=False
-        )
+        return run_command(*self.arguments(*arguments), code=None, cwd=self.directory)
 
     def bounce(self, to: str, command: str, *more: str) -> list[str]:
         """The arguments of a bounce that is executed."""
@@ -209,13 +205,11 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     # After a kill during a command it resumes without restarting a member twice. Ctrl-C stops it between steps.
     orders = group.directory / "orders"
     done = len(list(orders.glob("*.done")))
-    killed = subprocess.Popen(group.cli(*group.bounce("kafka", group.command())), cwd=group.directory)
+    killed = start_command(*group.arguments(*group.bounce("kafka", group.command())), cwd=group.directory)
     wait_for(lambda: list(orders.glob("*.order")), "the first command has begun")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait(10)
-    interrupted = subprocess.Popen(
-        group.cli(*group.bounce("kafka", group.command())), cwd=group.directory, stderr=subprocess.PIPE, text=True
-    )
+    interrupted = start_command(*group.arguments(*group.bounce("kafka", group.command())), cwd=group.directory)
     assert interrupted.stderr is not None
     for line in interrupted.stderr:
         if "watching its commits" in line:

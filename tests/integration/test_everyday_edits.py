@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from everyday import COMMAND, Cli, committed, inner_store, named_store
+from everyday import Cli, committed, inner_store, named_store
+from processes import start_command
 from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
@@ -114,9 +115,7 @@ def test_ctrl_c_at_the_prompt_changes_nothing_and_is_reported(cli: Cli, tmp_path
     arguments = ["groups", "delete", "--group", "g", "--execute", "--store", f"file:{file}"]
     primary, replica = pty.openpty()
     try:
-        with subprocess.Popen(
-            [*COMMAND, *arguments], stdin=replica, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=cli.environ
-        ) as process:
+        with start_command(*arguments, environ=cli.environ, text=False, stdin=replica) as process:
             assert process.stderr is not None
             output = b""
             while not output.endswith(b"[y/N] "):

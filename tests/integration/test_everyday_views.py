@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer
-from everyday import COMMAND, Cli
+from everyday import Cli
 from kazoo_client import connected
+from processes import start_command
 from same_cluster import join_cluster
 
 from offsetmgr import OffsetAndMetadata, TopicPartition, open_store
@@ -167,9 +167,7 @@ def test_watching_ends_cleanly_with_ctrl_c(cli: Cli, kafka: KafkaBroker, topic: 
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(1)})
     arguments = ["groups", "describe", "--group", topic, "--watch", "--bootstrap-server", kafka.bootstrap]
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cli.environ
-    ) as process:
+    with start_command(*arguments, environ=cli.environ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().endswith("Z\n")  # the time

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 from kazoo_client import connected
-from processes import wait_for
+from processes import finish, own_environment, start_command, wait_for
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -46,23 +46,11 @@ class World:
     directory: Path
 
     def start(self, *arguments: str, terminal: int | None = None) -> subprocess.Popen[str]:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
-        return subprocess.Popen(
-            [*OFFSETMGR, *arguments],
-            cwd=self.directory,
-            env={**environ, "XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory)},
-            stdin=subprocess.DEVNULL if terminal is None else terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        stdin = subprocess.DEVNULL if terminal is None else terminal
+        return start_command(*arguments, environ=own_environment(self.directory), cwd=self.directory, stdin=stdin)
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=90)
-        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
-        assert "Traceback" not in err
-        return subprocess.CompletedProcess(arguments, code, out, err)
+        return finish(self.start(*arguments), code)
 
     def plan(
         self, *arguments: str, code: int = 0, name: str = "plan.json", to: str | None = None

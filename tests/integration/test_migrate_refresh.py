@@ -6,14 +6,13 @@ With OFFSETMGR_SOAK a test waits for a real expiration, which takes 90 seconds.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
+from processes import own_environment, run_command
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -58,19 +57,8 @@ class Commands:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Runs a command. Returns its stderr."""
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
-        environ |= {"XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory)}
-        done = subprocess.run(
-            [sys.executable, "-m", "offsetmgr", "migrate", *arguments],
-            cwd=self.directory,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stderr
+        environ = own_environment(self.directory)
+        return run_command("migrate", *arguments, code=code, environ=environ, cwd=self.directory).stderr
 
     def migrate(self, pattern: str) -> None:
         self.run("plan", "--from", self.zk, "--to", self.kafka, "--group", pattern, "-o", "plan.json")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,7 +15,7 @@ import confluent_kafka as ck
 import confluent_kafka.admin
 import pytest
 from backend_listeners import ManagerListener
-from processes import wait_for
+from processes import run_command, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OtherCluster
@@ -68,8 +67,7 @@ def two(kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: s
 @pytest.fixture
 def run() -> Run:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "offsetmgr", *arguments]
-        return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(*arguments, code=None)
 
     return command
 

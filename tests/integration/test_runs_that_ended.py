@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from conftest import MakeTopic
-from everyday import COMMAND, Cli, until
+from everyday import Cli, until
+from processes import start_command
 
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
@@ -34,15 +35,14 @@ from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
-GROUPS = 800
+GROUPS = 300
 SILENT = ("stdout", "stderr")
 BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
 
 
 def start(cli: Cli, directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([*COMMAND, *arguments], env=cli.environ, cwd=directory, **streams)
+    return start_command(*arguments, environ=cli.environ, cwd=directory, text=False, **options)
 
 
 def on_a_terminal(
@@ -79,7 +79,7 @@ class Scene:
         return self.directory / "plan.json"
 
     def migrate(self, step: str, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        return self.cli("migrate", step, str(self.plan), "--yes", *more, code=code, timeout=90)
+        return self.cli("migrate", step, str(self.plan), "--yes", *more, code=code)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         return start(self.cli, self.directory, *arguments, **options)

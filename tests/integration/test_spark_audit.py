@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +16,7 @@ from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.history_series import commit_rate, moments
 from offsetmgr.spark.audit.lag import ends_table, lag
 from offsetmgr.spark.log_rows import SCHEMA as LOG
-from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import SCHEMA as STORE
-from offsetmgr.spark.table_registration import register
 
 pytestmark = pytest.mark.servers  # the connector is downloaded, as servers are
 
@@ -27,15 +24,6 @@ NOW = 1_700_000_000_000
 HOUR, DAY = 3_600_000, 86_400_000
 FULL = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="version")
 BARE = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="version")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    # These tests do not need the connector, but the JVM outlives the session and other tests need it.
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
-    yield found
-    found.stop()
 
 
 class Log:

@@ -22,7 +22,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.spark import BatchCommitter, CommitPolicy, OffsetCommitter, reader_from_group, session, starting_offsets
+from offsetmgr.spark import BatchCommitter, CommitPolicy, OffsetCommitter, reader_from_group, starting_offsets
 from offsetmgr.spark.checkpoint_files import HadoopFiles, LocalFiles
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
@@ -31,15 +31,6 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 BATCHES = 100 if os.environ.get("OFFSETMGR_SOAK") else 8
 PER_BATCH = 6
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    settings: dict[str, Any]
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
-    found = session("offsetmgr-tests", master="local[2]", **settings)
-    yield found
-    found.stop()
 
 
 class Group:

@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,6 @@ from offsetmgr.spark import (
     PeriodStep,
     published_outputs,
     run_periods,
-    session,
 )
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -55,15 +54,6 @@ AHEAD = FIRST * 3
 
 Row = tuple[str, int, int, str]
 """Topic, partition, offset, value."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    settings: dict[str, Any]
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2, "spark.log.level": "ERROR"}
-    found = session("offsetmgr-periods", master="local[2]", **settings)
-    yield found
-    found.stop()
 
 
 def produce(bootstrap: str, topic: str, records: list[tuple[int, int]]) -> None:

@@ -27,10 +27,8 @@ from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark.audit.history_series import lag_over_time, moments
-from offsetmgr.spark.spark_session import session
 from offsetmgr.spark.store_rows import RowOutcome
 from offsetmgr.spark.store_tables import copy, store_table, written
-from offsetmgr.spark.table_registration import register
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -40,15 +38,6 @@ pytestmark = pytest.mark.servers
 
 COPIED = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 5_000
 PER_GROUP = 50
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    # These tests do not need the connector, but the JVM outlives the session and other tests need it.
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    found = register(session("offsetmgr-tables", master="local[2,4]", **settings))
-    yield found
-    found.stop()
 
 
 @dataclass

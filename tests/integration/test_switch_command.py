@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from processes import own_environment, run_command
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -33,14 +34,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(kafka: KafkaBroker, unique: str, tmp_path: Path) -> Run:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         stores = ("--zookeeper", kafka.zookeeper, "--bootstrap-server", kafka.bootstrap)
-        return subprocess.run(
-            [sys.executable, "-m", "offsetmgr", "migrate", "switch", "--group", unique, *stores, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
-        )
+        environ = own_environment(tmp_path)
+        return run_command("migrate", "switch", "--group", unique, *stores, *arguments, code=None, environ=environ)
 
     return command
 

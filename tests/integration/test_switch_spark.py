@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from offsetmgr.core.model import Committed
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.spark import CommitPolicy, OffsetCommitter, session
+from offsetmgr.spark import CommitPolicy, OffsetCommitter
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -28,15 +28,6 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(300)]
 
 ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPER]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    settings: dict[str, Any]
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
-    found = session("offsetmgr-switch", master="local[2]", **settings)
-    yield found
-    found.stop()
 
 
 def test_a_running_job_and_a_running_consumer_are_switched_without_loss_repetition_or_restart(

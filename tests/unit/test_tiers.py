@@ -24,8 +24,9 @@ def test_these_are_all_markers() -> None:
 
 
 def test_each_expression_is_used_by_one_run_of_pytest() -> None:
-    assert EXPRESSIONS.keys() == {"fast", "without_servers", "with_servers", "matrix"}
-    assert sorted(re.findall(r'pytest -m "\$(\w+)"', SCRIPT)) == sorted(EXPRESSIONS)
+    assert (
+        sorted(re.findall(r'pytest -m "\$(\w+)"', SCRIPT)) == sorted(EXPRESSIONS) == ["every_change", "fast", "matrix"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,13 +35,8 @@ def test_each_expression_is_used_by_one_run_of_pytest() -> None:
 def test_a_test_with_these_markers_is_in_one_tier(markers: tuple[str, ...]) -> None:
     present = {marker: marker in markers for marker in MARKERS}
     selects = {name: eval(expression, {}, present) for name, expression in EXPRESSIONS.items()}
-    rest = (selects["without_servers"] and not selects["fast"], selects["with_servers"])
-    assert [selects["fast"], *rest, selects["matrix"], present["soak"]].count(True) == 1
-    assert selects["without_servers"] or not selects["fast"]
-
-
-def test_the_matrix_is_chosen_from_all_tests() -> None:
-    assert 'pytest -m "$matrix" -n 3 --dist loadfile --no-loadscope-reorder --durations=30 "${@:-tests}"' in SCRIPT
+    assert [selects["every_change"], selects["matrix"], present["soak"]].count(True) == 1
+    assert selects["every_change"] or not selects["fast"]
 
 
 def test_the_soak_runs_all_files_that_have_its_marker() -> None:
