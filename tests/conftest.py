@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -21,11 +21,12 @@ import hypothesis  # before kio, which registers its strategies only if hypothes
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from release_fixtures import release_cluster, start_release
+from release_fixtures import current_broker, release_cluster, start_kraft, start_release
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox.broker import KRAFT_JARS, NEWEST_VERSION
 
-__all__ = ["release_cluster", "start_release"]  # pytest finds these fixtures here
+__all__ = ["current_broker", "release_cluster", "start_kraft", "start_release"]  # pytest finds these fixtures here
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,10 +64,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     Fetches the servers' jars before any test's timeout starts: the first download takes minutes.
     """
     gc.freeze()
-    if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
+    markers = {marker.name for item in session.items for marker in item.iter_markers()}
+    if not session.config.option.collectonly and "servers" in markers:
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-        matrix = any(item.get_closest_marker("matrix") for item in session.items)
-        for name in jars.SETS if matrix else jars.DEFAULT_SETS:
+        needed = set(jars.SETS).difference(KRAFT_JARS.values()) if "matrix" in markers else set()
+        needed.update(jars.DEFAULT_SETS, KRAFT_JARS.values() if "soak" in markers else ())
+        for name in sorted(needed):
             jars.resolve(name, terminal.write_line if terminal else None)
 
 
@@ -96,10 +99,9 @@ def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
-    """Kafka 4.1.1 without ZooKeeper."""
-    with KraftBroker(tmp_path_factory.mktemp("kraft")) as broker:
-        yield broker
+def kraft(start_kraft: Callable[[str], KraftBroker]) -> KraftBroker:
+    """Kafka 4.4.0, the newest release."""
+    return start_kraft(NEWEST_VERSION)
 
 
 @pytest.fixture

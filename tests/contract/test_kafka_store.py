@@ -1,4 +1,4 @@
-"""The store contract on real brokers: 3.9 with ZooKeeper, 4.1 with KRaft."""
+"""The store contract on real brokers of the current releases."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.servers
 
 
-class KafkaContract(StoreContract):
+class TestKafka(StoreContract):
     """The contract with real topics, because Kafka accepts commits only for topics that exist."""
 
     @pytest.fixture
-    def bootstrap(self) -> str:
-        raise NotImplementedError("subclasses choose a broker")
+    def bootstrap(self, current_broker: KafkaBroker | KraftBroker) -> str:
+        return current_broker.bootstrap
 
     @pytest.fixture(autouse=True)
     def _topics(self, bootstrap: str, make_topic: MakeTopic) -> None:
@@ -40,15 +40,3 @@ class KafkaContract(StoreContract):
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
         self.make_topic(topic, partitions, bootstrap=self.bootstrap_servers)
-
-
-class TestKafka39(KafkaContract):
-    @pytest.fixture
-    def bootstrap(self, kafka: KafkaBroker) -> str:
-        return kafka.bootstrap
-
-
-class TestKafka41(KafkaContract):
-    @pytest.fixture
-    def bootstrap(self, kraft: KraftBroker) -> str:
-        return kraft.bootstrap
