@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest.register_assert_rewrite("offsetmgr.testing")
@@ -40,3 +41,10 @@ class TestKafka(StoreContract):
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
         self.make_topic(topic, partitions, bootstrap=self.bootstrap_servers)
+
+
+def test_a_broker_is_recognised_by_its_release(current_broker: KafkaBroker | KraftBroker) -> None:
+    with KafkaCluster(current_broker.bootstrap) as cluster:
+        (broker,) = cluster.describe_brokers()
+
+    assert broker.release == current_broker.version.rpartition(".")[0]
