@@ -22,8 +22,8 @@ from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
-from offsetmgr.sandbox.broker import BROKER_JARS
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, create_topic
+from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, NEWEST_VERSION
 from offsetmgr.segments.committed_offsets import SavedOffset
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
@@ -42,8 +42,7 @@ class CapabilityMissing(Exception):
 class Broker:
     """A broker of one release with a topic of one partition, and offsetmgr's connections to it."""
 
-    release: str
-    broker: KafkaBroker
+    bootstrap: str
     store: KafkaStore
     cluster: KafkaCluster
 
@@ -96,13 +95,13 @@ class Broker:
         self._unless(releases.REPORTS_CLUSTER_ID)
 
     def reports_its_configuration(self) -> None:
-        value = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
+        value = self.cluster.broker_setting(self.cluster.describe_brokers()[0].id, "offsets.retention.minutes")
         assert (value is not None) == releases.REPORTS_CONFIGURATION.supported_by(self._versions())
         self._unless(releases.REPORTS_CONFIGURATION)
 
     def fences_writers(self) -> None:
         """Starts an offset manager, which needs to fence writers; offsetmgr rejects older brokers."""
-        serve = [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", self.broker.bootstrap]
+        serve = [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", self.bootstrap]
         serve += ["--listen", "127.0.0.1:0", "--partitions", "1", "--replication-factor", "1"]
         with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
@@ -119,7 +118,7 @@ class Broker:
         """Sends a SASL login to a port without SASL, which the broker rejects. Before 0.10.0 offsetmgr sends none."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
-        with KafkaStore(self.broker.bootstrap, config) as store:
+        with KafkaStore(self.bootstrap, config) as store:
             try:
                 list(store.groups())
             except AuthenticationFailed:
@@ -174,7 +173,7 @@ class Broker:
 
     def reports_open_transactions(self) -> None:
         if releases.has_transactions(self._versions()):
-            settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
+            settings = {"bootstrap.servers": self.bootstrap, "log_level": 0}
             producer = Producer({**settings, "transactional.id": "tried"})
             producer.init_transactions(30)
             producer.begin_transaction()
@@ -228,15 +227,22 @@ def tried(broker: Broker) -> dict[str, str]:
     return found
 
 
+def broker_of(release: str, directory: Path, zookeeper: str) -> KafkaBroker | KraftBroker:
+    config = {"offsets.topic.num.partitions": 4}
+    if release in BROKER_JARS:
+        return KafkaBroker(directory, zookeeper=zookeeper, version=release, config=config)
+    return KraftBroker(directory, version=release, config=config)
+
+
 def table() -> str:
     columns: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as directory, ZooKeeperServer(Path(directory) / "zookeeper") as zookeeper:
-        for release in BROKER_JARS:
+        for release in (*BROKER_JARS, NEWEST_VERSION):
             where = f"{zookeeper.connect}/{release}"
-            config = {"offsets.topic.num.partitions": 4}
-            with KafkaBroker(Path(directory) / release, zookeeper=where, version=release, config=config) as broker:
+            with broker_of(release, Path(directory) / release, where) as broker:
                 print(f"trying Kafka {release}", file=sys.stderr)
-                create_topic(TP.topic, 1, zookeeper=where, bootstrap=broker.bootstrap, version=release)
+                tool = release if release in BROKER_JARS else DEFAULT_VERSION
+                create_topic(TP.topic, 1, zookeeper=where, bootstrap=broker.bootstrap, version=tool)
                 settings = ConnectionConfig(timeout_ms=20_000)
                 with (
                     KafkaStore(broker.bootstrap, settings) as store,
@@ -244,7 +250,7 @@ def table() -> str:
                 ):
                     while not isinstance(cluster.log_ranges([TP])[TP], LogRange):
                         time.sleep(0.1)
-                    columns[release] = tried(Broker(release, broker, store, cluster))
+                    columns[release] = tried(Broker(broker.bootstrap, store, cluster))
     lines = [f"| capability | since | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
     for capability in CAPABILITIES:
         cells = " | ".join(column[capability.name] for column in columns.values())

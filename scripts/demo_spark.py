@@ -50,7 +50,7 @@ def produce(bootstrap: str, first: int, count: int) -> None:
 def lag(bootstrap: str) -> int:
     """Prints the group with Kafka's own tool. Returns the sum of the lags that the tool prints."""
     print(f"\n{BOLD}$ kafka-consumer-groups --describe --group {GROUP}{PLAIN}", flush=True)
-    done = tool.java_tool("kafka-4.1", DESCRIBE, ["--bootstrap-server", bootstrap, "--describe", "--group", GROUP])
+    done = tool.java_tool("kafka-4.4", DESCRIBE, ["--bootstrap-server", bootstrap, "--describe", "--group", GROUP])
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(GROUP)]
     check(len(rows) == PARTITIONS, f"the tool shows {len(rows)} partitions:\n{done.stdout}{done.stderr}")
     for row in [["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"], *rows]:

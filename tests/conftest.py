@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,11 +21,12 @@ import hypothesis  # before kio, which registers its strategies only if hypothes
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from release_fixtures import release_cluster, start_release
+from release_fixtures import current_broker, release_cluster, start_kraft, start_release
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
+from offsetmgr.sandbox.broker import NEWEST_VERSION
 
-__all__ = ["release_cluster", "start_release"]  # pytest finds these fixtures here
+__all__ = ["current_broker", "release_cluster", "start_kraft", "start_release"]  # pytest finds these fixtures here
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,10 +105,9 @@ def kafka(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
-    """Kafka 4.1.1 without ZooKeeper."""
-    with KraftBroker(tmp_path_factory.mktemp("kraft")) as broker:
-        yield broker
+def kraft(start_kraft: Callable[[str], KraftBroker]) -> KraftBroker:
+    """Kafka 4.4.0, the newest release."""
+    return start_kraft(NEWEST_VERSION)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from processes import Commands
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
-from offsetmgr.sandbox.broker import BROKER_JARS
+from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.log_settings import log4j_flags
@@ -26,6 +26,12 @@ from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.stores.uri import open_store
 
 RELEASES: Final = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2")
+CURRENT_RELEASES: Final = (
+    DEFAULT_VERSION,
+    NEWEST_VERSION,
+    *(pytest.param(one, marks=pytest.mark.soak) for one in KRAFT_JARS if one != NEWEST_VERSION),
+)
+"""The last release with ZooKeeper, and the newest one. The soak adds the releases between them."""
 
 
 def releases(*in_matrix: str) -> list[Any]:

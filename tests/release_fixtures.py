@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from release_environment import RELEASES, has_leaders
+from release_environment import CURRENT_RELEASES, RELEASES, has_leaders
 
-from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
+from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, create_topic
+from offsetmgr.sandbox.broker import DEFAULT_VERSION
 
 SETTINGS = {
     "offsets.topic.num.partitions": 8,
@@ -70,3 +72,29 @@ def start_release(
 def release_cluster(request: pytest.FixtureRequest, start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
     """A cluster of each release in turn."""
     return start_release(request.param)
+
+
+@pytest.fixture(scope="session")
+def start_kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], KraftBroker]]:
+    """A function that starts the broker of a release without ZooKeeper. Each broker runs to the end of the session."""
+    with ExitStack() as stack:
+        running: dict[str, KraftBroker] = {}
+
+        def start(release: str) -> KraftBroker:
+            if release not in running:
+                directory = tmp_path_factory.mktemp(f"kraft-{release}")
+                running[release] = stack.enter_context(KraftBroker(directory, version=release))
+            return running[release]
+
+        yield start
+
+
+@pytest.fixture(params=CURRENT_RELEASES)
+def current_broker(request: pytest.FixtureRequest) -> KafkaBroker | KraftBroker:
+    """The shared broker of each current release in turn."""
+    broker: KafkaBroker | KraftBroker
+    if request.param == DEFAULT_VERSION:
+        broker = request.getfixturevalue("kafka")
+    else:
+        broker = request.getfixturevalue("start_kraft")(request.param)
+    return broker

@@ -314,7 +314,7 @@ class JavaMember(ProcessMember):
     """A consumer of the Java client, of the jar set ``release``."""
 
     def command(self, work: list[str], settings: dict[str, Any]) -> list[str]:
-        release = settings.pop("release", "kafka-4.1")
+        release = settings.pop("release", "kafka-4.4")
         program = Path(__file__).with_name("RunningConsumer.java")
         return java_command(
             [jars.resolve(release), jars.resolve("janino")],

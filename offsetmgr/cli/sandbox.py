@@ -71,7 +71,7 @@ def up(
         str, typer.Option("--broker-version", metavar="X.Y.Z", help="The brokers' release, from 0.8.2.2 to 3.9.1.")
     ] = "3.9.1",
     kraft: Annotated[
-        bool, typer.Option("--kraft", help="Start one Kafka 4.1 broker without ZooKeeper instead.")
+        bool, typer.Option("--kraft", help="Start one Kafka 4.4 broker without ZooKeeper instead.")
     ] = False,
     old_consumers: Annotated[
         int,

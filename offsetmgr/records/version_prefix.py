@@ -1,7 +1,7 @@
 """The version of keys and values. Every key and every value begins with a version of two bytes, which also identifies
 the record format.
 
-Kafka numbers its kinds of keys from 0 on; the last number in 4.1 is 23. The versions of offsetmgr's keys start at
+Kafka numbers its kinds of keys from 0 on; the last number in 4.4 is 23. The versions of offsetmgr's keys start at
 0x4F00. Kafka's readers skip keys with these versions. The two ranges of versions do not overlap, so a reader of one
 format never misinterprets a key of the other format. The two bytes are ``4F kr``, where k is the kind of the record (0
 for a committed offset, 1 for a group) and r its revision. A key and its value have the same k, so that a reader detects

@@ -1,5 +1,5 @@
-"""Real Kafka brokers: `KafkaBroker` (releases 0.8.2 to 3.9, with ZooKeeper) and `KraftBroker` (release 4.1, without
-ZooKeeper)."""
+"""Real Kafka brokers: `KafkaBroker` (releases 0.8.2 to 3.9, with ZooKeeper) and `KraftBroker` (releases 4.1 to 4.4,
+without ZooKeeper)."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The broker releases that store their metadata in ZooKeeper, and the sets of jars (`jars.SETS`) that each needs."""
 DEFAULT_VERSION: Final = "3.9.1"
+KRAFT_JARS: Final[Mapping[str, str]] = {
+    "4.1.1": "kafka-4.1",
+    "4.2.2": "kafka-4.2",
+    "4.3.1": "kafka-4.3",
+    "4.4.0": "kafka-4.4",
+}
+"""The broker releases without ZooKeeper, and the set of jars (`jars.SETS`) of each."""
+NEWEST_VERSION: Final = "4.4.0"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 
@@ -75,8 +83,7 @@ class KafkaBroker(ListeningServer):
         version: str = DEFAULT_VERSION,
     ) -> None:
         super().__init__(directory, port=port, detached=detached)
-        if version not in BROKER_JARS:
-            raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(BROKER_JARS)}")
+        _check_version(version, BROKER_JARS)
         self.version = version
         self.zookeeper = zookeeper
         self.broker_id = broker_id
@@ -138,9 +145,8 @@ class KafkaBroker(ListeningServer):
 
 
 class KraftBroker(ListeningServer):
-    """A Kafka 4.1 broker that is also the controller: a cluster of one node without ZooKeeper."""
-
-    name = "Kafka 4.1 broker"
+    """A Kafka broker that is also the controller: a cluster of one node without ZooKeeper. ``version`` is one of
+    `KRAFT_JARS`."""
 
     def __init__(
         self,
@@ -151,11 +157,15 @@ class KraftBroker(ListeningServer):
         config: Mapping[str, object] | None = None,
         detached: bool = False,
         jvm: Sequence[str] = BROKER_JVM,
+        version: str = NEWEST_VERSION,
     ) -> None:
         super().__init__(directory, port=port, detached=detached)
+        _check_version(version, KRAFT_JARS)
+        self.version = version
         self._controller_port = controller_port
         self.config = dict(config or {})
         self.jvm = tuple(jvm)
+        self.name = f"Kafka {version.rpartition('.')[0]} broker"
 
     @property
     def bootstrap(self) -> str:
@@ -192,11 +202,13 @@ class KraftBroker(ListeningServer):
         flags = (*self.jvm, *log4j_flags(self.directory))
         if not (self.directory / "data" / "meta.properties").exists():
             self._format(file, flags)
-        return java_command([jars.resolve("kafka-4.1")], "kafka.Kafka", [str(file)], jvm=flags)
+        return java_command([jars.resolve(KRAFT_JARS[self.version])], "kafka.Kafka", [str(file)], jvm=flags)
 
     def _format(self, file: Path, flags: Sequence[str]) -> None:
         arguments = ["format", "--cluster-id", _cluster_id(), "--config", str(file)]
-        command = java_command([jars.resolve("kafka-4.1")], "kafka.tools.StorageTool", arguments, jvm=flags)
+        command = java_command(
+            [jars.resolve(KRAFT_JARS[self.version])], "kafka.tools.StorageTool", arguments, jvm=flags
+        )
         with self.log_file.open("ab") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
         if done.returncode != 0:
@@ -206,6 +218,11 @@ class KraftBroker(ListeningServer):
 
     def _is_ready(self) -> bool:
         return _is_up(self)
+
+
+def _check_version(version: str, known: Mapping[str, object]) -> None:
+    if version not in known:
+        raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(known)}")
 
 
 def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:

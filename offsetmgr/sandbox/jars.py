@@ -26,6 +26,16 @@ _IVY_SHA256: Final = "9502aa5aabf0b1484924a13ef4b5d24f121f7f91aab6768f11cc9d0906
 _TIMEOUT_S: Final = 60.0
 _NETWORK_HINT: Final = "check the network connection and the proxy settings, then try again"
 
+
+def _without_zookeeper(release: str, *, log4j: str) -> tuple[Module, ...]:
+    """Returns the modules of a release without ZooKeeper. ``log4j`` is the version of Log4j in that release."""
+    return (
+        Module("org.apache.kafka", "kafka_2.13", release),
+        Module("org.apache.kafka", "kafka-tools", release, transitive=False),
+        Module("org.apache.logging.log4j", "log4j-slf4j-impl", log4j, transitive=False),
+    )
+
+
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     # This set contains ZooKeeper 3.8. kafka-tools is fetched without its dependencies: its only further dependency is
     # Kafka Connect, which the sandbox does not use.
@@ -34,11 +44,14 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
         Module("org.slf4j", "slf4j-reload4j", "1.7.36"),
     ),
-    "kafka-4.1": (
-        Module("org.apache.kafka", "kafka_2.13", "4.1.1"),
-        Module("org.apache.kafka", "kafka-tools", "4.1.1", transitive=False),
-        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
+    # Only kafka-tools depends on jackson-dataformat-csv.
+    "kafka-4.4": (
+        *_without_zookeeper("4.4.0", log4j="2.25.5"),
+        Module("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
     ),
+    "kafka-4.3": _without_zookeeper("4.3.1", log4j="2.25.4"),
+    "kafka-4.2": _without_zookeeper("4.2.2", log4j="2.25.5"),
+    "kafka-4.1": _without_zookeeper("4.1.1", log4j="2.24.3"),
     # Contains the old high-level consumer and ZooKeeper 3.4.9.
     "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
     # Older brokers and their tools.
@@ -56,14 +69,14 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
     # Applications whose groups are no plain consumer groups, for tests.
     "connect": (
-        Module("org.apache.kafka", "connect-runtime", "4.1.1"),
+        Module("org.apache.kafka", "connect-runtime", "4.4.0"),
         Module("org.slf4j", "slf4j-nop", "1.7.36"),
     ),
-    "streams": (Module("org.apache.kafka", "kafka-streams", "4.1.1", transitive=False),),
+    "streams": (Module("org.apache.kafka", "kafka-streams", "4.4.0", transitive=False),),
     # A Java compiler, for the programs of the sandbox.
     "janino": (Module("org.codehaus.janino", "janino", "3.1.9"),),
 }
-DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2", "janino")
+DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.4", "kafka-0.10.2", "janino")
 """The sets of jars that the servers of the sandbox need in their default releases."""
 
 

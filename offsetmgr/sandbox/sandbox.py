@@ -18,7 +18,7 @@ from offsetmgr.core.errors import SandboxError, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
-from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, KraftBroker
+from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KRAFT_JARS, NEWEST_VERSION, KafkaBroker, KraftBroker
 from offsetmgr.sandbox.jars import Progress
 from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
@@ -87,7 +87,7 @@ class Sandbox:
         version: str = DEFAULT_VERSION,
         progress: Progress | None = None,
     ) -> bool:
-        """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.1 broker without
+        """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.4 broker without
         ZooKeeper), and waits until they are ready.
 
         Returns True if this call started the servers, False if they were already running. If an earlier sandbox in this
@@ -208,7 +208,7 @@ class Sandbox:
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
         data = self._fresh_data_directory()
         states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
-        for name in ("kafka-4.1",) if kraft else BROKER_JARS[version]:
+        for name in (KRAFT_JARS[NEWEST_VERSION],) if kraft else BROKER_JARS[version]:
             jars.resolve(name, report)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
@@ -218,7 +218,7 @@ class Sandbox:
 
         if kraft:
             port = old_ports.get("broker-1")
-            launch(KraftBroker(data / "broker-1", port=port, detached=True), "broker", "broker-1", "4.1.1")
+            launch(KraftBroker(data / "broker-1", port=port, detached=True), "broker", "broker-1", NEWEST_VERSION)
         else:
             zookeeper = ZooKeeperServer(data / "zookeeper", port=old_ports.get("zookeeper"), detached=True)
             launch(zookeeper, "zookeeper", "zookeeper", "3.8.4")
@@ -325,7 +325,7 @@ class Sandbox:
 
 def _shape(brokers: int, kraft: bool, version: str) -> str:
     if kraft:
-        return "a Kafka 4.1 broker without ZooKeeper"
+        return "a Kafka 4.4 broker without ZooKeeper"
     return count_of(brokers, f"Kafka {version} broker")
 
 

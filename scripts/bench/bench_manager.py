@@ -13,7 +13,7 @@ comparable.
         [--before REV] [--replicas 3] [--flame-graph FILE.svg]
 
 ``--before`` also measures a manager of an earlier commit. ``--replicas 3`` compares single commits on three brokers
-4.1.1 with three replicas. ``--flame-graph`` records the manager under commits (with ``--only singles`` under single
+4.4.0 with three replicas. ``--flame-graph`` records the manager under commits (with ``--only singles`` under single
 commits), and prints its ten hottest functions.
 
 Exits with 1 if a result misses its bound.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Compares reading through the relay with reading from the broker: MB/s of the same records with the same client.
 
-One real broker 4.1, a `manager serve --relay` process before it, and confluent-kafka's `consume()`.  Both are warmed
+One real broker 4.4, a `manager serve --relay` process before it, and confluent-kafka's `consume()`.  Both are warmed
 up and then alternate; what counts is the ratio within one run, since everything shares the machine's cores.
 
     scripts/bench/bench_relay.py [--megabytes 500] [--runs 3] [--least 0.5]

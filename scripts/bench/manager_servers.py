@@ -68,7 +68,7 @@ def broker(directory: Path) -> Iterator[Server]:
 
 @contextmanager
 def replicated_brokers(directory: Path) -> Iterator[Server]:
-    """Runs three brokers 4.1.1. Every topic has three replicas, and two of them must be in sync."""
+    """Runs three brokers 4.4.0. Every topic has three replicas, and two of them must be in sync."""
     with ExitStack() as stack:
         controller = stack.enter_context(KraftBroker(directory / "kafka-1", config=_REPLICATED, jvm=_REPLICA_JVM))
         addresses = [controller.bootstrap]

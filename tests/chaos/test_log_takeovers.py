@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from raw_log import LARGEST_EPOCH
+from release_environment import CURRENT_RELEASES
 from takeover_checker import Report
 from takeovers import SHARD_GROUP, Takeovers
 from three_kraft_brokers import IDS, three_kraft_brokers
@@ -33,6 +34,7 @@ from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.manager.log.base import partitions_of
 from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
+from offsetmgr.sandbox.broker import DEFAULT_VERSION
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 ROUNDS = int(os.environ.get("OFFSETMGR_TAKEOVERS") or (1000 if SOAK else 8))
@@ -78,23 +80,23 @@ def create_topic(bootstrap: str, name: str, replicas: int) -> None:
 def own_broker(release: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
     """A broker whose log cleaner and transaction coordinator are quick."""
     broker: KafkaBroker | KraftBroker
-    if release == "3.9.1":
+    if release == DEFAULT_VERSION:
         zookeeper = request.getfixturevalue("zookeeper")
         chroot = f"{zookeeper.connect}/{directory.name}-{time.time_ns()}"
         broker = KafkaBroker(directory / "broker", zookeeper=chroot, config=BROKER_SETTINGS)
     else:
-        broker = KraftBroker(directory / "broker", config=BROKER_SETTINGS)
+        broker = KraftBroker(directory / "broker", config=BROKER_SETTINGS, version=release)
     with broker:
         yield broker.bootstrap
 
 
-@pytest.fixture(params=["3.9.1", "4.1.1"])
+@pytest.fixture(params=CURRENT_RELEASES)
 def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if SOAK:
         with own_broker(request.param, request, tmp_path) as own:
             yield own
     else:
-        yield request.getfixturevalue("kafka" if request.param == "3.9.1" else "kraft").bootstrap
+        yield request.getfixturevalue("kafka" if request.param == DEFAULT_VERSION else "kraft").bootstrap
 
 
 def exhaust_epochs(bootstrap: str, topic: str) -> None:

@@ -81,10 +81,10 @@ def test_consumers_resume_after_a_relaying_manager_was_killed(
         return sent
 
     with managers_of(tmp_path, [kafka], 1, "--relay", "--offsets-topic", f"{unique}.offsets") as (manager,):
-        groups = {name: f"{unique}-{name}" for name in ("java39", "java41", "librdkafka")}
+        groups = {name: f"{unique}-{name}" for name in ("java39", "java44", "librdkafka")}
         commands = {
             "java39": java_consumer("kafka-3.9", manager.address, unique, groups["java39"]),
-            "java41": java_consumer("kafka-4.1", manager.address, unique, groups["java41"]),
+            "java44": java_consumer("kafka-4.4", manager.address, unique, groups["java44"]),
             "librdkafka": [sys.executable, "-c", LIBRDKAFKA, manager.address, unique, groups["librdkafka"]],
         }
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Three replicated brokers 4.1.1 without ZooKeeper, whose leaders tests move and whose processes tests kill."""
+"""Three replicated brokers 4.4.0 without ZooKeeper, whose leaders tests move and whose processes tests kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store contract on real brokers: 3.9 with ZooKeeper, 4.1 with KRaft."""
+"""The store contract on real brokers of the current releases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.stores.kafka import KafkaStore
 
 pytest.register_assert_rewrite("offsetmgr.testing")
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.servers
 
 
-class KafkaContract(StoreContract):
+class TestKafka(StoreContract):
     """The contract with real topics, because Kafka accepts commits only for topics that exist."""
 
     @pytest.fixture
-    def bootstrap(self) -> str:
-        raise NotImplementedError("subclasses choose a broker")
+    def bootstrap(self, current_broker: KafkaBroker | KraftBroker) -> str:
+        return current_broker.bootstrap
 
     @pytest.fixture(autouse=True)
     def _topics(self, bootstrap: str, make_topic: MakeTopic) -> None:
@@ -42,13 +43,8 @@ class KafkaContract(StoreContract):
         self.make_topic(topic, partitions, bootstrap=self.bootstrap_servers)
 
 
-class TestKafka39(KafkaContract):
-    @pytest.fixture
-    def bootstrap(self, kafka: KafkaBroker) -> str:
-        return kafka.bootstrap
+def test_a_broker_is_recognised_by_its_release(current_broker: KafkaBroker | KraftBroker) -> None:
+    with KafkaCluster(current_broker.bootstrap) as cluster:
+        (broker,) = cluster.describe_brokers()
 
-
-class TestKafka41(KafkaContract):
-    @pytest.fixture
-    def bootstrap(self, kraft: KraftBroker) -> str:
-        return kraft.bootstrap
+    assert broker.release == current_broker.version.rpartition(".")[0]

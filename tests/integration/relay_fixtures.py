@@ -17,12 +17,12 @@ def relay(kafka: KafkaBroker) -> Iterator[RunningRelay]:
 
 
 @pytest.fixture(scope="module")
-def relay41(kraft: KraftBroker) -> Iterator[RunningRelay]:
+def kraft_relay(kraft: KraftBroker) -> Iterator[RunningRelay]:
     with RunningRelay(kraft.bootstrap) as running:
         yield running
 
 
-@pytest.fixture(params=["kafka-3.9", "kafka-4.1"])
+@pytest.fixture(params=["kafka-3.9", "kafka-4.4"])
 def release(request: pytest.FixtureRequest) -> tuple[str, RunningRelay]:
     """A release of Kafka's tools, and a relay in front of brokers of that release."""
-    return request.param, request.getfixturevalue("relay" if request.param == "kafka-3.9" else "relay41")
+    return request.param, request.getfixturevalue("relay" if request.param == "kafka-3.9" else "kraft_relay")

@@ -84,7 +84,7 @@ class JavaCommitter(Committer):
         stop = directory / "enough"
         program = Path(__file__).with_name("OffsetCommitter.java")
         command = java_command(
-            [jars.resolve("kafka-4.1"), jars.resolve("janino")],
+            [jars.resolve("kafka-4.4"), jars.resolve("janino")],
             "org.codehaus.janino.SimpleCompiler",
             [str(program), "OffsetCommitter", bootstrap, self.group, topic, str(PARTITIONS), str(stop)],
             jvm=("-Xmx128m", *QUICK_START),

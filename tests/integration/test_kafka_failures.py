@@ -140,7 +140,7 @@ def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port:
 # --- separate brokers -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.1"])
+@pytest.fixture(scope="module", params=["3.9", "4.4"])
 def own_broker(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaBroker | KraftBroker]:

@@ -18,7 +18,7 @@ from offsetmgr.stores.kafka import KafkaStore
 pytestmark = pytest.mark.servers
 
 
-@pytest.mark.parametrize("version", ["3.9", "4.1"])
+@pytest.mark.parametrize("version", ["3.9", "4.4"])
 def test_kafka_logs_and_the_admin_client_agree(
     version: str, request: pytest.FixtureRequest, make_topic: Callable[..., str], unique: str
 ) -> None:

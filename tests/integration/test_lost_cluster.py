@@ -35,7 +35,7 @@ Offsets: TypeAlias = dict[tuple[str, str, int], tuple[int, str]]
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 KILLS = 20 if SOAK else 2
-VERSIONS = ["kafka-3.9", "kafka-4.1"] if SOAK else ["kafka-3.9"]
+VERSIONS = ["kafka-3.9", "kafka-4.4"] if SOAK else ["kafka-3.9"]
 KINDS = {"stays", "expires", "deleted", "aborted", "committed", "member"}
 BUSY = {
     "offsets.topic.num.partitions": 3,

@@ -70,7 +70,7 @@ def test_a_topic_with_the_timestamps_of_managers_is_rejected_until_the_command_i
 
     command = rejected.value.hint.removeprefix("set it with kafka-configs ").split()
     where = ["--bootstrap-server", kraft.bootstrap]
-    done = java_tool("kafka-4.1", "kafka.admin.ConfigCommand", [*where, *command])
+    done = java_tool("kafka-4.4", "org.apache.kafka.tools.ConfigCommand", [*where, *command])
     assert done.returncode == 0, done.stderr
 
     def suitable() -> bool:

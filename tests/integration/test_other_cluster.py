@@ -38,7 +38,7 @@ def produce(bootstrap: str, topic: str, texts: list[str]) -> None:
 
 
 class TwoClusters:
-    """Topic ``topic`` in cluster A (3.9.1) and cluster B (4.1.1), and group ``group`` at 400 with epoch 37 in A."""
+    """Topic ``topic`` in cluster A (3.9.1) and cluster B (4.4.0), and group ``group`` at 400 with epoch 37 in A."""
 
     def __init__(self, a: KafkaBroker, b: KraftBroker, name: str, directory: Path) -> None:
         self.a, self.b = f"kafka://{a.bootstrap}", f"kafka://{b.bootstrap}"

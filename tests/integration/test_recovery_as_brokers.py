@@ -263,7 +263,7 @@ def broker(request, unique, tmp_path) -> Iterator[KafkaBroker | KraftBroker]:
         created: KafkaBroker | KraftBroker = KraftBroker(tmp_path / "broker", config=config)
     else:
         zookeeper = request.getfixturevalue("zookeeper").connect
-        config |= {"inter.broker.protocol.version": "2.8", "log.segment.bytes": 16384}  # 4.1 requires at least 1 MiB
+        config |= {"inter.broker.protocol.version": "2.8", "log.segment.bytes": 16384}  # 4.x requires at least 1 MiB
         created = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper}/{unique}", config=config)
     try:
         yield created.start()
@@ -320,7 +320,7 @@ def test_a_broker_keeps_exactly_the_valid_bytes_and_accepts_truncated_segments(b
         end, messages = served[log.topic, log.partition]
         expected = log.size, log.end, messages_in(log) if log.as_written else 0
         if not log.as_written and isinstance(broker, KraftBroker):
-            expected = log.size, end, 0  # 4.1 may use the offset of an entry near the changed one as the end
+            expected = log.size, end, 0  # 4.x may use the offset of an entry near the changed one as the end
         if (size, end, messages) != expected:
             wrong.append(f"{log}: {size} bytes, end {end}, {messages} messages")
     assert wrong == [], "\n".join(wrong)

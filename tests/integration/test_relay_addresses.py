@@ -39,9 +39,11 @@ def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, vers
     assert relay.run(named()) == [(node_id, "127.0.0.1", port), (NODE_ID, "127.0.0.1", relay.port)]
 
 
-def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(relay41: RunningRelay) -> None:
+def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordinators(
+    kraft_relay: RunningRelay,
+) -> None:
     async def found() -> list[tuple[int, int, int, int]]:
-        connection = await connect(relay41)
+        connection = await connect(kraft_relay)
         coordinators = []
         for version in range(7):
             for kind in (0, 1):
@@ -57,23 +59,23 @@ def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordi
             Request(DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}), 10
         )
         await connection.close()
-        assert [b["port"] for b in cluster["brokers"]] == [*relay41.relay.ports().values(), relay41.port]
+        assert [b["port"] for b in cluster["brokers"]] == [*kraft_relay.relay.ports().values(), kraft_relay.port]
         return coordinators
 
-    (node_id, port), = relay41.relay.ports().items()  # fmt: skip
-    manager, broker = (NODE_ID, relay41.port), (node_id, port)
-    assert relay41.run(found()) == [
+    (node_id, port), = kraft_relay.relay.ports().items()  # fmt: skip
+    manager, broker = (NODE_ID, kraft_relay.port), (node_id, port)
+    assert kraft_relay.run(found()) == [
         (version, kind, *(broker if kind and version else manager)) for version in range(7) for kind in (0, 1)
     ]
 
 
-def test_apis_that_would_bypass_the_relay_are_not_advertised(relay41: RunningRelay) -> None:
+def test_apis_that_would_bypass_the_relay_are_not_advertised(kraft_relay: RunningRelay) -> None:
     async def advertised() -> dict[int, tuple[int, int]]:
-        connection = await connect(relay41)
+        connection = await connect(kraft_relay)
         await connection.close()
         return dict(connection.versions)
 
-    versions = relay41.run(advertised())
+    versions = kraft_relay.run(advertised())
     assert not versions.keys() & {25, 28, 68, 69, 76, 77, 78, 79, 88, 89, 29, 30, 31, 50, 51}
     assert (versions[0][1], versions[1][1], versions[24][1], versions[26][1]) == (9, 15, 3, 4)
     assert {JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, 9, 75}.issubset(versions)

@@ -91,9 +91,9 @@ def test_java_console_consumers_resume_where_their_group_left_off(
 
 
 def test_javas_group_tool_shows_members_and_lag_and_deletes_no_offsets_of_active_members(
-    relay41: RunningRelay, make_topic: MakeTopic, unique: str
+    kraft_relay: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
-    relay = relay41
+    relay = kraft_relay
     make_topic(unique, 2, bootstrap=relay.bootstrap)
     produce(relay, unique, 2, 10)
     client = consumer(relay, unique, **{"client.id": "some-client"})
@@ -103,7 +103,7 @@ def test_javas_group_tool_shows_members_and_lag_and_deletes_no_offsets_of_active
 
     def tool(*arguments: str) -> str:
         where = ["--bootstrap-server", relay.bootstrap, "--group", unique, "--timeout", "30000"]
-        done = java_tool("kafka-4.1", GROUPS, [*where, *arguments])
+        done = java_tool("kafka-4.4", GROUPS, [*where, *arguments])
         return done.stdout + done.stderr
 
     rows = sorted(line.split() for line in tool("--describe").splitlines() if line.startswith(unique))
@@ -147,9 +147,9 @@ def test_groups_are_listed_described_and_deleted_with_and_without_members(
     alone.close()
 
 
-def test_producers_of_every_kind(relay41: RunningRelay, make_topic: MakeTopic, unique: str) -> None:
+def test_producers_of_every_kind(kraft_relay: RunningRelay, make_topic: MakeTopic, unique: str) -> None:
     """Unacknowledged, idempotent and transactional producers work. Offsets in a transaction are rejected."""
-    relay = relay41
+    relay = kraft_relay
     make_topic(unique, 1, bootstrap=relay.bootstrap)
     produce(relay, unique, 1, 20, acks=0)
     produce(relay, unique, 1, 20, **{"enable.idempotence": True, "compression.type": "lz4"})
@@ -173,13 +173,13 @@ def test_producers_of_every_kind(relay41: RunningRelay, make_topic: MakeTopic, u
 
 
 def test_the_consumer_protocol_of_kip_848_is_rejected_with_a_clear_error(
-    relay41: RunningRelay, make_topic: MakeTopic, unique: str
+    kraft_relay: RunningRelay, make_topic: MakeTopic, unique: str
 ) -> None:
-    make_topic(unique, 1, bootstrap=relay41.bootstrap)
+    make_topic(unique, 1, bootstrap=kraft_relay.bootstrap)
     done = java_tool(
-        "kafka-4.1",
+        "kafka-4.4",
         CONSOLE,
-        ["--bootstrap-server", relay41.bootstrap, "--topic", unique, "--group", unique, "--timeout-ms", "20000",
+        ["--bootstrap-server", kraft_relay.bootstrap, "--topic", unique, "--group", unique, "--timeout-ms", "20000",
          "--consumer-property", "group.protocol=consumer"],
     )  # fmt: skip
     assert "Set group.protocol=classic on the consumer configs" in done.stdout + done.stderr

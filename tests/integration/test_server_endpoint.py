@@ -1,4 +1,4 @@
-"""Unmodified clients of the offsets endpoint: librdkafka, and Kafka's own Java tools of 3.9 and 4.1.
+"""Unmodified clients of the offsets endpoint: librdkafka, and Kafka's own Java tools of 3.9 and 4.4.
 
 The backend behind the listener is a dict. Tests that need topics use those of a real broker.
 """
@@ -346,7 +346,7 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.1"])
+@pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.4"])
 def test_every_command_of_the_java_tool(
     listening_with_cluster: MemoryListener, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
 ) -> None:

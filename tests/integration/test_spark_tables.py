@@ -330,7 +330,7 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     unique: str,
     tmp_path: Path,
 ) -> None:
-    """Executors, of which one is killed, copy offsets to Kafka 3.9; `migrate apply` copies the same offsets to 4.1."""
+    """Executors, of which one is killed, copy offsets to Kafka 3.9; `migrate apply` copies the same offsets to 4.4."""
     topic, source = make_topic(unique, PER_GROUP), chroot
     make_topic(unique, PER_GROUP, bootstrap=kraft.bootstrap)
     producer = Producer({"bootstrap.servers": kraft.bootstrap})

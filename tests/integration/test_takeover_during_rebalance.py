@@ -56,7 +56,7 @@ async def take_over_between_join_and_sync(bootstrap: str, group: str) -> tuple[i
         node = client.node(await client.coordinator(group, deadline))
         first, second = [Member(await node.open(deadline), group, group) for _ in range(2)]
         joined = await first.join()
-        await first.sync(joined["generation_id"], [first.id])  # brokers 4.1 describe a group from then on
+        await first.sync(joined["generation_id"], [first.id])  # brokers 4.x describe a group from then on
         joining = asyncio.ensure_future(second.join())
         await asyncio.sleep(0.5)  # the second JoinGroup waits in the broker by then, which shows no sign of it
         joined = await first.join()

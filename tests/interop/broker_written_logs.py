@@ -260,8 +260,8 @@ def topics_of(formats: dict[str, int], by_topic: bool) -> dict[str, tuple[int, d
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for version, magic in formats.items():
         config = {"message.format.version": version} if by_topic else {}
-        # Broker 4.1 accepts less than 1 MiB only under the internal name.
-        config["internal.segment.bytes" if version == "4.1" else "segment.bytes"] = SEGMENT_BYTES
+        # Broker 4.4 accepts less than 1 MiB only under the internal name.
+        config["internal.segment.bytes" if version == "4.4" else "segment.bytes"] = SEGMENT_BYTES
         kept, compacted = (dict(config), {**config, **COMPACTED})
         if magic:
             (kept if magic == 1 else compacted)["message.timestamp.type"] = "LogAppendTime"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from offsetmgr.records.base import EncodedRecord, GroupKey, GroupValue, OffsetKe
 from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_group import GroupMetadata, decode_group_metadata
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, java_tool
+from offsetmgr.sandbox.broker import DEFAULT_VERSION, KRAFT_JARS
 from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers
@@ -95,11 +95,9 @@ class Decoded:
         }
 
 
-@pytest.fixture(params=["kafka", "kraft"])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    """Kafka 3.9.1 and 4.1.1."""
-    broker: KafkaBroker | KraftBroker = request.getfixturevalue(request.param)
-    return broker.bootstrap
+@pytest.fixture
+def bootstrap(current_broker: KafkaBroker | KraftBroker) -> str:
+    return current_broker.bootstrap
 
 
 @pytest.fixture
@@ -317,8 +315,7 @@ def test_kafkas_formatters_print_the_records_that_we_wrote(
 
 
 @pytest.mark.parametrize(
-    "version",
-    ["3.9", "4.1"] if os.environ.get("OFFSETMGR_SOAK") else ["3.9"],
+    "version", [DEFAULT_VERSION, *(pytest.param(one, marks=pytest.mark.soak) for one in KRAFT_JARS)]
 )
 def test_a_broker_loads_and_serves_the_records_that_we_wrote(version: str, tmp_path: Path, request: Any) -> None:
     """The broker's own offsets topic contains our records and a key of an unknown version."""
@@ -326,12 +323,12 @@ def test_a_broker_loads_and_serves_the_records_that_we_wrote(version: str, tmp_p
     with ExitStack() as stack:
         broker: KafkaBroker | KraftBroker
         config = {"offsets.topic.num.partitions": 3}
-        if version == "3.9":
+        if version == DEFAULT_VERSION:
             zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper")
             connect = f"{zookeeper.connect}/{tmp_path.name}"
             broker = stack.enter_context(KafkaBroker(tmp_path / "kafka", zookeeper=connect, config=config))
         else:
-            broker = stack.enter_context(KraftBroker(tmp_path / "kafka", config=config))
+            broker = stack.enter_context(KraftBroker(tmp_path / "kafka", config=config, version=version))
         make_topic: MakeTopic = request.getfixturevalue("make_topic")
         topic = make_topic("orders", 3, bootstrap=broker.bootstrap)
         with KafkaStore(broker.bootstrap) as store:

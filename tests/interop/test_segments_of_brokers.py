@@ -36,9 +36,9 @@ from offsetmgr.segments.time_lookup import at_or_after, offsets_before
 from offsetmgr.segments.transactions import Transactions
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
-BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.1") if SOAK else ("by topic",)
+BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.4") if SOAK else ("by topic",)
 """Broker 3.9.1 with inter-broker version 2.8, which writes each format to separate topics; the same broker with an
-older version for everything; broker 4.1.1."""
+older version for everything; broker 4.4.0."""
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -48,8 +48,8 @@ def broker_logs(
     name: str = request.param
     directory, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
     broker: KafkaBroker | KraftBroker
-    if name == "4.1":
-        topics = topics_of({"4.1": 2}, by_topic=False)
+    if name == "4.4":
+        topics = topics_of({"4.4": 2}, by_topic=False)
         broker = KraftBroker(directory, config=FAST_CLEANER)
     else:
         version = "2.8" if name == "by topic" else name
@@ -60,7 +60,7 @@ def broker_logs(
     with broker:
         written = write_all(broker.bootstrap, directory / "data", copies, topics)
         yield BrokerLogs(
-            name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data"
+            name, "kafka-4.4" if name == "4.4" else "kafka-3.9", written, broker.bootstrap, directory / "data"
         )
 
 
@@ -72,7 +72,7 @@ def test_every_message_equals_the_one_a_consumer_reads(broker_logs: BrokerLogs) 
     formats = (
         [FORMATS[broker_logs.name]]
         if broker_logs.name in FORMATS
-        else ([2] if broker_logs.name == "4.1" else [0, 1, 2])
+        else ([2] if broker_logs.name == "4.4" else [0, 1, 2])
     )
     assert len(broker_logs.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
 
@@ -168,7 +168,7 @@ def test_offsets_before_a_time_equal_the_brokers(broker_logs: BrokerLogs) -> Non
         for written in broker_logs.written
         if "delete" in written.directory.name and not written.directory.name.endswith(f"-{TRANSACTIONS}")
     ]
-    if broker_logs.name == "4.1":
+    if broker_logs.name == "4.4":
         kept = []
     with SimpleConsumer(broker_logs.bootstrap) as consumer:
         for written in kept:

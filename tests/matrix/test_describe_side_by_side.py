@@ -81,7 +81,7 @@ class Setup(NamedTuple):
 
 SETUPS: Final = {
     "classic": Setup("kafka", ("kafka-3.9",)),
-    "consumer-protocol": Setup("kraft", ("kafka-3.9", "kafka-4.1"), {"group_protocol": "consumer"}),
+    "consumer-protocol": Setup("kraft", ("kafka-3.9", "kafka-4.4"), {"group_protocol": "consumer"}),
 }
 
 

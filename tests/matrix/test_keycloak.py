@@ -1,4 +1,4 @@
-"""Logins with tokens of Keycloak, whose endpoints use HTTPS, at brokers 3.9.1 and 4.1.1."""
+"""Logins with tokens of Keycloak, whose endpoints use HTTPS, at brokers 3.9.1 and 4.4.0."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keycloak]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.1"])
+@pytest.fixture(scope="module", params=["3.9", "4.4"])
 def broker(
     request: pytest.FixtureRequest,
     zookeeper: ZooKeeperServer,
@@ -84,7 +84,7 @@ def broker(
         f"-Djavax.net.ssl.trustStorePassword={TRUST['ssl.truststore.password']}",
     )
     server: KafkaBroker | KraftBroker
-    if request.param == "4.1":
+    if request.param == "4.4":
         config["listeners"] = f"{config['listeners']},CONTROLLER://127.0.0.1:{controller}"
         config["listener.security.protocol.map"] = f"{config['listener.security.protocol.map']},CONTROLLER:PLAINTEXT"
         config["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{plain},TOKENS://127.0.0.1:{tokens}"

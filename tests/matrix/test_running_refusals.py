@@ -100,7 +100,7 @@ def test_a_kafka_streams_application(kraft: KraftBroker, unique: str, make_topic
     produce(kraft.bootstrap, topic)
     source = Path(__file__).parents[1] / "RunningStreams.java"
     command = java_command(
-        [jars.resolve("kafka-4.1"), jars.resolve("streams"), jars.resolve("janino")],
+        [jars.resolve("kafka-4.4"), jars.resolve("streams"), jars.resolve("janino")],
         "org.codehaus.janino.SimpleCompiler",
         [str(source), "RunningStreams", kraft.bootstrap, topic, topic, str(tmp_path / "state")],
         jvm=("-Xmx256m", *QUICK_START),
@@ -112,20 +112,17 @@ def test_a_kafka_streams_application(kraft: KraftBroker, unique: str, make_topic
         assert committed(kraft.bootstrap, topic, topic) == 100
 
 
-def test_a_share_group(unique: str, make_topic: MakeTopic, tmp_path: Path) -> None:
-    config = {"share.coordinator.state.topic.replication.factor": 1, "share.coordinator.state.topic.min.isr": 1}
-    with KraftBroker(tmp_path / "kraft", config=config) as broker:
-        topic = make_topic(unique, 1, bootstrap=broker.bootstrap)
-        produce(broker.bootstrap, topic)
-        tools = [jars.resolve("kafka-4.1")]
-        upgrade = ["--bootstrap-server", broker.bootstrap, "upgrade", "--feature", "share.version=1"]
-        subprocess.run(java_command(tools, "org.apache.kafka.tools.FeatureCommand", upgrade), check=True)
-        consumer = ["--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", topic]
-        main = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
-        running = RunningGroup(broker.bootstrap, topic, tmp_path)
-        with program(java_command(tools, main, consumer), tmp_path / "share.log"):
-            until(lambda: "is a share group" in running.run(*dry(running.reset(3)), "--new-group", code=None)[1], 120)
-            assert "is a share group, whose records are acknowledged one by one" in refused(running, "--new-group")
+def test_a_share_group(kraft: KraftBroker, unique: str, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic = make_topic(unique, 1, bootstrap=kraft.bootstrap)
+    produce(kraft.bootstrap, topic)
+    consumer = ["--bootstrap-server", kraft.bootstrap, "--topic", topic, "--group", topic]
+    command = java_command(
+        [jars.resolve("kafka-4.4")], "org.apache.kafka.tools.consumer.ConsoleShareConsumer", consumer
+    )
+    running = RunningGroup(kraft.bootstrap, topic, tmp_path)
+    with program(command, tmp_path / "share.log"):
+        until(lambda: "is a share group" in running.run(*dry(running.reset(3)), "--new-group", code=None)[1], 120)
+        assert "is a share group, whose records are acknowledged one by one" in refused(running, "--new-group")
 
 
 def test_a_live_old_consumer_with_dual_commit(

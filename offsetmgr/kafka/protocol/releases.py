@@ -44,6 +44,9 @@ KAFKA_0_9: Final[Versions] = {
 }
 
 _INTRODUCED_BY: Final[tuple[tuple[str, int, int], ...]] = (
+    ("4.4", ApiKey.DELETE_GROUPS, 3),
+    ("4.3", ApiKey.DESCRIBE_LOG_DIRS, 5),
+    ("4.2", ApiKey.LIST_OFFSETS, 11),
     ("4.1", ApiKey.FETCH, 18),
     ("4.0", ApiKey.METADATA, 13),
     ("3.9", ApiKey.FETCH, 17),

@@ -12,10 +12,10 @@ The relay deliberately does not forward:
 
 - offsets in transactions: AddOffsetsToTxn (25), TxnOffsetCommit (28);
 - group protocols with their own offsets or membership: KIP-848's (68, 69), share groups (76 to 79, 90 to 92), streams
-  groups (88, 89). Without these APIs, clients use the classic protocol or report an error;
+  groups (88, 89, 93). Without these APIs, clients use the classic protocol or report an error;
 - APIs between brokers and controllers;
 - APIs that would grant access with the manager's principal: ACLs, SCRAM users, delegation tokens, transaction markers,
-  and the cluster's voters and features.
+  and the cluster's voters, controllers and features.
 
 The relay does not forward the later versions of some APIs:
 
