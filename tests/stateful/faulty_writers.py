@@ -241,16 +241,17 @@ class NoCheckOfConnections(BatchSender):
         connection.checked.update(producers)
 
 
-# --- the search -------------------------------------------------------------------------------------------
+# --- the runs -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A faulty copy, and the scenario that shows the fault."""
+    """A faulty copy, and the run that shows the fault."""
 
     copy: type[KafkaShardGroupWriter] | type[PartitionProducer] | type[BatchSender]
     scenario: Scenario
     weather: Weather
+    seed: int
 
     @property
     def name(self) -> str:
@@ -268,24 +269,24 @@ class Fault:
 
 
 FAULTS: Final = [
-    Fault(NoClaimInOnePartition, storm, MANAGERS),
-    Fault(PresentsForeignEpoch, storm, MANAGERS),
-    Fault(NoComparison, storm, MANAGERS),
-    Fault(IgnoresChangedId, state_expires, NETWORK),
-    Fault(FencesWithoutComparison, claims_race, NETWORK),
-    Fault(LeavesOldId, epochs_end, MANAGERS),
-    Fault(NoConfirmation, claims_race, NETWORK),
-    Fault(NoTokens, epochs_repeat, NETWORK),
-    Fault(ReusesSequence, storm, NETWORK),
-    Fault(TrustsRefusalOfResend, storm, REPLICAS),
-    Fault(TrustsFormerLeader, storm, REPLICAS),
-    Fault(TrustsFewReplicas, storm, REPLICAS),
-    Fault(ResendsOutOfOrder, storm, NETWORK),
-    Fault(NoExpectedOffset, storm, Weather(foreign=5)),
-    Fault(KeepsSequence, storm, Weather()),
-    Fault(SkipsSequence, storm, Weather()),
-    Fault(ForgetsListedState, claim_freezes, Weather()),
-    Fault(NoCheckOfConnections, state_expires, NETWORK),
+    Fault(NoClaimInOnePartition, storm, MANAGERS, 3),
+    Fault(PresentsForeignEpoch, storm, MANAGERS, 2),
+    Fault(NoComparison, storm, MANAGERS, 4),
+    Fault(IgnoresChangedId, state_expires, NETWORK, 6),
+    Fault(FencesWithoutComparison, claims_race, NETWORK, 9),
+    Fault(LeavesOldId, epochs_end, MANAGERS, 0),
+    Fault(NoConfirmation, claims_race, NETWORK, 25),
+    Fault(NoTokens, epochs_repeat, NETWORK, 5),
+    Fault(ReusesSequence, storm, NETWORK, 0),
+    Fault(TrustsRefusalOfResend, storm, REPLICAS, 1),
+    Fault(TrustsFormerLeader, storm, REPLICAS._replace(leaders_moved=1.5, followers_stalled=0.7, brokers_killed=6), 1),
+    Fault(TrustsFewReplicas, storm, REPLICAS, 0),
+    Fault(ResendsOutOfOrder, storm, NETWORK, 0),
+    Fault(NoExpectedOffset, storm, Weather(foreign=5), 0),
+    Fault(KeepsSequence, storm, Weather(duration_s=5), 0),
+    Fault(SkipsSequence, storm, Weather(duration_s=5), 0),
+    Fault(ForgetsListedState, claim_freezes, Weather(), 8),
+    Fault(NoCheckOfConnections, state_expires, NETWORK, 2),
 ]
 
 

@@ -138,7 +138,7 @@ class SimulatedConnection:
     process: Process
     broker: Coordinator
     closed: bool = False
-    calls: set[asyncio.Future[Any]] = field(default_factory=set)
+    calls: dict[asyncio.Future[Any], None] = field(default_factory=dict)  # a set has no fixed order
 
     @property
     def address(self) -> Address:
@@ -149,7 +149,7 @@ class SimulatedConnection:
             raise Unreachable(str(self.address), "closed")
         world, loop = self.process.world, self.process.loop
         answer: asyncio.Future[Message] = loop.create_future()
-        self.calls.add(answer)
+        self.calls[answer] = None
 
         def deliver(values: dict[str, Any]) -> None:
             if request.api_key == ApiKey.OFFSET_COMMIT:
@@ -177,7 +177,7 @@ class SimulatedConnection:
             self.closed = True
             raise TimedOut(str(self.address), "no answer") from None
         finally:
-            self.calls.discard(answer)
+            self.calls.pop(answer, None)
 
     async def close(self) -> None:
         self.closed = True

@@ -97,7 +97,7 @@ class SimulatedConnection:
         self.closed = False
         self._closed_by_broker = False
         self._incarnation = self.client.simulated.brokers[self.broker].incarnation
-        self._calls: set[asyncio.Future[Any]] = set()
+        self._calls: dict[asyncio.Future[Any], None] = {}  # a set has no fixed order
         self._requests = 0
         self._watch_idleness()
 
@@ -140,7 +140,7 @@ class SimulatedConnection:
             raise Unreachable(str(self.address), "the connection broke")
         time, host, fate = self.client.time, self.client.host, self.client.network.fate(self.client.time)
         answer: asyncio.Future[T] = host.loop.create_future()
-        self._calls.add(answer)
+        self._calls[answer] = None
 
         def reply(value: T) -> None:
             def deliver() -> None:
@@ -162,7 +162,7 @@ class SimulatedConnection:
             self._fail(error)
             raise error from None
         finally:
-            self._calls.discard(answer)
+            self._calls.pop(answer, None)
 
     def _call_host(self, action: Callable[[], None]) -> None:
         """Calls a function in the process, as soon as the process runs."""

@@ -209,7 +209,7 @@ class World:
                 f"period {advance.closed.period.number} closed while {number} was open, after {self.closed}"
             )
         self.closed.append(number)
-        if early := [str(tp) for tp in expected_partitions if (tp, number) not in self.completed]:
+        if early := sorted(str(tp) for tp in expected_partitions if (tp, number) not in self.completed):
             self.faults.append(f"period {number} closed before {', '.join(early)} had finished it")
 
     def require_progress(self, periods: int) -> None:

@@ -130,6 +130,17 @@ def test_a_refreshed_claim_and_a_new_producer_id_are_claims() -> None:
     assert loading.audit.state.producer_ids == {5, 8}
 
 
+def test_a_second_claim_of_the_same_epoch_adds_producer_ids() -> None:
+    """An owner that finds more producer ids in the log appends its claim again."""
+    written = [claim(5, 1), data(5, 1, b"a"), claim(5, 1, 4), data(5, 1, b"b")]
+
+    newest, loading = load(Log.of(written))
+
+    assert set(newest) == {b"a", b"b"}
+    assert loading.audit.state.producer_ids == {4, 5}
+    assert loading.audit.state.invalid_keys == frozenset()
+
+
 def test_fences_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     fence = Written(4, FENCE_EPOCH, fence=True)
     empty_fence = Written(4, FENCE_EPOCH, ((FENCE_KEY, b""),))
