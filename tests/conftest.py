@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import hypothesis  # before kio, which registers its strategies only if hypothesis is imported
 import pytest
@@ -38,10 +38,11 @@ _INHERITED: Final = re.compile(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Replaces the state that the tests, and the processes that they start, inherit from the parent process."""
-    # A shell that starts the tests in the background ignores SIGINT, and nohup ignores SIGHUP. With the handler that
-    # does nothing, only the tests themselves continue to ignore SIGHUP.
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
-    for number, handler in {**handlers, **dict.fromkeys((signal.SIGTERM, signal.SIGCHLD), signal.SIG_DFL)}.items():
+    # A shell that starts the tests in the background ignores SIGINT. nohup ignores SIGHUP, and so do the tests
+    # themselves: their handler does nothing, and the processes that they start do not inherit it.
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGCHLD), signal.SIG_DFL)
+    for number, handler in handlers.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.umask(0o022)
