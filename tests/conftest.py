@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import hypothesis  # before kio, which registers its strategies only if hypothesis is imported
 import pytest
@@ -29,22 +29,39 @@ from offsetmgr.sandbox.broker import NEWEST_VERSION
 __all__ = ["current_broker", "release_cluster", "start_kraft", "start_release"]  # pytest finds these fixtures here
 
 
+_INHERITED: Final = re.compile(
+    r"OFFSETMGR_(?!CACHE$|BROWSER$|CLIENTS$|SOAK$|SEED$|TAKEOVERS$|RUNNING_).*"
+    r"|PYTHON(?!PATH$|HOME$|HASHSEED$).*|(PY)?SPARK_.*|HADOOP_.*|GIT_(DIR|WORK_TREE|INDEX_FILE)"
+    r"|COLUMNS|LINES|NO_COLOR|FORCE_COLOR"
+)
+"""The variables that change the output or the settings of the commands that tests run."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Restores the handling of SIGINT: a shell that starts the tests in the background ignores the signal, and the
-    processes that tests start would inherit that."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Edits write their before-images and the operation log there.
+    """Replaces the state that the tests, and the processes that they start, inherit from the parent process."""
+    # A shell that starts the tests in the background ignores SIGINT. nohup ignores SIGHUP, and so do the tests
+    # themselves: their handler does nothing, and the processes that they start do not inherit it.
+    handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGCHLD), signal.SIG_DFL)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+    os.umask(0o022)
+    for name in filter(_INHERITED.fullmatch, list(os.environ)):
+        del os.environ[name]
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "localhost,127.0.0.1")))
+    # Edits write their before-images and the operation log there. The user's own contexts are not read.
     state = tempfile.TemporaryDirectory(prefix="offsetmgr-state-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
-    os.environ["XDG_STATE_HOME"] = state.name
+    os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = state.name
     # No deadline for one example: its duration depends on the machine. `pytest-timeout` bounds the whole test.
     examples = 300 if os.environ.get("OFFSETMGR_SOAK") else 30
     hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("any machine")
     # The JVM flags of the sandbox's servers, for a quick start: these JVMs live only for seconds.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # by default Spark listens on the machine's public address
+    os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # by default Spark listens on the machine's public address
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import socket
@@ -24,7 +23,7 @@ from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.before_images import default_image_path
-from offsetmgr.groups.operation_log import OperationLog, OperationStart
+from offsetmgr.groups.operation_log import OperationLog, OperationStart, user_name
 
 if TYPE_CHECKING:
     from offsetmgr.core.commit_mode import CommitMode
@@ -128,7 +127,7 @@ def switch_command(
                 connect.lock_waiting(connect.cluster_at(_brokers(kafka), connection)),
                 translate or _translate(connect),
             ),
-            who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
+            who=f"{user_name()} on {socket.gethostname()} (process {os.getpid()})",
             images_of=_image_files(group, image),
             on_step=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
             on_wait=_waiting_notes(),

@@ -3,6 +3,9 @@
 
 If the terminal of stdout is lost, output to this terminal is dropped, and the command continues. Output that cannot be
 written to stderr is dropped too.
+
+Files and pipes get UTF-8 in every locale. A terminal with another encoding gets escapes for the characters that its
+encoding does not have, so that names of groups cannot make a command fail.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def replace_streams() -> None:
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     else:
         sys.stderr = io.TextIOWrapper(
             io.BufferedWriter(_Messages(sys.stderr.fileno(), "w", closefd=False)),
@@ -76,8 +79,8 @@ def replace_streams() -> None:
     terminal = before.isatty()
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Descriptor(before.fileno(), terminal=terminal), _BUFFER),
-        encoding=before.encoding,
-        errors=before.errors,
+        encoding=before.encoding if terminal else "utf-8",
+        errors=before.errors if not terminal or before.encoding.lower() in ("utf-8", "utf8") else "backslashreplace",
         line_buffering=terminal,
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.client_properties import ClientProperties
+from offsetmgr.config.user_directories import home_directory
 from offsetmgr.core.errors import ConfigError, UsageError
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -168,15 +169,14 @@ def config_path(environ: Mapping[str, str]) -> Path:
     configuration directory."""
     if value := environ.get("OFFSETMGR_CONFIG"):
         return Path(value)
-    directory = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(directory) / "offsetmgr" / "config.toml"
+    return Path(environ.get("XDG_CONFIG_HOME") or home_directory(environ) / ".config") / "offsetmgr" / "config.toml"
 
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
     the directory."""
     environ = os.environ if environ is None else environ
-    return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
+    return Path(environ.get("XDG_STATE_HOME") or home_directory(environ) / ".local" / "state") / "offsetmgr"
 
 
 def load_document(path: Path, *, required: bool) -> dict[str, Any]:

@@ -7,24 +7,30 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def home_directory(environ: Mapping[str, str]) -> Path:
+    """Returns the user's home directory. For a user without one, such as an unknown user id in a container without
+    ``HOME``, returns ``/nonexistent``: offsetmgr then reads no file there, and reports that it cannot write one."""
+    if environ.get("HOME"):
+        return Path(environ["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
 def user_directory(environ: Mapping[str, str], own: str, xdg: str, below_home: str, name: str) -> Path:
     """Returns the directory that the variable ``own`` names, else ``name`` in the directory that the variable ``xdg``
-    names, else ``name`` in the directory ``below_home`` of the user's home.
-
-    Raises `RuntimeError` if the user has no home directory.
-    """
+    names, else ``name`` in the directory ``below_home`` of the user's home."""
     if environ.get(own):
         return Path(environ[own]).absolute()
     # The XDG base directory specification requires programs to ignore relative values.
     if environ.get(xdg) and Path(environ[xdg]).is_absolute():
         return Path(environ[xdg]) / name
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    return home / below_home / name
+    return home_directory(environ) / below_home / name
 
 
 def downloads_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of downloaded jars: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
-    ``~/.cache/offsetmgr``. The function does not create the directory. Raises `RuntimeError` if the user has no home
-    directory."""
+    ``~/.cache/offsetmgr``. The function does not create the directory."""
     env = os.environ if environ is None else environ
     return user_directory(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr")

@@ -140,7 +140,7 @@ class OperationLog:
                 "version": VERSION,
                 "id": progress.id,
                 "at_ms": now,
-                "user": _user(),
+                "user": user_name(),
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start": start_time(os.getpid()),
@@ -279,8 +279,8 @@ def _started(record: FieldReader) -> RecordedOperation:
     )
 
 
-def _user() -> str:
-    """Returns the user who runs this process, with the user who called sudo."""
+def user_name() -> str:
+    """Returns the user who runs this process, with the user who called sudo. A user without a name is a number."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from offsetmgr.core.errors import SandboxError
-from offsetmgr.spark.ivy import java_path
+from offsetmgr.spark.ivy import in_utf8, java_path
 
 MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
@@ -56,4 +56,4 @@ def java_command(
     jars: Iterable[Path], main_class: str, arguments: Sequence[str] = (), *, jvm: Sequence[str] = QUICK_START
 ) -> list[str]:
     """Returns the command line that runs a main class of these jars (directories or files)."""
-    return [java_program(), *jvm, "-cp", class_path(*jars), main_class, *arguments]
+    return [*in_utf8(java_program()), *jvm, "-cp", class_path(*jars), main_class, *arguments]

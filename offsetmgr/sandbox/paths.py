@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from offsetmgr.config.user_directories import downloads_directory, user_directory
@@ -14,27 +13,14 @@ from offsetmgr.core.errors import SandboxError
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of fetched jars and creates it if needed: ``OFFSETMGR_CACHE``, else
     ``$XDG_CACHE_HOME/offsetmgr``, else ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
-    with _named_by("OFFSETMGR_CACHE"):
-        directory = downloads_directory(environ)
-    return _writable(directory, "OFFSETMGR_CACHE")
+    return _writable(downloads_directory(environ), "OFFSETMGR_CACHE")
 
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of the sandbox's state without creating it: ``OFFSETMGR_SANDBOX``, else
     ``$XDG_STATE_HOME/offsetmgr/sandbox``, else ``~/.local/state/offsetmgr/sandbox``."""
     env = os.environ if environ is None else environ
-    with _named_by("OFFSETMGR_SANDBOX"):
-        return user_directory(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
-
-
-@contextmanager
-def _named_by(variable: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise SandboxError(
-            "no directory for the sandbox's files", "HOME is not set", f"set {variable} to a writable directory"
-        ) from error
+    return user_directory(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
 
 
 def _writable(directory: Path, variable: str) -> Path:

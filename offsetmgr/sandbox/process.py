@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.watchdog import Watchdog
 
 _watchdog = Watchdog()
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 
 
 class ServerProcess(ABC):
@@ -183,5 +185,12 @@ def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
 
 
 def properties(settings: Sequence[tuple[str, object]]) -> str:
-    """Returns the content of a Java properties file."""
-    return "".join(f"{key}={value}\n" for key, value in settings)
+    """Returns the content of a Java properties file. Java reads such a file as ISO-8859-1, so the escapes of Java
+    replace all characters that are not ASCII."""
+    text = "".join(f"{key}={value}\n" for key, value in settings)
+    return _NOT_ASCII.sub(lambda found: _java_escape(found[0]), text)
+
+
+def _java_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

@@ -28,6 +28,8 @@ def java_tool(
     sets = [jar_set] if isinstance(jar_set, str) else jar_set
     command = java_command([jars.resolve(name) for name in sets], main_class, arguments, jvm=("-Xmx512m", *jvm))
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin)
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", timeout=timeout_s, check=False, input=stdin
+        )
     except subprocess.TimeoutExpired as error:
         raise TimedOut(main_class, f"did not end within {timeout_s:g} s") from error

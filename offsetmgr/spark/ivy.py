@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import locale
 import os
 import shutil
 import subprocess
@@ -85,7 +86,7 @@ class Ivy:
 
     def _command(self, descriptor: Path, target: Path) -> list[str]:
         return [
-            self.java,
+            *in_utf8(self.java),
             f"-Divy.home={self.home}",
             f"-Duser.home={self.home}",
             # Source and documentation jars are not needed, and looking for them would take most of the time.
@@ -107,7 +108,8 @@ class Ivy:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except OSError as error:
             raise DownloadFailed(str(error)) from error
@@ -212,3 +214,12 @@ def java_path(environ: Mapping[str, str] | None = None) -> str | None:
     home = env.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     return found or shutil.which("java", path=env.get("PATH", os.defpath))
+
+
+def in_utf8(java: str) -> list[str]:
+    """Returns the beginning of the command line of a Java program.
+
+    Java reads arguments and names of files, and writes its output, in the encoding of the locale. If this encoding is
+    not UTF-8, for example with ``LC_ALL=C``, the command line sets a locale with UTF-8.
+    """
+    return [java] if locale.getencoding().lower() in ("utf-8", "utf8") else ["env", "LC_ALL=C.UTF-8", java]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -262,7 +263,9 @@ def token_command(directory: Path, token: str, output: str) -> dict[str, str]:
         f"{output}\n"
     )
     (directory / "client.properties.token").write_text(token)
-    command = f"{sys.executable} '{directory / 'print_token.py'}' '{directory / 'client.properties.token'}'"
+    command = shlex.join(
+        [sys.executable, str(directory / "print_token.py"), str(directory / "client.properties.token")]
+    )
     return oauth(**{"sasl.oauthbearer.token.command": command})
 
 

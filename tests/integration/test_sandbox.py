@@ -27,6 +27,9 @@ from offsetmgr.sandbox.sandbox import SampleGroup
 
 pytestmark = pytest.mark.servers
 
+PLACE = "Büro 東"
+"""A directory: a space, a letter of ISO-8859-1, and a letter that only UTF-8 can encode."""
+
 
 def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     assert wait_until(condition, seconds), f"not within {seconds:g} s"
@@ -111,11 +114,13 @@ def test_a_server_that_loses_the_race_for_a_port_starts_on_another(
 
 
 def test_servers_do_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
+    # Given also a directory whose name Java cannot encode in the program's locale
     program = (
         "import sys, signal; from offsetmgr.sandbox import ZooKeeperServer;"
-        f"server = ZooKeeperServer({str(tmp_path)!r}).start(); print(server.pid, flush=True); signal.pause()"
+        f"server = ZooKeeperServer({str(tmp_path / PLACE)!a}).start(); print(server.pid, flush=True); signal.pause()"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    environ = {**os.environ, "LC_ALL": "C"}
+    parent = subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     server = ProcessRef.of(int(parent.stdout.readline()))
     assert server.alive() is True
@@ -249,7 +254,7 @@ def test_clean_restarts_under_load_lose_and_repeat_no_message(
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    box = Sandbox(tmp_path / "sandbox")
+    box = Sandbox(tmp_path / PLACE)
     yield box
     box.down()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import ssl
 import sys
 import time
@@ -178,7 +179,7 @@ def test_an_expired_token_is_refused(broker: Broker, issuer: Keycloak, tmp_path:
     expired = token(issuer, SHORT)
     time.sleep(SHORT_LIFETIME_S + 1)  # the lifetime is the condition
     (tmp_path / "token").write_text(expired)
-    command = f"{sys.executable} -c 'print(open(\"{tmp_path / 'token'}\").read())'"
+    command = shlex.join([sys.executable, "-c", f"print(open({str(tmp_path / 'token')!r}).read())"])
     settings = {**common(), "sasl.oauthbearer.token.command": command}
 
     done = Commands(tmp_path).run("groups", "list", *options(tmp_path, settings, broker), code=1)

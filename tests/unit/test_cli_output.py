@@ -140,6 +140,21 @@ def test_output_that_cannot_be_written_is_one_line(where: str, why: str, argumen
     assert (done.returncode, done.stderr) == (1, f"error: cannot write the output: {why}\n")
 
 
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_names_are_printed_in_every_locale(on_terminal: bool, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("büro-東,t,0,5\n", "utf-8")
+    command = [*COMMAND, "offsets", "get", "--all-groups", "--store", f"file:{tmp_path}/x.csv", "--format", "csv"]
+    environ = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
+    ours, theirs = os.openpty()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": theirs if on_terminal else subprocess.PIPE}
+    done = subprocess.run(command, **streams, stderr=subprocess.PIPE, env=environ, timeout=60, check=False)
+    printed = os.read(ours, 4096) if on_terminal else done.stdout
+    os.close(ours)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert printed.splitlines()[1].startswith(b"b\xfcro-\\u6771," if on_terminal else "büro-東,".encode())
+
+
 @pytest.mark.parametrize("flags", [["--dry-run", "--execute"], ["--execute", "--dry-run"]])
 def test_a_dry_run_that_executes_is_wrong_usage(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["groups", "delete", "--group", "g", "--yes", "--zookeeper", "127.0.0.1:1", *flags]) == 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-COMMAND = f'{sys.executable} -c "from offsetmgr.cli.app import main; main()"'
+COMMAND = f'{shlex.quote(sys.executable)} -c "from offsetmgr.cli.app import main; main()"'
 FROM = "g,t,0,100\ng,t,1,200\nempty,t,0,1\n"
 
 PROMPTS = {

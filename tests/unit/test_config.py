@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -132,6 +134,16 @@ def test_files_are_in_the_xdg_directories() -> None:
     environ = {"XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s"}
     assert config_path(environ) == Path("/c/offsetmgr/config.toml")
     assert state_directory(environ) == Path("/s/offsetmgr")
+
+
+def test_a_user_without_a_home_directory_needs_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int) -> NoReturn:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME", raising=False)
+    assert resolve(SettingsLayer(), environ={}).store is None
+    assert state_directory({}) == Path("/nonexistent/.local/state/offsetmgr")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_jars_of_all_modules_replace_an_incomplete_directory(tmp_path: Path)
     assert '<dependency org="org.example" name="server" rev="1.0" transitive="true" conf="default"/>' in described
     assert '<dependency org="org.example" name="tools" rev="1.0" transitive="false" conf="default"/>' in described
     assert '<exclude org="org.other" module="*"/>' in described
+
+
+def test_ivy_runs_in_utf_8_in_every_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locale, "getencoding", lambda: "ANSI_X3.4-1968")  # with LC_ALL=C
+    monkeypatch.setenv("LC_ALL", "C")
+
+    with pytest.raises(DownloadFailed, match=r"error: C\.UTF-8"):
+        ivy(tmp_path, 'echo "error: $LC_ALL"; exit 1').download(tmp_path / "büro" / "set", MODULES)
 
 
 def test_the_progress_is_reported_at_every_tenth_file(tmp_path: Path) -> None:

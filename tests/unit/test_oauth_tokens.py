@@ -21,6 +21,7 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.cluster.librdkafka_settings import librdkafka_settings
 
 NOW = 1_000_000.0
+PYTHON = shlex.quote(sys.executable)
 
 
 def jwt(**claims: Any) -> str:
@@ -146,10 +147,10 @@ def test_incomplete_settings_are_rejected(settings: dict[str, str], why: str) ->
     [
         ("no-such-program-7 --password hunter2", "cannot be started"),
         (
-            f"{sys.executable} -c 'import sys; print(\"hunter2\", file=sys.stderr); sys.exit(4)'",
+            f"{PYTHON} -c 'import sys; print(\"hunter2\", file=sys.stderr); sys.exit(4)'",
             "failed with exit code 4",
         ),
-        (f"{sys.executable} -c 'import time; time.sleep(9) # hunter2'", "did not end within 0.1 s"),
+        (f"{PYTHON} -c 'import time; time.sleep(9) # hunter2'", "did not end within 0.1 s"),
     ],
 )
 def test_a_failing_command_is_an_error_without_its_output(command: str, why: str) -> None:
@@ -267,7 +268,7 @@ def test_the_authority_of_the_endpoint_may_be_in_the_jaas_line() -> None:
 
 
 def test_librdkafka_gets_a_callback_instead_of_the_settings_of_tokens() -> None:
-    command = f"{sys.executable} -c 'print(\"abc\")'"
+    command = f"{PYTHON} -c 'print(\"abc\")'"
     login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "client.id": "x"}
     settings = librdkafka_settings({**login, "sasl.oauthbearer.token.command": command})
 
