@@ -19,7 +19,7 @@ OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
-def wait_for(condition: Callable[[], object], description: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
@@ -37,7 +37,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
     admin.create_topics([NewTopic(name, partitions, replicas)], operation_timeout=30)[name].result(60)
 
     def usable() -> bool:
-        found = admin.list_topics(name, timeout=10).topics[name]
+        found = admin.list_topics(name, timeout=60).topics[name]
         return found.error is None and [p.leader >= 0 for p in found.partitions.values()] == [True] * partitions
 
     wait_for(usable, f"{name} has leaders")
@@ -88,7 +88,7 @@ class Commands:
     def run(self, *arguments: str, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end. ``code`` is the expected exit code, or None for any."""
         with self.start(*arguments, **options) as process:
-            out, err = process.communicate(timeout=90)
+            out, err = process.communicate(timeout=240)
         assert code is None or process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)

@@ -124,7 +124,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("how", ["moving", "stopped"])
 @pytest.mark.parametrize("command", ["apply", "import"])
 def test_no_acknowledged_commit_is_overwritten(

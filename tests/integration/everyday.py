@@ -25,7 +25,7 @@ class Cli:
         self.environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_STATE_HOME": str(home / "state")}
 
     def __call__(
-        self, *arguments: str, code: int = 0, timeout: float = 60, program: Sequence[str] = COMMAND
+        self, *arguments: str, code: int = 0, timeout: float = 240, program: Sequence[str] = COMMAND
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*program, *arguments],
@@ -70,7 +70,7 @@ def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
     return {row["partition"]: row["offset"] for row in rows}
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"

@@ -24,7 +24,7 @@ from offsetmgr.stores.switched.records import FollowerNode
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,7 +37,7 @@ def run(kafka: KafkaBroker, unique: str, tmp_path: Path) -> Run:
             [sys.executable, "-m", "offsetmgr", "migrate", "switch", "--group", unique, *stores, *arguments],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
             check=False,
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         )
@@ -125,7 +125,7 @@ def test_one_store_alone_is_a_usage_error(kafka: KafkaBroker, unique: str) -> No
         env={**os.environ, "OFFSETMGR_ZOOKEEPER": kafka.zookeeper},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
