@@ -85,7 +85,7 @@ class Member:
         """Sends JoinGroup. In version 3 dynamic members need no second request (KIP-394)."""
         protocols = [{"name": "range", "metadata": encode_subscription()}]
         message = {
-            "group_id": self.group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+            "group_id": self.group, "session_timeout": 60_000, "rebalance_timeout": 60_000, "protocol_type": "consumer",
             "member_id": self.member_id, "group_instance_id": self.instance_id, "protocols": protocols,
         }  # fmt: skip
         answer = await self.connection.call(Request(JOIN, 3 if self.instance_id is None else 5, message), 60)

@@ -229,7 +229,6 @@ def test_consumers_that_subscribe_use_dual_commit_through_the_relay(
                     "group.id": unique,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
-                    "session.timeout.ms": 6000,
                 }
             )
             new.subscribe([topic])
