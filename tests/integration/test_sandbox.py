@@ -237,7 +237,7 @@ def test_clean_restarts_under_load_lose_and_repeat_no_message(
     def seen() -> list[tuple[int, int]]:
         return [(message.partition, message.offset) for member in members for message in member.messages()]
 
-    eventually(lambda: len(set(seen())) == total, 60)
+    eventually(lambda: len(set(seen())) == total)
     counts = Counter(seen())
     assert [place for place, times in counts.items() if times > 1] == []
     assert total > 1000
