@@ -102,7 +102,7 @@ def test_offsets_of_a_deleted_topic_are_no_longer_served_and_new_commits_are(kaf
             assert await node.runtime.commit(commit("g", 6)) == CommitResponse()
             assert fetched(node, "g") == (ErrorCode.NONE, 6)
 
-    asyncio.run(asyncio.wait_for(work(), 120))
+    asyncio.run(asyncio.wait_for(work(), 600))
 
 
 def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBroker, unique: str) -> None:
@@ -123,7 +123,7 @@ def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBro
             await until(lambda: fetched(node, "g") == (ErrorCode.NONE, -1))
             await until(lambda: node.topic_fault is None)
 
-    asyncio.run(asyncio.wait_for(work(), 120))
+    asyncio.run(asyncio.wait_for(work(), 600))
 
 
 def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
