@@ -42,7 +42,7 @@ def say(text: str) -> None:
     print(f"   {text}", flush=True)
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

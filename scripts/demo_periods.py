@@ -27,7 +27,7 @@ TOPICS: Final = {"visits": 3, "purchases": 2}
 RECORDS: Final = {"visits": 900, "purchases": 300}
 PERIODS: Final = 3
 HOUR_MS: Final = 3_600_000
-JOB_TIMEOUT_S: Final = 150.0
+JOB_TIMEOUT_S: Final = 600.0
 
 Record = tuple[str, int, int]
 """Topic, partition, offset."""

@@ -63,7 +63,7 @@ def run_job(bootstrap: str, directory: Path, checkpoint: str, *options: str) -> 
     command += ["--checkpoint", str(directory / checkpoint), "--output", str(directory / "output.jsonl")]
     command += ["--batch-size", str(BATCH), *options]
     with script(command, directory / "job.log") as job:
-        return job.wait(180)
+        return job.wait(600)
 
 
 def written(directory: Path) -> list[list[Record]]:

@@ -56,9 +56,9 @@ DONE: Final = "the command has ended"
 LEFT_OUT: Final = re.compile(r"bash: line \d+: +\d+ (Killed|Terminated) |watching commits for up to \d+ s$")
 """Lines that are not compared: the shell's notice that a background process was killed, which comes with any later
 command, and the notice of a watch of commits that takes longer than 3 s on a busy machine."""
-PAGE_TIMEOUT_S: Final = 400.0
+PAGE_TIMEOUT_S: Final = 1200.0
 """The time after which a page that hangs is ended. ``--fresh`` allows `INSTALL_TIMEOUT_S` more."""
-INSTALL_TIMEOUT_S: Final = 300.0
+INSTALL_TIMEOUT_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)

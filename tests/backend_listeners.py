@@ -41,7 +41,7 @@ class StoreListener(EventLoopThread):
     async def _start(self) -> None:
         self._upstream = None
         if self._cluster is not None:
-            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout_s=10)
+            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout_s=90)
         self._service = SocketServer([])
         listener = ServerListener(self._service, "127.0.0.1", self.port)
         await listener.start()

@@ -74,7 +74,7 @@ class Browser:
     ) -> None:
         os.close(self._out)  # the browser exits when its input is closed
         try:
-            self._process.wait(10)
+            self._process.wait(90)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

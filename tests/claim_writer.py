@@ -25,7 +25,7 @@ from offsetmgr.segments.batch_reader import Record
 
 T = TypeVar("T")
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class ClaimWriter(Closeable):

@@ -169,7 +169,7 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
         address = bootstrap or request.getfixturevalue("kafka").bootstrap
         admin = AdminClient({"bootstrap.servers": address})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 admin.create_topics([topic], operation_timeout=30)[name].result(60)
@@ -180,7 +180,7 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
                     raise
                 time.sleep(0.05)
         while not _usable(admin, name, partitions):
-            assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
+            assert time.monotonic() < deadline, f"{name} has no leaders after 120 s"
         return name
 
     return make
@@ -188,5 +188,5 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
 
 def _usable(admin: AdminClient, name: str, partitions: int) -> bool:
     """Whether every partition has a leader."""
-    topic = admin.list_topics(name, timeout=10).topics[name]
+    topic = admin.list_topics(name, timeout=60).topics[name]
     return topic.error is None and [p.leader >= 0 for p in topic.partitions.values()] == [True] * partitions

@@ -19,7 +19,7 @@ def build_site(directory: Path) -> None:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr

@@ -47,7 +47,7 @@ def serve(arguments: Sequence[str]) -> None:
     def ready() -> bool:
         assert process.poll() is None, log.read_text()
         try:
-            with urllib.request.urlopen(f"http://{metrics}/ready", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{metrics}/ready", timeout=60) as response:
                 return bool(response.status == 200)
         except (OSError, urllib.error.URLError):
             return False

@@ -91,7 +91,7 @@ def security(scene: Scene) -> None:
         cwd=scene.directory,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     (scene.directory / "credentials.toml").write_text(scene.toml(0))
     (scene.directory / "rules.toml").write_text(scene.toml(1))

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 T = TypeVar("T")
 
-_RUN_TIMEOUT_S = 60.0
+_RUN_TIMEOUT_S = 120.0
 """Timeout of a coroutine that a test runs on the loop."""
 
 
@@ -48,7 +48,7 @@ class EventLoopThread:
     def __exit__(self, *_error: object) -> None:
         self.run(self._stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(90)
         self.loop.close()
 
     def run(self, work: Awaitable[T]) -> T:

@@ -108,7 +108,7 @@ class Keycloak:
         assert self._process.poll() is None, "Keycloak has ended"
         trusted = ssl.create_default_context(cafile=str(STORES / "ca.pem"))
         try:
-            with urllib.request.urlopen(self.keys_endpoint, context=trusted, timeout=5) as answer:
+            with urllib.request.urlopen(self.keys_endpoint, context=trusted, timeout=60) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

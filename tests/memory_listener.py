@@ -210,7 +210,7 @@ class WireClient:
         receive_buffer: int | None = None,
     ) -> None:
         plain = socket.socket()
-        plain.settimeout(20)
+        plain.settimeout(60)
         if receive_buffer is not None:  # must be set before the connection is made
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         plain.connect(("127.0.0.1", port))

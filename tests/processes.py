@@ -21,7 +21,7 @@ DEADLINE_S = 300
 TIMED = (sys.executable, str(Path(__file__).with_name("timed_command.py")))
 
 
-def wait_for(condition: Callable[[], object], description: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], object], description: str, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
@@ -76,7 +76,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
     admin.create_topics([NewTopic(name, partitions, replicas)], operation_timeout=30)[name].result(60)
 
     def usable() -> bool:
-        found = admin.list_topics(name, timeout=10).topics[name]
+        found = admin.list_topics(name, timeout=60).topics[name]
         return found.error is None and [p.leader >= 0 for p in found.partitions.values()] == [True] * partitions
 
     wait_for(usable, f"{name} has leaders")

@@ -35,9 +35,9 @@ class ReleaseCluster:
     def make_topic(self, name: str, partitions: int = 1) -> str:
         """Creates a topic with the release's own tool, and returns its name once it can be used."""
         create_topic(name, partitions, zookeeper=self.zookeeper, bootstrap=self.bootstrap, version=self.release)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not has_leaders(self.bootstrap, name, partitions):
-            assert time.monotonic() < deadline, f"{name} has no leaders after 30 s"
+            assert time.monotonic() < deadline, f"{name} has no leaders after 120 s"
         return name
 
 

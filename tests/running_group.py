@@ -72,7 +72,7 @@ class RunningGroup:
         addresses = self.bootstrap.split(",")
         return addresses.index(found.coordinator) + 1 if found and found.coordinator in addresses else 0
 
-    def await_members(self, number: int, seconds: float = 60) -> None:
+    def await_members(self, number: int, seconds: float = 120) -> None:
         """Waits until the group is stable with this number of consumers, and without an edit."""
 
         def free() -> bool:
@@ -86,6 +86,12 @@ class RunningGroup:
         except AssertionError as error:
             raise AssertionError(f"not {number} members after {seconds:g} s: {self._described()}") from error
 
+    def is_edited(self) -> bool:
+        """Whether an edit is a member of the group now. Fails while the coordinator moves."""
+        found = self._described()
+        assert found is not None
+        return found.edited_by is not None
+
     def _described(self) -> GroupDescription | None:
         """The description of the group; None while its coordinator moves."""
         with KafkaStore(self.bootstrap) as store:
@@ -96,7 +102,7 @@ class RunningGroup:
                 return None
         return found if isinstance(found, GroupDescription) else None
 
-    def await_progress(self, seconds: float = 60) -> None:
+    def await_progress(self, seconds: float = 120) -> None:
         """Waits until the group receives new records of every partition."""
         since = time.time()
 

@@ -6,6 +6,7 @@ Tests of timeouts use it, so that they also pass on a machine that is busy or pa
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,21 @@ from typing import Self
 _TICK_S = 0.005
 _LATE_S = 0.005
 """Seconds by which a thread may oversleep on an idle machine."""
+
+
+@functools.cache
+def loop_s() -> float:
+    """The processor time of a fixed loop in seconds, the least of many runs: about a millisecond. Budgets of processor
+    time are multiples of it, because a slow machine lengthens both."""
+
+    def run() -> float:
+        began = time.thread_time()
+        found = {}
+        for number in range(15_000):
+            found[number] = number % 7
+        return time.thread_time() - began
+
+    return min(run() for _ in range(50))
 
 
 class Stopwatch:

@@ -67,7 +67,7 @@ class Terminal:
         self.raw += found
         return bool(found)
 
-    def wait_for(self, text: str, seconds: float = 20) -> str:
+    def wait_for(self, text: str, seconds: float = 120) -> str:
         """Reads until the output contains ``text``, and returns the output."""
         deadline = time.monotonic() + seconds
         while text not in self.text:

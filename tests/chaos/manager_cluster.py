@@ -90,7 +90,7 @@ class Manager:
         """Sends SIGTERM and returns the exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(30)
+        return self._process.wait(90)
 
     @property
     def running(self) -> bool:
@@ -163,7 +163,7 @@ def in_sync(bootstrap: str, brokers: int) -> bool:
     """Whether every partition of the cluster has all its replicas in sync."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        found = admin.list_topics(timeout=5)
+        found = admin.list_topics(timeout=60)
     except KafkaException:
         return False
     partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
@@ -197,14 +197,16 @@ def restart(broker: KafkaBroker, tries: int = 5) -> None:
 
 
 @contextlib.contextmanager
-def managers_of(directory: Path, brokers: list[KafkaBroker], count: int, *options: str) -> Iterator[list[Manager]]:
+def managers_of(
+    directory: Path, brokers: list[KafkaBroker], count: int, *options: str, program: Sequence[str] = OFFSETMGR
+) -> Iterator[list[Manager]]:
     bootstrap = ",".join(broker.bootstrap for broker in brokers)
-    managers = [Manager(directory, f"manager{n}", bootstrap, *options) for n in range(count)]
+    managers = [Manager(directory, f"manager{n}", bootstrap, *options, program=program) for n in range(count)]
     try:
         for manager in managers:
             manager.start()
         addresses = ",".join(manager.address for manager in managers)
-        wait_for(lambda: served(addresses, count), "all shards are served", 90)
+        wait_for(lambda: served(addresses, count), "all shards are served")
         yield managers
     finally:
         for manager in managers:

@@ -65,7 +65,7 @@ BROKER_SETTINGS = {
     "connections.max.idle.ms": 30_000,
 }
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if SOAK else 300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if SOAK else 900)]
 
 
 def create_topic(bootstrap: str, name: str, replicas: int) -> None:
@@ -106,7 +106,7 @@ def exhaust_epochs(bootstrap: str, topic: str) -> None:
     async def exhaust() -> None:
         client = Client(bootstrap, Security.of({}))
         try:
-            deadline = asyncio.get_running_loop().time() + 60
+            deadline = asyncio.get_running_loop().time() + 120
             names = [f"{transactional_id_prefix(topic)}{p}" for p in partitions_of(SHARD_GROUP, PARTITIONS)]
             await init_producer_ids(client, dict.fromkeys(names), deadline)  # until the coordinator has started
             connection = await client.any_connection(deadline)

@@ -30,12 +30,12 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KraftBroker
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.servers
 
 LATE_MANAGER = [sys.executable, str(Path(__file__).with_name("late_manager.py"))]
 GROUP = "g"
 TP = TopicPartition("t", 0)
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 SETTINGS = {
     "producer.id.expiration.ms": 6_000,
     "producer.id.expiration.check.interval.ms": 500,
@@ -103,7 +103,7 @@ async def outcomes_of_a_frozen_manager(
         offset: int = found["topics"][0]["partitions"][0]["committed_offset"] if not found["error_code"] else -1
         return None if offset < 0 else offset
 
-    connections = [await BrokerConnection.open(Address.parse(frozen.address), Security(), 10) for _ in range(2)]
+    connections = [await BrokerConnection.open(Address.parse(frozen.address), Security(), 60) for _ in range(2)]
     committing = asyncio.create_task(commit(connections[0]))
     await asyncio.to_thread(wait_for, frozen.is_frozen, "the manager is frozen before it sends the batch")
     fetching = asyncio.create_task(fetch_offset(connections[1]))

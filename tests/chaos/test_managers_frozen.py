@@ -35,7 +35,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.sandbox import KafkaBroker
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.servers
 
 TP = TopicPartition("t", 0)
 
@@ -68,12 +68,12 @@ async def request_while_frozen(frozen: Manager, other: Manager, group: str) -> t
         return f"error {code}"
 
     address = Address.parse(frozen.address)
-    connections = [await BrokerConnection.open(address, Security(), 10) for _ in range(2)]
+    connections = [await BrokerConnection.open(address, Security(), 60) for _ in range(2)]
     frozen.freeze()
     pending = [
         asyncio.create_task(fetch_outcome(c, fetching)) for c, fetching in zip(connections, (False, True), strict=True)
     ]
-    await asyncio.to_thread(wait_for, lambda: served(other.address, 1), "the other manager serves everything", 60)
+    await asyncio.to_thread(wait_for, lambda: served(other.address, 1), "the other manager serves everything")
     await asyncio.to_thread(commit_at, other, group)
     assert not any(task.done() for task in pending)
     frozen.thaw()
@@ -118,9 +118,9 @@ def test_a_manager_frozen_between_its_assignment_and_its_claim_changes_nothing(
             with clients_of(tmp_path, all_addresses, 1, 4) as files:
                 late.start()
                 wait_for(late.is_frozen, "the late manager is assigned shard groups and frozen before its claim")
-                wait_for(lambda: served(managers[0].address, 1), "the first manager serves all shards again", 60)
+                wait_for(lambda: served(managers[0].address, 1), "the first manager serves all shards again")
                 late.thaw()
-                wait_for(lambda: served(all_addresses, 2), "both managers share the shards", 90)
+                wait_for(lambda: served(all_addresses, 2), "both managers share the shards")
             assert not violations(history_of(files))
         finally:
             late.kill()

@@ -92,7 +92,7 @@ def kill_at(command: str, plan: PlanFile, step: int, moment: str) -> bool:
         [sys.executable, str(CHILD), command, str(plan.path), str(step), moment],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )

@@ -64,7 +64,6 @@ def in_thread(step) -> Iterator[None]:
         raise failed[0]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("direction", ["to-kafka", "to-zookeeper"])
 def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
     direction, zookeeper, kafka, make_topic, unique, tmp_path

@@ -112,7 +112,7 @@ def stopped_repeatedly(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("how", ["moving", "stopped"])
 @pytest.mark.parametrize("command", ["apply", "import"])
 def test_no_acknowledged_commit_is_overwritten(

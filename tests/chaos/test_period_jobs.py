@@ -39,7 +39,7 @@ EACH = 60
 """Records per period."""
 KEPT = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 400)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 900)]
 
 Row = tuple[str, int, int, str]
 

@@ -63,7 +63,7 @@ class MemberProcesses:
     def stop_member(self, name: str) -> None:
         process = self.processes.pop(name)
         process.kill()
-        process.wait(20)
+        process.wait(90)
 
     def read(self) -> BarrierStateStore:
         """The state nodes, through a session of this test."""
@@ -85,7 +85,7 @@ class MemberProcesses:
         found = self.read_or_none(lambda nodes: nodes.read().leader)
         return found if isinstance(found, str) else None
 
-    def wait_for(self, number: int, seconds: float) -> bool:
+    def wait_for(self, number: int, seconds: float = 180) -> bool:
         deadline = time.monotonic() + seconds
         while self.number() < number:
             dead = [name for name, process in self.processes.items() if process.poll() is not None]
@@ -122,9 +122,9 @@ class MemberProcesses:
         self.processes[frozen].send_signal(signal.SIGSTOP)
         self.start(shard_group, f"m{shard_group}-{self.started}")
         before = self.number()
-        self.wait_for(before + 2, 30)
+        self.wait_for(before + 2, 120)
         self.processes[frozen].send_signal(signal.SIGCONT)
-        self.wait_for(self.number() + 1, 30)
+        self.wait_for(self.number() + 1, 120)
         self.stop_member(frozen)
 
     def restart_zookeeper(self) -> None:
@@ -157,11 +157,11 @@ def test_no_period_is_skipped_closed_early_closed_twice_or_stuck(members: Member
     members.dice.shuffle(faults)
     begun = time.monotonic()
     for at, fault in enumerate(faults):
-        if not members.wait_for(1 + at * (PERIODS - 3) // len(faults), 60):
+        if not members.wait_for(1 + at * (PERIODS - 3) // len(faults)):
             break
         time.sleep(members.dice.random() * PACE_MS / 1000)
         fault()
-    members.wait_for(PERIODS, 60)
+    members.wait_for(PERIODS)
     took = time.monotonic() - begun
     nodes = members.read()
     view, closed = nodes.read(), nodes.history()

@@ -20,7 +20,7 @@ from three_kraft_brokers import three_kraft_brokers
 
 from offsetmgr.core.java_hash import java_hash
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.matrix, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.matrix]
 
 STEPS = {
     "classic": (
@@ -73,8 +73,8 @@ def test_an_edit_survives_the_death_of_the_coordinator(protocol: str, unique: st
                 else:
                     assert "error: " in errors, errors
                 brokers.await_restart()
-                running.await_members(2, 120)
-                running.await_progress(120)
+                running.await_members(2)
+                running.await_progress()
                 running.check_nothing_lost()
                 assert running.operations()[-1]["outcome"] == ("done" if process.returncode == 0 else "failed")
     assert written >= len(steps) - 1

@@ -19,7 +19,7 @@ SOAK = "OFFSETMGR_SOAK" in os.environ
 EVENTS = 50 if SOAK else 10
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20161017"))
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 240)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 900)]
 
 SETTINGS = {
     "offsets.topic.replication.factor": 1,

@@ -26,7 +26,7 @@ from offsetmgr.core.model import Committed
 from offsetmgr.sandbox import KraftBroker
 from offsetmgr.stores.uri import open_store
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 KILLS = 10 if os.environ.get("OFFSETMGR_SOAK") else 2
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)

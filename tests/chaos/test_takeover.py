@@ -1,7 +1,7 @@
 """The takeover of the shard groups of a killed manager, long before its session expires. A frozen manager is not taken
 for a killed one.
 
-The session timeout is 30 s in these tests, so a takeover within seconds is not the work of the session.
+The session timeout is 300 s in these tests, so a takeover within a minute is not the work of the session.
 """
 
 from __future__ import annotations
@@ -45,17 +45,23 @@ ROUNDS = 200 if SOAK else 4
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 BURNERS = 6
 """Processes that keep the processors busy in `test_no_manager_is_removed_by_mistake_on_a_busy_machine`."""
-MAX_TAKEOVER_S = 3.0
+MAX_TAKEOVER_S = 60.0
+OPTIONS = ("--session-timeout", "300000")
+PATIENT_MANAGER = [
+    sys.executable, "-c",
+    "import sys; from offsetmgr.cli.app import run; from offsetmgr.manager import ownership; "
+    f"ownership.TAKEOVER_WAIT_S = {2 * MAX_TAKEOVER_S}; sys.exit(run(sys.argv[1:]))",
+]  # fmt: skip
+"""A manager that claims the unreleased shard groups of another manager only after two minutes."""
 TP = TopicPartition("t", 0)
 REMOVAL = re.compile(r"^(\S+) .*manager (\S+) has died", re.MULTILINE)
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 900)]
 
 
 @pytest.fixture
 def two(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Manager]]:
-    options = ("--offsets-topic", unique, "--session-timeout", "30000")
-    with managers_of(tmp_path, [kafka], 2, *options) as managers:
+    with managers_of(tmp_path, [kafka], 2, "--offsets-topic", unique, *OPTIONS) as managers:
         yield managers
 
 
@@ -71,7 +77,7 @@ def removals(managers: list[Manager]) -> list[str]:
 
 async def seconds_to_commit(manager: Manager, group: str, value: int, after: Callable[[], None]) -> float:
     """Calls ``after`` and repeats a commit at the manager until it is acknowledged. Returns the duration."""
-    connection = await BrokerConnection.open(Address.parse(manager.address), Security(), 10)
+    connection = await BrokerConnection.open(Address.parse(manager.address), Security(), 60)
     started_at = time.monotonic()
     after()
     try:
@@ -86,10 +92,10 @@ async def seconds_to_commit(manager: Manager, group: str, value: int, after: Cal
 
 def restart(killed: Manager, managers: list[Manager]) -> None:
     killed.start()
-    wait_for(lambda: served(addresses(managers), len(managers)), "both managers share the shards again", 90)
+    wait_for(lambda: served(addresses(managers), len(managers)), "both managers share the shards again")
 
 
-def test_commits_resume_within_three_seconds_after_the_owner_was_killed(two: list[Manager]) -> None:
+def test_commits_resume_long_before_the_session_of_a_killed_owner_ends(two: list[Manager]) -> None:
     durations = []
     for number in range(3):
         killed, survivor = two[number % 2], two[1 - number % 2]
@@ -97,17 +103,20 @@ def test_commits_resume_within_three_seconds_after_the_owner_was_killed(two: lis
         durations.append(asyncio.run(seconds_to_commit(survivor, group, number, killed.kill)))
         restart(killed, two)
     sys.stdout.write(f"takeover after {', '.join(f'{seconds:.2f}' for seconds in durations)} s\n")
-    assert sorted(durations)[1] < MAX_TAKEOVER_S  # the median, because the machine may stall
+    assert max(durations) < MAX_TAKEOVER_S
     # The killed manager might have been alive, with a lease.
     assert min(durations) > TAKEOVER_WAIT_S
     assert removals(two) == [two[0].address, two[1].address, two[0].address]
 
 
-def test_a_manager_that_stops_hands_its_shard_groups_over_without_the_wait(two: list[Manager]) -> None:
-    group = owned_by(two[0], addresses(two))
-    seconds = asyncio.run(seconds_to_commit(two[1], group, 1, two[0].terminate))
-    assert seconds < TAKEOVER_WAIT_S
-    assert removals(two) == []
+def test_a_manager_that_stops_hands_its_shard_groups_over_without_the_wait(
+    kafka: KafkaBroker, tmp_path: Path, unique: str
+) -> None:
+    options = ("--offsets-topic", unique, *OPTIONS)
+    with managers_of(tmp_path, [kafka], 2, *options, program=PATIENT_MANAGER) as two:
+        group = owned_by(two[0], addresses(two))
+        assert asyncio.run(seconds_to_commit(two[1], group, 1, two[0].terminate)) < MAX_TAKEOVER_S
+        assert removals(two) == []
 
 
 def test_a_frozen_manager_is_not_removed_and_continues(two: list[Manager]) -> None:
@@ -116,7 +125,7 @@ def test_a_frozen_manager_is_not_removed_and_continues(two: list[Manager]) -> No
     time.sleep(6)  # longer than any takeover of a killed manager, and than the renewal of the connections
     assert served(two[1].address, 1) is False
     two[0].thaw()
-    assert asyncio.run(seconds_to_commit(two[0], group, 1, lambda: None)) < 10
+    assert asyncio.run(seconds_to_commit(two[0], group, 1, lambda: None)) < MAX_TAKEOVER_S
     assert owned_by(two[0], addresses(two)) == group
     assert removals(two) == []
 
@@ -135,7 +144,7 @@ def busy_machine() -> Iterator[None]:
 async def remove_member(bootstrap: str, group: str, dice: random.Random) -> None:
     """Removes a random member of the managers' group, as an administrator or a mistaken manager would."""
     client = Client(bootstrap, Security())
-    deadline = asyncio.get_running_loop().time() + 30
+    deadline = asyncio.get_running_loop().time() + 120
     try:
         members: Sequence[GroupMember] = ()
         while len(members) < 2:  # a removed manager rejoins
@@ -144,7 +153,7 @@ async def remove_member(bootstrap: str, group: str, dice: random.Random) -> None
             members = found.members if isinstance(found, GroupDescription) else ()
         member = dice.choice(members)
         connection = await client.node(await client.coordinator(group, deadline)).connection(deadline)
-        answer = await connection.call(member_requests.leave_group(group, member.member_id, None), 30)
+        answer = await connection.call(member_requests.leave_group(group, member.member_id, None), 60)
         assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 0)
     finally:
         await client.close()

@@ -33,7 +33,7 @@ SETTINGS: Final[Mapping[str, object]] = {
     "replica.lag.time.max.ms": 3_000,
     "auto.leader.rebalance.enable": "false",
 }
-_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 60.0
 _PREFERRED: Final = 0
 
 
@@ -106,7 +106,7 @@ class ThreeBrokers:
         """Waits until all brokers are in sync."""
         if self._restarting is not None:
             self._restarting.join()
-        wait_for(lambda: in_sync(self.bootstrap, len(IDS)), "the brokers are in sync", 120)
+        wait_for(lambda: in_sync(self.bootstrap, len(IDS)), "the brokers are in sync")
 
     def move_leaders(self, topic: str, leaders: Mapping[int, int]) -> bool:
         """Makes these brokers the preferred leaders of the partitions, and elects the preferred leaders. A partition

@@ -56,7 +56,7 @@ def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
     return {row["partition"]: row["offset"] for row in rows}
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"

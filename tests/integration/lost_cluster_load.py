@@ -58,7 +58,7 @@ def fetch(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int, str]] 
     Returns offset and metadata by topic and partition, or None while the coordinator loads.
     """
     host, _, port = bootstrap.partition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         answer = _send_request(connection, _OFFSET_FETCH, _text(group) + struct.pack(">i", -1))
     found: dict[tuple[str, int], tuple[int, str]] = {}
     topics, at = struct.unpack_from(">i", answer, 4)[0], 8
@@ -135,7 +135,7 @@ class Load:
 
     def _plain(self, dice: random.Random, offsets: Iterator[int]) -> None:
         host, _, port = self._bootstrap.partition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             # Without a timeout: after a retry on another connection the order of the two commits would be unknown.
             connection.settimeout(None)
             for offset in offsets:

@@ -29,7 +29,7 @@ class ManualLock:
         return self
 
     def _deadline(self) -> float:
-        return time.monotonic() + 30
+        return time.monotonic() + 120
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, Any]:
         async def commit() -> dict[TopicPartition, Any]:

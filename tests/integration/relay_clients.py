@@ -38,7 +38,7 @@ def produce(relay: RunningRelay, topic: str, partitions: int, each: int, **confi
     assert producer.flush(30) == 0
 
 
-def read(client: Consumer, count: int, seconds: float = 30) -> list[str]:
+def read(client: Consumer, count: int, seconds: float = 120) -> list[str]:
     values: list[str] = []
     deadline = time.monotonic() + seconds
     while len(values) < count:
@@ -56,7 +56,7 @@ def committed(relay: RunningRelay, group: str) -> dict[tuple[str, int], int]:
 
 
 async def connect(relay: RunningRelay) -> BrokerConnection:
-    return await BrokerConnection.open(Address("127.0.0.1", relay.port), Security(), 10)
+    return await BrokerConnection.open(Address("127.0.0.1", relay.port), Security(), 60)
 
 
 NO_EXTRAS = {
@@ -85,10 +85,10 @@ class Member:
         """Sends JoinGroup. In version 3 dynamic members need no second request (KIP-394)."""
         protocols = [{"name": "range", "metadata": encode_subscription()}]
         message = {
-            "group_id": self.group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+            "group_id": self.group, "session_timeout": 60_000, "rebalance_timeout": 60_000, "protocol_type": "consumer",
             "member_id": self.member_id, "group_instance_id": self.instance_id, "protocols": protocols,
         }  # fmt: skip
-        answer = await self.connection.call(Request(JOIN, 3 if self.instance_id is None else 5, message), 30)
+        answer = await self.connection.call(Request(JOIN, 3 if self.instance_id is None else 5, message), 60)
         if answer["error_code"] == 0:
             self.member_id, self.generation = answer["member_id"], answer["generation_id"]
         self.leads = answer["leader"] == answer["member_id"]
@@ -105,23 +105,23 @@ class Member:
     async def sync(self) -> int:
         assignments = [{"member_id": self.member_id, "assignment": b""}] if self.leads else []
         return int(
-            (await self.connection.call(Request(SYNC, 3, {**self._me(), "assignments": assignments}), 30))["error_code"]
+            (await self.connection.call(Request(SYNC, 3, {**self._me(), "assignments": assignments}), 60))["error_code"]
         )
 
     async def heartbeat(self) -> int:
-        return int((await self.connection.call(Request(HEARTBEAT, 3, self._me()), 30))["error_code"])
+        return int((await self.connection.call(Request(HEARTBEAT, 3, self._me()), 60))["error_code"])
 
     async def leave(self) -> int:
         members = [{"member_id": self.member_id, "group_instance_id": self.instance_id}]
         message = {"group_id": self.group, "members": members}
-        return int((await self.connection.call(Request(LEAVE, 3, message), 30))["error_code"])
+        return int((await self.connection.call(Request(LEAVE, 3, message), 60))["error_code"])
 
     async def commit(self, offset: int = 1) -> int:
         part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
                 "committed_metadata": ""}  # fmt: skip
         message = {"generation_id_or_member_epoch": self.generation, **self._me(),
                    "topics": [{"name": "t", "partitions": [part]}]}  # fmt: skip
-        answer = await self.connection.call(Request(COMMIT, 7, message), 30)
+        answer = await self.connection.call(Request(COMMIT, 7, message), 60)
         return int(answer["topics"][0]["partitions"][0]["error_code"])
 
 

@@ -147,7 +147,7 @@ class RunningRelay(EventLoopThread):
         await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()
         # A new cluster creates its offsets topic at the first request for a coordinator.
-        deadline = asyncio.get_running_loop().time() + 60
+        deadline = asyncio.get_running_loop().time() + 120
         await self.relay._client.coordinator("any-group", deadline)
 
     async def _stop(self) -> None:

@@ -20,11 +20,11 @@ class Secured:
 
     def grant(self, acls: list[AclBinding]) -> None:
         for created in self.admin.create_acls(acls).values():
-            created.result(20)
+            created.result(90)
 
     def revoke(self, acls: list[AclBinding]) -> None:
         for deleted in self.admin.delete_acls([acl_filter(acl) for acl in acls]).values():
-            deleted.result(20)
+            deleted.result(90)
 
 
 def acl_filter(acl: AclBinding) -> Any:

@@ -73,11 +73,11 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
         SharedConfig("offsets", 50, 8, "avro", ASSIGNMENT_RULES, 1, False),
         lambda events: KafkaGroupMember(
             client,
-            GroupMemberConfig(group, PROTOCOL_TYPE, PROTOCOL, seconds, 3 * seconds, proof=TopicPartition(group, 0)),
+            GroupMemberConfig(group, PROTOCOL_TYPE, PROTOCOL, seconds, 20 * seconds, proof=TopicPartition(group, 0)),
             events,
             clock=boottime,
         ),
-        rebalance_timeout_s=3 * seconds,
+        rebalance_timeout_s=20 * seconds,
     )
     writer = EventWriter(Path(path))
     stop = asyncio.Event()

@@ -43,7 +43,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             on_step=reached,
         )
         reached("begun")
-        switch.execute(CommitMode(to), wait_s=20)
+        switch.execute(CommitMode(to), wait_s=90)
 
 
 if __name__ == "__main__":

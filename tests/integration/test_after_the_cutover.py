@@ -119,7 +119,7 @@ def test_a_group_with_members_only_in_kafka_is_described(both: Commands, unique:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "enable.auto.commit": False})
     consumer.subscribe([unique])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.2)

@@ -21,7 +21,7 @@ from offsetmgr.sandbox import KafkaBroker, OldConsumer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.groups import registry
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @dataclass

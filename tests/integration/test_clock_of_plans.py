@@ -18,7 +18,7 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers
 
 DAY_MS = 86_400_000
 RETENTION_MS = 7 * DAY_MS

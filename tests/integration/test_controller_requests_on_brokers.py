@@ -270,7 +270,7 @@ def test_a_reassignment_is_followed_across_a_controller_failover(
         trio.brokers[first or 0].stop()
     finally:
         others[1].thaw()
-    out, err = moving.communicate(timeout=60)
+    out, err = moving.communicate(timeout=120)
 
     assert moving.returncode == 0, f"{out}\n{err}"
     assert "1 of 1 done" in err

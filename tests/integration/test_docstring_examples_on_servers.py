@@ -62,7 +62,7 @@ def _create_topic(bootstrap: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(5):
         producer.produce(topic, f"order {number}", partition=0, timestamp=1_700_006_400_000 + number)
@@ -92,7 +92,7 @@ def test_the_examples_of_spark_run_in_one_session(adapted: Callable[[str], str],
     program = tmp_path / "examples.py"
     program.write_text("\n".join(parts), "utf-8")
     done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert done.stdout.count("--- offsetmgr.spark.") == len(spark)

@@ -24,7 +24,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import java_command
 
 pytest_plugins = ["secured_fixtures"]
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers
 
 DEAD = "127.0.0.1:1"
 
@@ -132,7 +132,7 @@ def test_permissions_and_the_login_on_a_broker_with_an_authorizer(
 ) -> None:
     """The remedies are commands for Kafka's own tool; after these commands nothing is missing."""
     for created in secured.admin.create_topics([NewTopic(unique, 1, 1)]).values():
-        created.result(20)
+        created.result(90)
     consumer = Consumer({"bootstrap.servers": secured.open, "group.id": unique})
     consumer.commit(offsets=[Position(unique, 0, 0)], asynchronous=False)
     consumer.close()
@@ -147,7 +147,7 @@ def test_permissions_and_the_login_on_a_broker_with_an_authorizer(
     def follow(fix: str) -> None:
         arguments = fix.replace("User:NAME", "User:offsetmgr").replace(secured.bootstrap, secured.open)
         tool, *rest = shlex.split(arguments)
-        subprocess.run(java_command([jars.resolve("kafka-3.9")], TOOLS[tool], rest), check=True, timeout=60)
+        subprocess.run(java_command([jars.resolve("kafka-3.9")], TOOLS[tool], rest), check=True, timeout=120)
 
     assert checks("wrong", code=1)["login"]["result"] == "failed"
     rows = checks()

@@ -19,7 +19,7 @@ from offsetmgr import OffsetAdmin
 from offsetmgr.sandbox import KafkaBroker
 
 __all__ = ["environ", "kafka", "run_page", "topics", "zookeeper"]
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.servers
 
 EXAMPLES: Final = PROJECT / "scripts" / "examples"
 RUN_HERE: Final = [

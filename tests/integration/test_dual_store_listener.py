@@ -129,7 +129,6 @@ def offsets_of(store: KafkaStore | ZookeeperStore, group: str, topic: str) -> di
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(600)
 def test_both_stores_hold_the_last_acknowledged_offsets_after_failures(tmp_path: Path) -> None:
     python, java = PythonCommitter("python-app"), JavaCommitter("java-app")
     committers = (python, java)
@@ -206,7 +205,7 @@ def test_a_modern_consumers_commit_is_in_the_znode_that_old_consumers_read(
 
         with ZookeeperStore(f"{zookeeper.connect}/kafka", config=PATIENT) as old_store:
             old_store.commit(unique, {TopicPartition(topic, 0): OffsetAndMetadata(7)})
-        found = consumer.committed([ck.TopicPartition(topic, 0), ck.TopicPartition(topic, 1)], timeout=10)
+        found = consumer.committed([ck.TopicPartition(topic, 0), ck.TopicPartition(topic, 1)], timeout=60)
         consumer.close()
 
     assert node is not None and node.data == b"42"
@@ -230,7 +229,6 @@ def test_consumers_that_subscribe_use_dual_commit_through_the_relay(
                     "group.id": unique,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
-                    "session.timeout.ms": 6000,
                 }
             )
             new.subscribe([topic])

@@ -24,7 +24,7 @@ A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartiti
 
 @contextmanager
 def embedded(kafka: KafkaBroker, topic: str) -> Iterator[OffsetManager]:
-    with OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout_s=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout_s=90) as manager:
         yield manager
 
 
@@ -86,7 +86,7 @@ def test_two_managers_share_the_groups_and_one_takes_over_from_the_other(
         for group in groups:
             first.commit(group, {A: OffsetAndMetadata(1)})
         with embedded(kafka, unique) as second:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not (owners := _owners(first, second, groups))[1]:
                 assert time.monotonic() < deadline
             assert owners[0]
@@ -95,7 +95,7 @@ def test_two_managers_share_the_groups_and_one_takes_over_from_the_other(
                 first.commit(group, {A: OffsetAndMetadata(2)})
             second.commit(group, {A: OffsetAndMetadata(3)})
         # The second manager has left: its groups return before its session ends.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while _owners(first, first, groups)[0] != groups:
             assert time.monotonic() < deadline
         assert first.fetch(group) == {A: Committed(3)}

@@ -123,7 +123,7 @@ def test_ctrl_c_at_the_prompt_changes_nothing_and_is_reported(cli: Cli, tmp_path
                 assert got, output
                 output += got
             # Python's input() misses a signal that arrives after it has printed the prompt and before it reads.
-            for _ in range(4):
+            for _ in range(20):
                 process.send_signal(signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(5)

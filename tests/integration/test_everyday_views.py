@@ -174,5 +174,5 @@ def test_watching_ends_cleanly_with_ctrl_c(cli: Cli, kafka: KafkaBroker, topic: 
         assert process.stdout.readline().startswith("GROUP")
         assert process.stdout.readline().startswith(topic)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(90) == 0
         assert process.stderr.read() == ""

@@ -22,7 +22,7 @@ CLICKS = TopicPartition("clicks", 0)
 def test_a_foreign_batch_is_an_alarm_and_the_owner_writes_the_valid_values_again(
     kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=90) as manager:
         manager.commit("group", {ORDERS: OffsetAndMetadata(5)})
     records = AvroRecordFormat()
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
@@ -31,7 +31,7 @@ def test_a_foreign_batch_is_an_alarm_and_the_owner_writes_the_valid_values_again
         producer.produce(unique, value, key, shard_for("group", 4))
     assert producer.flush(20) == 0
 
-    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=90) as manager:
         wait_for(lambda: manager.fetch("group") == {ORDERS: Committed(5)}, "the manager serves the valid offset")
     alarms = [r for r in caplog.records if r.levelno == logging.ERROR and "another program wrote" in r.message]
     assert len(alarms) >= 1
@@ -39,6 +39,6 @@ def test_a_foreign_batch_is_an_alarm_and_the_owner_writes_the_valid_values_again
     assert [r.__dict__["keys"] for r in again] == [2]
 
     caplog.clear()
-    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=4, timeout_s=90) as manager:
         assert manager.fetch("group") == {ORDERS: Committed(5)}
     assert not [r for r in caplog.records if "appended again" in r.message], "the valid records are the newest ones"

@@ -214,7 +214,7 @@ def test_a_claim_without_a_response_is_released_if_the_assignment_has_changed(
     wait_for(lambda: len(owners_in_zookeeper(session)) == 4, "z's claims take effect")
 
     _, listener = join("a")
-    joining.join(30)
+    joining.join(90)
 
     wait_for(lambda: owners_in_zookeeper(session) == {0: "g_a", 1: "g_a", 2: "g_z", 3: "g_z"}, "each has its share")
     wait_for(lambda: (listener.active, late[0][1].active) == ({0, 1}, {2, 3}), "and consumes it")

@@ -72,7 +72,7 @@ def test_an_admin_commit_during_an_edit_is_rejected(
         theirs = ck.ConsumerGroupTopicPartitions(unique, [ck.TopicPartition(filled_topic, 0, 77)])
 
         (answered,) = admin.alter_consumer_group_offsets([theirs]).values()
-        (partition,) = answered.result(20).topic_partitions
+        (partition,) = answered.result(90).topic_partitions
         ours = manual.commit(at(filled_topic, 20))
         manual.leave()
 

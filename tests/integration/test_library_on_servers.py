@@ -196,7 +196,7 @@ def test_a_second_process_cannot_execute_the_same_plan(migration: Migration, ser
     )
 
     def stop() -> bool:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
         assert done.stdout.startswith("refused: "), done
         return False
 
@@ -263,7 +263,7 @@ def test_a_file_is_migrated_only_where_the_target_is_behind(servers: Servers, tm
     with OffsetAdmin(servers.kafka) as admin:
         admin.write_snapshot(tmp_path / "saved.avro", servers.group)
     commit(servers.kafka, servers, 4)
-    config = MigrationConfig(both=ConnectionConfig(timeout_ms=10_000))
+    config = MigrationConfig(both=ConnectionConfig(timeout_ms=20_000))
     source = f"file:{tmp_path / 'saved.avro'}"
     with Migration.plan(source, servers.kafka, tmp_path / "file.plan", config=config) as planned:
         assert (planned.summary.writes, planned.summary.refused) == (0, 1)
@@ -302,7 +302,7 @@ def test_several_threads_use_one_period_coordinator(servers: Servers) -> None:
             for number in range(5):
                 assert member.check_limit(number * 1_000, tp)
                 member.finished([tp], number)
-                numbers.append(member.wait(number, timeout_s=30).number)
+                numbers.append(member.wait(number, timeout_s=90).number)
             return numbers
 
         assert list(pool.map(work, partitions)) == [[1, 2, 3, 4, 5]] * 4

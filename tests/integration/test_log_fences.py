@@ -25,7 +25,7 @@ from offsetmgr.testing.blocking_writer import LOOP, BlockingWriter
 
 pytestmark = pytest.mark.servers
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 SETTINGS = {
     "producer.id.expiration.ms": 6_000,
     "producer.id.expiration.check.interval.ms": 500,

@@ -27,7 +27,7 @@ from lost_cluster_load import PARTITIONS, fetch, groups_of
 from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if os.environ.get("OFFSETMGR_SOAK") else 180)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if os.environ.get("OFFSETMGR_SOAK") else 900)]
 
 Broker: TypeAlias = KafkaBroker | KraftBroker
 Offsets: TypeAlias = dict[tuple[str, str, int], tuple[int, str]]
@@ -92,7 +92,7 @@ def load(bootstrap: str, topic: str, seed: int, first: int, load_output: Path) -
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(90)
 
 
 def acknowledged(load_output: Path) -> list[tuple[str, str, int]]:
@@ -218,7 +218,7 @@ def consume(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
     try:
         consumer.subscribe([topic])
         found: list[str] = []
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 120
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"
             message: Any = consumer.poll(0.5)
@@ -267,7 +267,7 @@ def test_an_offset_managers_topic_on_disk_has_the_offsets_that_the_manager_serve
     groups = [f"{unique}-{n}" for n in range(6)]
     topic = make_topic(f"{unique}.orders", PARTITIONS)
     partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
-    with OffsetManager(kafka.bootstrap, topic=unique, partitions=3, timeout_s=30) as manager:
+    with OffsetManager(kafka.bootstrap, topic=unique, partitions=3, timeout_s=90) as manager:
         for offset in (1, 2):
             for group in groups:
                 manager.commit(group, {tp: OffsetAndMetadata(offset, f"at {offset}") for tp in partitions})

@@ -29,8 +29,8 @@ from offsetmgr.server.process.manager_process import ManagerProcess
 pytestmark = pytest.mark.servers
 
 
-def options(kafka: KafkaBroker, **more: Any) -> ServeOptions:
-    return ServeOptions(kafka.bootstrap, ConnectionConfig(timeout_ms=5_000), ("127.0.0.1", 0), **more)
+def options(kafka: KafkaBroker, timeout_ms: int = 60_000, **more: Any) -> ServeOptions:
+    return ServeOptions(kafka.bootstrap, ConnectionConfig(timeout_ms=timeout_ms), ("127.0.0.1", 0), **more)
 
 
 @asynccontextmanager
@@ -45,14 +45,14 @@ async def running(options: ServeOptions) -> AsyncIterator[ManagerProcess]:
 
 def page(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -69,7 +69,7 @@ def test_a_port_in_use_is_reported_before_any_other_work(kafka: KafkaBroker, uni
 
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         asyncio.run(scenario(int(occupied.getsockname()[1])))
-    assert unique not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics
+    assert unique not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=60).topics
 
 
 def test_a_listener_for_a_dead_store_starts_but_is_not_ready(
@@ -79,7 +79,7 @@ def test_a_listener_for_a_dead_store_starts_but_is_not_ready(
 
     async def scenario() -> None:
         dead = f"zookeeper://127.0.0.1:{free_port()}"
-        async with running(options(kafka, store=dead, metrics_listen=("127.0.0.1", port))) as process:
+        async with running(options(kafka, 5_000, store=dead, metrics_listen=("127.0.0.1", port))) as process:
             await until(lambda: bool(process.status()["alarms"]))
             assert dead in process.status()["alarms"][0]
             code, text = await asyncio.to_thread(page, port, "/ready")
@@ -104,7 +104,7 @@ def test_a_listener_for_a_store_logs_nothing_about_shards_when_it_stops(kafka: K
             assert line, log
             log += line
         manager.terminate()
-        assert manager.wait(20) == 0
+        assert manager.wait(90) == 0
         log += manager.stderr.read()
     assert "stopping: finishing requests in flight" in log
     assert "shards" not in log
@@ -128,7 +128,7 @@ def test_a_topic_with_foreign_records_is_rejected_and_unchanged(
     """A transaction also leaves a marker in the log."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     created = admin.create_topics([NewTopic(unique, 8, 1, config=settings_for(1))])
-    created[unique].result(30)
+    created[unique].result(90)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, **settings})
     if settings:
         producer.init_transactions(30)

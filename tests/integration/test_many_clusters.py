@@ -22,7 +22,7 @@ pytest_plugins = ["everyday_fixtures"]
 
 pytestmark = pytest.mark.servers
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 6
 
 
 @pytest.fixture
@@ -57,13 +57,14 @@ def table(name: str, **settings: str) -> str:
 
 @pytest.fixture
 def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKeeperServer, stalled: str) -> list[str]:
-    """35 contexts of three real servers, and 5 dead ones, one of which accepts connections and never responds."""
+    """35 contexts of three real servers, and 5 dead ones, three of which accept connections and never respond."""
     old = {"zookeeper": f"{zookeeper.connect}/kafka", "bootstrap-server": kafka.bootstrap}
     kinds = (old, {"bootstrap-server": kafka.bootstrap}, {"bootstrap-server": kraft.bootstrap})
-    text = "".join(table(f"prod-{n:02}", **kinds[n % 3]) for n in range(35))
-    text += "".join(table(f"prod-dead-{n}", **{"bootstrap-server": f"127.0.0.1:{n}"}) for n in (1, 2, 3))
-    text += table("prod-dead-4", **{"zookeeper": "127.0.0.1:4"})
-    text += table("prod-dead-5", **{"bootstrap-server": stalled})
+    text = "".join(table(f"prod-{n:02}", timeout="120s", **kinds[n % 3]) for n in range(35))
+    dead = {"timeout": f"{TIMEOUT_S}s"}
+    text += table("prod-dead-1", **dead, **{"bootstrap-server": "127.0.0.1:1"})
+    text += "".join(table(f"prod-dead-{n}", **dead, **{"bootstrap-server": stalled}) for n in (2, 3, 5))
+    text += table("prod-dead-4", **dead, **{"zookeeper": "127.0.0.1:4"})
     text += table("test", **{"bootstrap-server": "127.0.0.1:5"})
     config_of(cli).write_text(text)
     return sorted([*(f"prod-{n:02}" for n in range(35)), *(f"prod-dead-{n}" for n in range(1, 6))])
@@ -80,15 +81,14 @@ def clusters(cli: Cli, kafka: KafkaBroker, kraft: KraftBroker, zookeeper: ZooKee
     ],
     ids=" ".join,
 )
-def test_forty_clusters_answer_in_less_than_twice_the_timeout(
+def test_forty_clusters_are_asked_at_the_same_time(
     cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str, command: tuple[str, ...]
 ) -> None:
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         store.commit(topic, {TopicPartition(topic, 0): OffsetAndMetadata(4)})
-    wait = ("--timeout", str(int(TIMEOUT_S * 1000)))
     # The shared servers have the groups of all earlier tests, so only a glob makes the duration comparable.
     words = [word.format(group=topic) for word in command]
-    done, seconds = cli.timed(*words, "--context", "prod-*", *wait, "--format", "json", code=1)
+    done, seconds = cli.timed(*words, "--context", "prod-*", "--format", "json", code=1)
     rows = json.loads(done.stdout)
     failed = {row["cluster"]: row["error"] for row in rows if row["error"]}
     assert sorted(failed) == [f"prod-dead-{n}" for n in range(1, 6)]
@@ -98,7 +98,7 @@ def test_forty_clusters_answer_in_less_than_twice_the_timeout(
         having = {row["cluster"] for row in rows if row.get("group") == topic}
         assert having >= {name for n, name in enumerate(clusters[:35]) if n % 3 == 1}
     assert "error: 5 of 40 clusters failed: prod-dead-1, " in done.stderr
-    assert seconds < 2 * TIMEOUT_S
+    assert seconds < 3 * TIMEOUT_S  # the four that time out would take 24 s in turn
 
 
 def test_rows_carry_the_cluster_in_each_format(cli: Cli, clusters: list[str], kafka: KafkaBroker, topic: str) -> None:
@@ -203,7 +203,7 @@ def test_top_and_sort_apply_to_the_rows_of_all_clusters(
             config.write(table(name, **{"bootstrap-server": bootstrap}))
 
     def lags(*order: str) -> list[tuple[str, int | None]]:
-        rows = cli.rows(*command, "-g", unique, "--context", "prod-*", "--timeout", "3s", *order, code=1)
+        rows = cli.rows(*command, "-g", unique, "--context", "prod-*", *order, code=1)
         return [(row["cluster"], row["lag"]) for row in rows]
 
     every = [("prod-b", 30), ("prod-a", 25), ("prod-b", 20), ("prod-a", 1)]

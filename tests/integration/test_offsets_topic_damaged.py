@@ -35,18 +35,18 @@ def exchange(listener: ManagerListener, group: str, offset: int | None) -> tuple
     """Commits, or fetches where ``offset`` is None; error code and offset."""
 
     async def send() -> tuple[int, int]:
-        connection = await BrokerConnection.open(Address("127.0.0.1", listener.port), Security(), 10)
+        connection = await BrokerConnection.open(Address("127.0.0.1", listener.port), Security(), 60)
         try:
             if offset is None:
                 topics = [{"name": "orders", "partition_indexes": [0]}]
-                answer = await connection.call(Request(FETCH, 5, {"group_id": group, "topics": topics}), 10)
+                answer = await connection.call(Request(FETCH, 5, {"group_id": group, "topics": topics}), 60)
                 part = answer["topics"][0]["partitions"][0] if answer["topics"] else {"error_code": 0}
                 return answer["error_code"] or part["error_code"], part.get("committed_offset", -1)
             part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
                     "committed_metadata": ""}  # fmt: skip
             message = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
                        "group_instance_id": None, "topics": [{"name": "orders", "partitions": [part]}]}  # fmt: skip
-            answer = await connection.call(Request(COMMIT, 7, message), 10)
+            answer = await connection.call(Request(COMMIT, 7, message), 60)
             return int(answer["topics"][0]["partitions"][0]["error_code"]), offset
         finally:
             await connection.close()
@@ -55,7 +55,7 @@ def exchange(listener: ManagerListener, group: str, offset: int | None) -> tuple
 
 
 def until_fetched(listener: ManagerListener, group: str, offset: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (found := exchange(listener, group, None))[0] in RETRIABLE:
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
@@ -63,7 +63,7 @@ def until_fetched(listener: ManagerListener, group: str, offset: int) -> None:
 
 
 def until_committed(listener: ManagerListener, group: str, offset: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (code := exchange(listener, group, offset)[0]) in RETRIABLE:
         assert time.monotonic() < deadline, code
         time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_a_shard_with_a_damaged_record_is_not_served(
         until_committed(listener, later, 8)  # a later record must not make the load look complete
     with damaged(kafka, unique, 0, struct.pack(">q", OFFSET)), manager() as listener:
         until_fetched(listener, intact, 7)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while (found := exchange(listener, affected, None)) != (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1):
             assert found[0] in RETRIABLE, f"a shard with a damaged record served {found}"
             assert time.monotonic() < deadline, found

@@ -46,7 +46,7 @@ def test_more_replicas_than_brokers_are_rejected_and_create_nothing(bootstrap: s
     with pytest.raises(TooFewBrokers, match="it needs 3 replicas, but only 1 broker is up"):
         ensure_topic(bootstrap, {}, unique, partitions=2, replication_factor=3)
 
-    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
+    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
@@ -84,7 +84,7 @@ def test_a_topic_with_the_timestamps_of_managers_is_rejected_until_the_command_i
 def test_partitions_added_to_a_running_managers_topic_are_detected(bootstrap: str, unique: str) -> None:
     state = ensure_topic(bootstrap, {}, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(unique, 4)])[unique].result(30)
+    admin.create_partitions([NewPartitions(unique, 4)])[unique].result(90)
 
     assert detected_error(bootstrap, state) is PartitionCountChanged
 
@@ -92,7 +92,7 @@ def test_partitions_added_to_a_running_managers_topic_are_detected(bootstrap: st
 def test_a_deleted_or_recreated_topic_is_detected(bootstrap: str, unique: str) -> None:
     state = ensure_topic(bootstrap, {}, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([unique])[unique].result(30)
+    admin.delete_topics([unique])[unique].result(90)
     assert detected_error(bootstrap, state) is UnsuitableTopic
 
     again = ensure_topic(bootstrap, {}, unique, partitions=2)
@@ -106,7 +106,7 @@ def test_checking_a_topic_does_not_create_it(bootstrap: str, unique: str) -> Non
     with pytest.raises(UnsuitableTopic, match="deleted"):
         check_topic(bootstrap, {}, OffsetsTopicState(unique, "id", 2, 1, 1, 1_000_000))
 
-    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
+    assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
 
 
 def detected_error(bootstrap: str, state: OffsetsTopicState) -> type[OffsetMgrError]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 
 PATIENT = ConnectionConfig(timeout_ms=20_000)
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -60,6 +60,6 @@ def test_a_barrier_closes_without_the_partitions_that_have_no_records(
             options=CoordinatorOptions(idle=idle_partitions(cluster)),
         )
         with member:
-            assert member.current_period_complete(mine, timeout_s=30).number == 1
+            assert member.current_period_complete(mine, timeout_s=90).number == 1
     with ZookeeperSession(zookeeper.connect) as session:
         assert BarrierStateStore(session, f"/{unique}").history()[0].idle == {before, none}

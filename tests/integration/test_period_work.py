@@ -196,7 +196,7 @@ def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) ->
     member = runs.member("m1", A)
     history.fix("job", DAILY.period(0), {A[0]: OffsetRange(5, 9)}, 1)
     history.publish(history.attempt("job", 0, "m1", 1, 2), "out", {}, 3)
-    member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout_s=20)
+    member.current_period_complete({tp: RANGES[tp] for tp in A}, timeout_s=90)
     rows = runs.rows("history")
     shown = [(r["partition"], r["state"], r["member"], r["job"], r["first_offset"], r["end_offset"]) for r in rows]
     assert shown == [
@@ -213,12 +213,12 @@ def test_history_shows_offsets_members_and_jobs(runs: Runs, history: History) ->
 def test_abort_acts_only_with_execute_and_status_reports_the_ended_run(runs: Runs) -> None:
     member = runs.member("m1", A)
     assert "dry run" in runs.period("abort")[1]
-    assert member.current_period_complete(A, timeout_s=20).number == 1
+    assert member.current_period_complete(A, timeout_s=90).number == 1
     assert "ended" in runs.period("abort", "--why", "wrong topic", "--execute", "--yes")[1]
     logged = OperationLog().operations()[-1]
     assert (logged.start.name, logged.start.reason, logged.outcome) == ("period abort", "wrong topic", "done")
     with pytest.raises(RunEnded, match="wrong topic"):
-        member.wait(1, 20)
+        member.wait(1, 90)
     assert "the run has ended: wrong topic" in runs.period("status")[1]
     assert "has ended already" in runs.period("abort", code=1)[1]
     assert "has opened no period" in runs.period("status", root="/nowhere", code=1)[1]
@@ -233,27 +233,27 @@ def test_abort_works_if_the_run_advances_during_the_confirmation(runs: Runs, mon
     member = runs.member("m", A)
 
     def advance_instead(_question: str, *, yes: bool) -> None:
-        assert member.current_period_complete(A, timeout_s=20).number == 1
+        assert member.current_period_complete(A, timeout_s=90).number == 1
 
     monkeypatch.setattr(period, "confirm", advance_instead)
     assert "ended" in runs.period("abort", "--execute")[1]
     with pytest.raises(RunEnded, match="aborted by hand"):
-        member.wait(1, 20)
+        member.wait(1, 90)
 
 
 def test_a_rerun_alongside_the_live_run_processes_past_periods_and_closes(runs: Runs) -> None:
     live = runs.member("live", A)
     for number in range(2):
-        assert live.current_period_complete(A, timeout_s=20).number == number + 1
+        assert live.current_period_complete(A, timeout_s=90).number == number + 1
     output = runs.period("rerun", *HALF_DAYS, "--until", "2023-11-16T00:00:00", "--name", "again", "--execute")[1]
     assert f"in {runs.root}/reruns/again; then it closes" in output
     for more in ((), ("--execute",)):
         assert "has begun already" in runs.period("rerun", *HALF_DAYS, "--name", "again", *more, code=1)[1]
     member = runs.member("m", A, f"{runs.root}/reruns/again")
     assert member.check_limit(FIRST + DAY_MS // 2 - 1, A[0]) and not member.check_limit(FIRST + DAY_MS // 2, A[0])
-    assert member.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY_MS // 2
+    assert member.current_period_complete(A, timeout_s=90).start_ms == FIRST + DAY_MS // 2
     with pytest.raises(RunEnded, match="the rerun is done"):
-        member.current_period_complete(A, timeout_s=20)
+        member.current_period_complete(A, timeout_s=90)
     with ZookeeperSession(runs.server.connect) as session:
         assert sorted(BarrierStateStore(session, f"{runs.root}/reruns/again").history()) == [0, 1]
     open_ = live.open_period()
@@ -263,20 +263,20 @@ def test_a_rerun_alongside_the_live_run_processes_past_periods_and_closes(runs: 
 def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(runs: Runs) -> None:
     live = runs.member("live", A)
     for _ in range(2):
-        live.current_period_complete(A, timeout_s=20)
+        live.current_period_complete(A, timeout_s=90)
     rerun_options = (*HALF_DAYS, "--until", "2023-11-16T00:00:00", "--instead", "--then", "live")
     assert "dry run" in runs.period("rerun", *rerun_options)[1]
     runs.period("rerun", *rerun_options, "--execute", "--yes")
     assert OperationLog().operations()[-1].start.name == "period rerun"
     assert "is in a rerun already" in runs.period("rerun", *rerun_options, code=1)[1]
-    assert (back := live.wait(2, 20)).number == 3
+    assert (back := live.wait(2, 90)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY_MS // 2)
     assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "the open period is abandoned"
     assert not live.check_limit(FIRST + DAY_MS // 2, A[0])
     with pytest.raises(LateRecord):
         live.check_limit(FIRST - 1, A[0])
-    assert live.current_period_complete(A, timeout_s=20).start_ms == FIRST + DAY_MS // 2
-    daily = live.current_period_complete(A, timeout_s=20)
+    assert live.current_period_complete(A, timeout_s=90).start_ms == FIRST + DAY_MS // 2
+    daily = live.current_period_complete(A, timeout_s=90)
     assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY_MS, FIRST + 2 * DAY_MS)
     abandoned = [r for r in runs.rows("history") if r["state"] == "abandoned"]
     assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY_MS)]
@@ -297,5 +297,5 @@ def test_a_rerun_that_replaces_the_live_run_continues_with_the_live_schedule(run
     ],
 )
 def test_a_rerun_with_invalid_options_is_rejected(runs: Runs, options: tuple[str, ...], why: str) -> None:
-    runs.member("live", A).current_period_complete(A, timeout_s=20)
+    runs.member("live", A).current_period_complete(A, timeout_s=90)
     assert why in runs.period("rerun", *options, "--execute", code=2)[1]

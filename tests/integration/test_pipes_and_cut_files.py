@@ -45,7 +45,7 @@ class World:
             env=environ,
             input=data,
             capture_output=True,
-            timeout=90,
+            timeout=240,
             check=False,
         )
 
@@ -98,7 +98,7 @@ def test_an_import_reads_a_named_pipe(world: World) -> None:
     feeding = threading.Thread(target=pipe.write_text, args=(lines,), daemon=True)
     feeding.start()
     world.commands.run("offsets", "import", "offsets.csv", "--store", world.uri, "--unchecked", "--execute", "--yes")
-    feeding.join(10)
+    feeding.join(90)
     assert world.committed() == COMMITTED
 
 

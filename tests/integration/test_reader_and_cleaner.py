@@ -41,7 +41,7 @@ def start_cleaner(bootstrap: str, topic: str) -> None:
     entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
     resource: Any = ConfigResource("topic", topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(90)
 
 
 def is_removed(bootstrap: str, topic: str, offset: int) -> bool:

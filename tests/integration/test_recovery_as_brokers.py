@@ -28,7 +28,7 @@ from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, exam
 from offsetmgr.segments.repair import truncate_in_place
 from offsetmgr.segments.truncation import ExaminedSegment, scan_segments, truncation_point, unflushed
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.servers
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))
@@ -216,7 +216,7 @@ def damaged_and_recovered(directory: Path, chance: random.Random) -> Damaged:
 
 def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0) -> int:
     """The log's end offset, once it is at least `at_least`. A broker that has just started leads no partition yet."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 120
     while True:
         try:
             end = int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)[1])

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.servers
 def test_metadata_contains_only_addresses_of_the_relay(relay: RunningRelay, version: int) -> None:
     async def named() -> list[tuple[int, str, int]]:
         connection = await connect(relay)
-        answer = await connection.call(Request(METADATA, version, {"topics": [], **NO_EXTRAS}), 10)
+        answer = await connection.call(Request(METADATA, version, {"topics": [], **NO_EXTRAS}), 60)
         await connection.close()
         return [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]]
 
@@ -49,7 +49,7 @@ def test_managers_coordinate_groups_and_relay_ports_represent_transaction_coordi
             for kind in (0, 1):
                 question = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
                 for _ in range(100):
-                    answer = await connection.call(Request(FIND_COORDINATOR, version, question), 10)
+                    answer = await connection.call(Request(FIND_COORDINATOR, version, question), 60)
                     one = answer.get("coordinators", [answer])[0]
                     if one["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                         break

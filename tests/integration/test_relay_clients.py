@@ -128,22 +128,22 @@ def test_groups_are_listed_described_and_deleted_with_and_without_members(
     read(member, 1)
     member.commit(asynchronous=False)
     admin = AdminClient({"bootstrap.servers": relay.bootstrap})
-    listed = admin.list_consumer_groups().result(20)
+    listed = admin.list_consumer_groups().result(90)
     assert listed.errors == []
     states = {group.group_id: group.state.name for group in listed.valid}
     assert (states[simple], states[subscribed]) == ("EMPTY", "STABLE")
     described = admin.describe_consumer_groups([simple, subscribed, f"{unique}-none"])
-    assert [described[name].result(20).state.name for name in (simple, subscribed)] == ["EMPTY", "STABLE"]
-    assert len(described[subscribed].result(20).members) == 1
+    assert [described[name].result(90).state.name for name in (simple, subscribed)] == ["EMPTY", "STABLE"]
+    assert len(described[subscribed].result(90).members) == 1
     with pytest.raises(KafkaException, match=r"NON_EMPTY_GROUP|not empty"):
-        admin.delete_consumer_groups([subscribed])[subscribed].result(20)
+        admin.delete_consumer_groups([subscribed])[subscribed].result(90)
     assert committed(relay, subscribed) == {(unique, 0): 1}
     member.close()
     for group in (simple, subscribed):
-        admin.delete_consumer_groups([group])[group].result(20)
+        admin.delete_consumer_groups([group])[group].result(90)
         assert committed(relay, group) == {}
     with pytest.raises(KafkaException, match=r"GROUP_ID_NOT_FOUND|not found|does not exist"):
-        admin.delete_consumer_groups([simple])[simple].result(20)
+        admin.delete_consumer_groups([simple])[simple].result(90)
     alone.close()
 
 

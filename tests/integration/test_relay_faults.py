@@ -81,7 +81,7 @@ def test_status_lists_groups_whose_offsets_the_brokers_also_store(
     try:
         assert relay.bypassed() == {unique: 1}
     finally:
-        admin.delete_consumer_groups([unique])[unique].result(20)
+        admin.delete_consumer_groups([unique])[unique].result(90)
     assert relay.bypassed() == {}
     direct.close()
     via_relay.close()

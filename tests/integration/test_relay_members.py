@@ -155,10 +155,10 @@ def test_a_join_answered_after_ownership_was_lost_returns_no_generation(
             await asyncio.sleep(0.01)
         relay.kept.epoch += taken
         relay.kept.code = code
-        async with asyncio.timeout(20):
-            direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 10)
+        async with asyncio.timeout(90):
+            direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 60)
             members = [{"member_id": first.member_id, "group_instance_id": None}]
-            await direct.call(Request(LEAVE, 3, {"group_id": unique, "members": members}), 10)
+            await direct.call(Request(LEAVE, 3, {"group_id": unique, "members": members}), 60)
             await direct.close()
             assert await joining == NOT_COORDINATOR
         assert second.generation == -1

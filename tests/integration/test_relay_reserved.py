@@ -67,9 +67,9 @@ class Deployment(NamedTuple):
 
     def send_to(self, where: Address, api_key: int, version: int, message: Message) -> Message:
         async def exchange() -> Message:
-            connection = await BrokerConnection.open(where, Security(), 10)
+            connection = await BrokerConnection.open(where, Security(), 60)
             try:
-                return await connection.call(Request(api_key, version, message), 20)
+                return await connection.call(Request(api_key, version, message), 60)
             finally:
                 await connection.close()
 
@@ -85,9 +85,9 @@ class Deployment(NamedTuple):
         """The state that no attack may change: the topic's log ends and settings, and the shards' states."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         (config,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)]).values()
-        policy = config.result(20)["cleanup.policy"].value
+        policy = config.result(90)["cleanup.policy"].value
         reader = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "unused"})
-        count = len(admin.list_topics(self.topic, timeout=20).topics[self.topic].partitions)
+        count = len(admin.list_topics(self.topic, timeout=60).topics[self.topic].partitions)
         ends = [reader.get_watermark_offsets(TopicPartition(self.topic, p), 20) for p in range(count)]
         reader.close()
         states = {shard["state"] for shard in self.listener.process.status()["shards"]}
@@ -113,11 +113,11 @@ def serving(broker: KafkaBroker | KraftBroker) -> Iterator[Deployment]:
     topic, orders = f"offsets-{mark}", f"orders-{mark}"
     with ManagerListener(broker.bootstrap, topic, relay=True, partitions=2, replication_factor=1) as listener:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(orders, 1)])[orders].result(20)
+        admin.create_topics([NewTopic(orders, 1)])[orders].result(90)
         found = Deployment(listener, broker, topic, orders)
 
         async def served() -> None:
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(90):
                 while any(shard["state"] != "ACTIVE" for shard in listener.process.status()["shards"]):
                     await asyncio.sleep(0.05)
 

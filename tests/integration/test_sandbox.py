@@ -31,12 +31,12 @@ PLACE = "Büro 東"
 """A directory: a space, a letter of ISO-8859-1, and a letter that only UTF-8 can encode."""
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 120) -> None:
     assert wait_until(condition, seconds), f"not within {seconds:g} s"
 
 
 def partitions_of(bootstrap: str, topic: str) -> int:
-    return len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=10).topics[topic].partitions)
+    return len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=60).topics[topic].partitions)
 
 
 def produce(bootstrap: str, topic: str, values: range, partitions: int) -> None:
@@ -238,12 +238,12 @@ def test_clean_restarts_under_load_lose_and_repeat_no_message(
             member.start()
     finally:
         load.send_signal(signal.SIGTERM)
-        total = int(load.communicate(timeout=60)[0])
+        total = int(load.communicate(timeout=120)[0])
 
     def seen() -> list[tuple[int, int]]:
         return [(message.partition, message.offset) for member in members for message in member.messages()]
 
-    eventually(lambda: len(set(seen())) == total, 60)
+    eventually(lambda: len(set(seen())) == total)
     counts = Counter(seen())
     assert [place for place, times in counts.items() if times > 1] == []
     assert total > 1000
@@ -274,7 +274,7 @@ def test_up_and_down_again_leaves_no_process_and_no_data(sandbox: Sandbox) -> No
     assert exported["OFFSETMGR_ZOOKEEPER"] is not None
     assert exported["OFFSETMGR_ZOOKEEPER"].endswith("/kafka")
     bootstrap = str(exported["OFFSETMGR_BOOTSTRAP_SERVER"])
-    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
+    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).brokers
 
     assert sandbox.down() == ["broker-0", "zookeeper"]
 
@@ -308,7 +308,7 @@ def test_two_brokers_replicate_and_a_request_for_one_broker_is_rejected(sandbox:
     create_topic(bootstrap, "t", partitions=2, replicas=2)
 
     def in_sync() -> list[int]:
-        return [len(p.isrs) for p in admin.list_topics("t", timeout=10).topics["t"].partitions.values()]
+        return [len(p.isrs) for p in admin.list_topics("t", timeout=60).topics["t"].partitions.values()]
 
     eventually(lambda: in_sync() == [2, 2])
     with pytest.raises(SandboxError, match=r"it has 2 Kafka 3\.9"):
@@ -321,7 +321,7 @@ def test_kraft_is_a_broker_without_zookeeper(sandbox: Sandbox) -> None:
     exported = sandbox.env()
     assert exported["OFFSETMGR_ZOOKEEPER"] is None
     bootstrap = str(exported["OFFSETMGR_BOOTSTRAP_SERVER"])
-    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
+    assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).brokers
     with pytest.raises(SandboxError, match="they need ZooKeeper"):
         sandbox.start_old_consumers(SampleGroup(1, "g", "t"))
 
@@ -371,14 +371,14 @@ def test_ctrl_c_during_startup_stops_all_started_servers(sandbox: Sandbox) -> No
     program = str(Path(sys.executable).with_name("offsetmgr"))
     command = [program, "sandbox", "up", "--state", str(sandbox.directory)]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (found := sandbox.status()) is None or not found.servers:
         assert time.monotonic() < deadline
         assert up.poll() is None
     started = processes(sandbox)
 
     up.send_signal(signal.SIGINT)
-    out, err = up.communicate(timeout=60)
+    out, err = up.communicate(timeout=120)
 
     assert (up.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted: all started servers have been stopped"

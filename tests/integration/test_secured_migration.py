@@ -66,7 +66,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         )
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for future in admin.alter_user_scram_credentials([alice]).values():
-            future.result(20)
+            future.result(90)
         for mechanism in MODULES:
             login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": KAFKA_SECRET}
             wait_for_login(f"127.0.0.1:{sasl}", {"security.protocol": "sasl_plaintext", **login})
@@ -119,7 +119,7 @@ def test_a_migration_with_the_right_credentials_works_and_leaks_no_password(
     def run(*arguments: str) -> str:
         with commands.start(*arguments, *login) as process:
             outputs.append(Path(f"/proc/{process.pid}/cmdline").read_text())  # as ps shows it
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         outputs.extend((out, err))
         return out
@@ -161,18 +161,17 @@ def test_wrong_or_missing_credentials_are_reported_in_one_line(secured: Secured,
     login = properties(tmp_path, **credentials)
 
     done, took = commands.timed(
-        "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "5000", *login,
+        "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "300000", *login,
         code=1,
     )  # fmt: skip
 
-    assert took < 5 + 3
+    assert took < 60
     assert [line.partition(": ")[0] for line in done.stderr.splitlines()] in (["error"], ["error", "hint"]), done.stderr
     assert expected in done.stderr
     assert not (tmp_path / "plan.json").exists()
     debugged = commands.start(
-        "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--timeout", "5000", "--debug",
-        *login,
-    ).communicate(timeout=60)  # fmt: skip
+        "migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "plan.json", "--debug", *login,
+    ).communicate(timeout=120)  # fmt: skip
     assert "Traceback" in debugged[1]
     assert secrets_in(tmp_path, done.stdout, done.stderr, *debugged) == []
 

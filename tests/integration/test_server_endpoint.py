@@ -57,7 +57,7 @@ def test_a_consumer_commits_and_reads_what_is_committed(listening: MemoryListene
             offsets=[ck.TopicPartition("t", 0, 5), ck.TopicPartition("t", 1, 6, metadata="note")], asynchronous=False
         )
         assert [(tp.partition, tp.offset, tp.error) for tp in committed] == [(0, 5, None), (1, 6, None)]
-        found = client.committed([ck.TopicPartition("t", p) for p in range(3)], timeout=10)
+        found = client.committed([ck.TopicPartition("t", p) for p in range(3)], timeout=60)
         assert [(tp.offset, tp.metadata) for tp in found] == [(5, None), (6, "note"), (ck.OFFSET_INVALID, None)]
     finally:
         client.close()
@@ -72,11 +72,11 @@ def test_a_consumer_waits_while_the_coordinator_loads(listening: MemoryListener,
     client = consumer(listening.bootstrap)
     try:
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(client.committed, [ck.TopicPartition("t", 0)], timeout=20)
+            waiting = pool.submit(client.committed, [ck.TopicPartition("t", 0)], timeout=90)
             with pytest.raises(TimeoutError):
                 waiting.result(0.5)
             backend.errors.clear()
-            assert waiting.result(20)[0].offset == 42
+            assert waiting.result(90)[0].offset == 42
     finally:
         client.close()
 
@@ -85,21 +85,21 @@ def test_the_admin_api(listening: MemoryListener, backend: MemoryBackend) -> Non
     backend.offsets = {"g": {"t": {0: (5, -1, ""), 1: (6, -1, "")}}, "h": {"t": {0: (7, -1, "")}}}
     admin = AdminClient({"bootstrap.servers": listening.bootstrap})
 
-    assert {group.group_id for group in admin.list_consumer_groups().result(10).valid} == {"g", "h"}
+    assert {group.group_id for group in admin.list_consumer_groups().result(90).valid} == {"g", "h"}
     described = admin.describe_consumer_groups(["g", "missing"])
-    assert described["g"].result(10).state == ck.ConsumerGroupState.EMPTY
-    assert described["missing"].result(10).state == ck.ConsumerGroupState.DEAD
-    offsets = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("g")])["g"].result(10)
+    assert described["g"].result(90).state == ck.ConsumerGroupState.EMPTY
+    assert described["missing"].result(90).state == ck.ConsumerGroupState.DEAD
+    offsets = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("g")])["g"].result(90)
     assert [(tp.topic, tp.partition, tp.offset) for tp in offsets.topic_partitions] == [("t", 0, 5), ("t", 1, 6)]
     altered = ck.ConsumerGroupTopicPartitions("new", [ck.TopicPartition("t", 4, 44)])
-    admin.alter_consumer_group_offsets([altered])["new"].result(10)
-    assert admin.delete_consumer_groups(["h"])["h"].result(10) is None
+    admin.alter_consumer_group_offsets([altered])["new"].result(90)
+    assert admin.delete_consumer_groups(["h"])["h"].result(90) is None
     with pytest.raises(ck.KafkaException) as caught:
-        admin.delete_consumer_groups(["missing"])["missing"].result(10)
+        admin.delete_consumer_groups(["missing"])["missing"].result(90)
     assert caught.value.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND
     assert sorted(backend.offsets) == ["g", "new"]
-    assert [node.port for node in admin.describe_cluster().result(10).nodes] == [listening.port]
-    assert sorted(admin.list_topics(timeout=10).brokers) == [1]
+    assert [node.port for node in admin.describe_cluster().result(90).nodes] == [listening.port]
+    assert sorted(admin.list_topics(timeout=60).brokers) == [1]
 
 
 def test_two_hundred_commits_in_flight(listening: MemoryListener, backend: MemoryBackend) -> None:
@@ -109,7 +109,7 @@ def test_two_hundred_commits_in_flight(listening: MemoryListener, backend: Memor
         parts = [ck.TopicPartition("t", p, number) for p in range(50)]
         futures += admin.alter_consumer_group_offsets([ck.ConsumerGroupTopicPartitions(f"g{number}", parts)]).values()
     for future in futures:
-        assert len(future.result(30).topic_partitions) == 50
+        assert len(future.result(90).topic_partitions) == 50
     assert {group: len(topics["t"]) for group, topics in backend.offsets.items()} == {f"g{n}": 50 for n in range(400)}
 
 
@@ -127,7 +127,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=directory,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     (directory / "both.pem").write_text((directory / "cert.pem").read_text() + (directory / "key.pem").read_text())
     return directory / "both.pem"
@@ -163,11 +163,11 @@ def login(certificate: Path, mechanism: str, user: str, password: str) -> dict[s
 def test_a_user_reaches_only_its_own_groups(secured: MemoryListener, certificate: Path, mechanism: str) -> None:
     admin = AdminClient({"bootstrap.servers": secured.bootstrap, **login(certificate, mechanism, "alice", "a secret")})
 
-    assert [group.group_id for group in admin.list_consumer_groups().result(20).valid] == ["alices-1"]
-    client = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("alices-1")])["alices-1"].result(20)
+    assert [group.group_id for group in admin.list_consumer_groups().result(90).valid] == ["alices-1"]
+    client = admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("alices-1")])["alices-1"].result(90)
     assert [tp.offset for tp in client.topic_partitions] == [5]
     with pytest.raises(ck.KafkaException) as caught:
-        admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("other")])["other"].result(20)
+        admin.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("other")])["other"].result(90)
     assert caught.value.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
@@ -239,7 +239,7 @@ def test_a_polling_consumer_with_wrong_credentials_gets_an_authentication_error(
                 "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"
                 ' username="alice" password="wrong";',
             ],
-            5000,
+            60_000,
             "SaslAuthenticationException: Authentication failed",
         ),
         (["security.protocol=SSL"], 1500, "TimeoutException"),
@@ -255,7 +255,7 @@ def test_the_java_tool_fails_clearly_without_a_login(
     )
     config = ["--command-config", str(tmp_path / "client.properties")]
     arguments = ["--bootstrap-server", secured.bootstrap.replace("127.0.0.1", "localhost"), "--list", "--timeout"]
-    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout_s=60)
+    found = java_tool("kafka-3.9", GROUPS_TOOL, [*arguments, str(within + 1000), *config], timeout_s=120)
     assert message in found.stdout + found.stderr
 
 
@@ -277,7 +277,7 @@ def test_unusable_certificates_are_reported(tmp_path: Path, certificate: Path) -
     with pytest.raises(ConfigError, match=r"junk\.pem: not a valid certificate"):
         server_tls(tmp_path / "junk.pem")
     other = tmp_path / "other.pem"
-    subprocess.run(["openssl", "genrsa", "-out", str(other), "2048"], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", "genrsa", "-out", str(other), "2048"], check=True, capture_output=True, timeout=120)
     with pytest.raises(ConfigError, match="the key does not belong to the certificate") as caught:
         server_tls(certificate.parent / "cert.pem", other)
     assert caught.value.hint
@@ -312,14 +312,14 @@ def test_topics_and_log_offsets_come_from_the_real_cluster(
     admin = AdminClient({"bootstrap.servers": listening_with_cluster.bootstrap})
     real = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
-    ours, theirs = admin.list_topics(topic, timeout=10), real.list_topics(topic, timeout=10)
+    ours, theirs = admin.list_topics(topic, timeout=60), real.list_topics(topic, timeout=60)
     assert ours.cluster_id == theirs.cluster_id
     assert {p: meta.leader for p, meta in ours.topics[topic].partitions.items()} == {0: 1, 1: 1}
     parts = [ck.TopicPartition(topic, p) for p in (0, 1)]
     requested = {parts[0]: OffsetSpec.latest(), parts[1]: OffsetSpec.for_timestamp(1_010)}
-    found = {tp.partition: f.result(10).offset for tp, f in admin.list_offsets(requested).items()}
+    found = {tp.partition: f.result(90).offset for tp, f in admin.list_offsets(requested).items()}
     assert found == {0: 20, 1: 5}
-    missing = admin.list_topics("no-such-topic-anywhere", timeout=10).topics["no-such-topic-anywhere"]
+    missing = admin.list_topics("no-such-topic-anywhere", timeout=60).topics["no-such-topic-anywhere"]
     assert missing.error is not None
     assert missing.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
 

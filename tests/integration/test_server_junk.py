@@ -101,7 +101,7 @@ class ListenerProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(90)
         finally:
             self._process.kill()
 
@@ -112,7 +112,7 @@ class ListenerProcess:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, f"the listener died ({self._process.wait(5)}): {self.log.read_text()[-2000:]}"
+        assert line, f"the listener died ({self._process.wait(90)}): {self.log.read_text()[-2000:]}"
         metrics: dict[str, Any] = json.loads(line)
         return metrics
 
@@ -244,7 +244,7 @@ def test_mutated_and_truncated_requests(listener: ListenerProcess, witness: Witn
     log = listener.log.read_text()
     assert "defect" not in log, log[:4000]
     assert "Traceback" not in log, log[:4000]
-    assert witness.longest < 5
+    assert witness.longest < TIMEOUT_S
 
 
 def test_half_open_and_slow_connections_and_huge_length_fields(listener: ListenerProcess, witness: Witness) -> None:
@@ -284,4 +284,4 @@ def test_half_open_and_slow_connections_and_huge_length_fields(listener: Listene
     while listener.metrics()["services"][0]["connections"] > 1:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert witness.longest < 5
+    assert witness.longest < TIMEOUT_S

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.servers
 
 SESSION_TIMEOUT_S = 6.0
 """Session timeout in seconds: the shortest that brokers allow."""
-REBALANCE_TIMEOUT_S = 3
+REBALANCE_TIMEOUT_S = 20
 """The rebalance timeout of a `shard_group_owner`, in sessions."""
 SHARD_GROUPS = frozenset(range(8))
 
@@ -128,7 +128,7 @@ class Owners:
         self.all.append(owner)
         return owner
 
-    def wait_until_shared_by(self, *owners: Owner, seconds: float = 60) -> None:
+    def wait_until_shared_by(self, *owners: Owner, seconds: float = 180) -> None:
         """Waits until these owners share all shard groups evenly and have valid leases."""
 
         def shared() -> bool:
@@ -159,7 +159,7 @@ class Owners:
     def kill_all(self) -> None:
         for owner in self.all:
             owner.process.kill()
-            owner.process.wait(10)
+            owner.process.wait(90)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_shard_groups_move_at_once_when_a_manager_leaves_and_only_a_fair_share_m
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
     # Sessions are so long that no shard group moves because a session has expired.
-    owners = owners_at(kafka.bootstrap, session=60.0)
+    owners = owners_at(kafka.bootstrap, session=300.0)
     first, second, third = owners.start("first"), owners.start("second"), owners.start("third")
     owners.wait_until_shared_by(first, second, third)
 
@@ -188,7 +188,7 @@ def test_shard_groups_move_at_once_when_a_manager_leaves_and_only_a_fair_share_m
     first.process.send_signal(signal.SIGTERM)
     owners.wait_until_shared_by(second, third, seconds=owners.session / 3)
     assert second.revoked(since) == third.revoked(since) == []
-    assert first.process.wait(30) == 0
+    assert first.process.wait(90) == 0
 
     # Another one joins: it gets its share, and no other shard group moves.
     since = boottime()

@@ -27,7 +27,7 @@ from offsetmgr.spark.checkpoint_files import HadoopFiles, LocalFiles
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.servers
 
 BATCHES = 100 if os.environ.get("OFFSETMGR_SOAK") else 8
 PER_BATCH = 6
@@ -74,7 +74,7 @@ def finished(checkpoint: Path) -> dict[str, int]:
     return {f"{t}-{p}": o for source in found for t, partitions in source.items() for p, o in partitions.items()}
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is not true within {seconds:g} s"

@@ -42,7 +42,7 @@ from offsetmgr.spark import (
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.servers
 
 HOUR_MS = 3_600_000
 FIRST = 1_700_006_400_000
@@ -239,9 +239,9 @@ def test_late_records_follow_the_jobs_rule_and_a_new_partition_joins_at_the_next
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
     """Adds partitions, and waits until the metadata shows a leader for each."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
-    deadline = time.monotonic() + 30
-    while len(found := admin.list_topics(topic, timeout=10).topics[topic].partitions) < partitions or any(
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(90)
+    deadline = time.monotonic() + 120
+    while len(found := admin.list_topics(topic, timeout=60).topics[topic].partitions) < partitions or any(
         known.leader < 0 for known in found.values()
     ):
         assert time.monotonic() < deadline, f"{topic} does not grow"
@@ -374,7 +374,7 @@ def test_a_rerun_of_data_that_no_longer_exists_is_rejected(
             with pytest.raises(UnsupportedOperation, match=f"topic {topic} is compacted"):
                 rerun(live, "compacted", HOUR_MS).run(2, rerun_of=live.root)
     # The ranges of the first period are below the log's start, those of the second are not
-    admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(30)
+    admin.delete_records([KafkaPartition(topic, 0, 2)])[KafkaPartition(topic, 0, 2)].result(90)
     with pytest.raises(OffsetOutOfRange, match=r"needs the offsets 0 to 2, but the log begins at 2"):
         rerun(live, "gone", HOUR_MS).run(2, rerun_of=live.root)
     # Periods that the live run has never processed
@@ -394,10 +394,10 @@ def set_policy(admin: AdminClient, topic: str, policy: str) -> None:
     """Sets the cleanup policy, and returns when the broker has applied it."""
     setting = ConfigResource(ConfigResource.Type.TOPIC, topic)
     setting.add_incremental_config(ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET))
-    admin.incremental_alter_configs([setting])[setting].result(30)
-    deadline = time.monotonic() + 30
+    admin.incremental_alter_configs([setting])[setting].result(90)
+    deadline = time.monotonic() + 120
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    while admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value != policy:
+    while admin.describe_configs([resource])[resource].result(90)["cleanup.policy"].value != policy:
         assert time.monotonic() < deadline, f"{topic} keeps its policy"
         time.sleep(0.02)
 

@@ -25,7 +25,7 @@ from offsetmgr.stores.switched.records import FollowerNode
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -120,7 +120,7 @@ def test_one_store_alone_is_a_usage_error(kafka: KafkaBroker, unique: str) -> No
         env={**os.environ, "OFFSETMGR_ZOOKEEPER": kafka.zookeeper},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -19,7 +19,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Member:
@@ -32,7 +32,7 @@ class Member:
 
     async def join(self) -> Message:
         while True:
-            request = member_requests.join_as(self.group, self.id, PROTOCOL_TYPE, self._protocols, 30_000, 30_000)
+            request = member_requests.join_as(self.group, self.id, PROTOCOL_TYPE, self._protocols, 300_000, 300_000)
             answer = await self.connection.call(request, TIMEOUT_S)
             if not answer["error_code"]:
                 return answer
@@ -46,9 +46,9 @@ class Member:
         return code
 
 
-async def take_over_between_join_and_sync(bootstrap: str, group: str) -> tuple[int, float]:
+async def take_over_between_join_and_sync(bootstrap: str, group: str) -> int:
     """Takes the group over while the SyncGroup of a follower waits for the leader. Returns the code of the answer to
-    the follower, and the seconds until the answer."""
+    the follower, which the broker must send long before the session and the rebalance time out."""
     client = Client(bootstrap, Security.of({}))
     now = asyncio.get_running_loop().time
     deadline = now() + TIMEOUT_S
@@ -59,10 +59,11 @@ async def take_over_between_join_and_sync(bootstrap: str, group: str) -> tuple[i
         await first.sync(joined["generation_id"], [first.id])  # brokers 4.x describe a group from then on
         joining = asyncio.ensure_future(second.join())
         await asyncio.sleep(0.5)  # the second JoinGroup waits in the broker by then, which shows no sign of it
-        joined = await first.join()
+        while len((joined := await first.join())["members"]) == 1:
+            pass  # the broker had not received the second JoinGroup
         followed = await joining
         leader, follower = (first, second) if joined["leader"] == first.id else (second, first)
-        generation, started = followed["generation_id"], now()
+        generation = followed["generation_id"]
         following = asyncio.ensure_future(follower.sync(generation, []))
         found = (await client.describe([group], deadline))[group]
         assert isinstance(found, GroupDescription)
@@ -75,10 +76,9 @@ async def take_over_between_join_and_sync(bootstrap: str, group: str) -> tuple[i
         editing = asyncio.ensure_future(edit())
         await asyncio.sleep(1)  # the leader computes its assignment
         await leader.sync(generation, [leader.id, follower.id])
-        code = await asyncio.wait_for(following, 20)
-        answered = now() - started
+        code = await asyncio.wait_for(following, 90)
         await editing
-        return code, answered
+        return code
     finally:
         await client.close()
 
@@ -89,6 +89,4 @@ def test_a_waiting_sync_is_answered(
 ) -> None:
     server: KafkaBroker | KraftBroker = request.getfixturevalue(broker)
     group = make_topic(unique, 1, bootstrap=server.bootstrap)
-    code, seconds = asyncio.run(take_over_between_join_and_sync(server.bootstrap, group))
-    assert code == 0
-    assert seconds < 5
+    assert asyncio.run(take_over_between_join_and_sync(server.bootstrap, group)) == 0

@@ -160,12 +160,12 @@ def test_a_broker_killed_during_apply_loses_no_write(trio: Trio, unique: str, tm
         assert [r.failures for r in store.edit(trio.edits(groups, 5)) if r.failures] == []
         commands.run("migrate", "plan", "--from", source, "--to", target, "--group", f"{unique}-*", "-o", "p.json")
         journal = tmp_path / "p.journal"
-        applying = commands.start("migrate", "apply", "p.json", "--yes", "--timeout", "15000")
+        applying = commands.start("migrate", "apply", "p.json", "--yes", "--timeout", "60000")
         wait_for(lambda: journal.exists() and b"apply-intent" in journal.read_bytes(), "apply has begun")
 
         trio.brokers[1].kill()
 
-        _, err = applying.communicate(timeout=90)
+        _, err = applying.communicate(timeout=240)
         assert "Traceback" not in err
         assert applying.returncode in (0, 1), err
         found = committed(store, groups)
@@ -290,9 +290,9 @@ def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_comple
     trio.brokers[1].kill()
 
     _, took = commands.timed("migrate", "apply", "p.json", "--yes", "--timeout", "3000", code=1)
-    # The run waits twice: for leaders, to read the ends of the logs, and for a coordinator, to write. A wait is 3 s at
-    # most. The third time is the program's own, on a busy machine.
-    assert took < 3 + 3 + 3
+    # The run waits twice for up to 3 s: for leaders, to read the ends of the logs, and for a coordinator, to write. If
+    # it waited for each of the 20 groups in turn, it would take a minute.
+    assert took < 30
     outcomes = [r for _, r in read_journal(tmp_path / "p.journal") if r["kind"] == "apply-outcome"]
     assert [r["written"] for r in outcomes if r["written"]] == []
     with trio.store(timeout_ms=3000) as store:

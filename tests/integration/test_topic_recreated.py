@@ -33,12 +33,12 @@ async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
         topic=topic,
         partitions=PARTITIONS,
         topic_check_interval_s=0.1,
-        timeout_s=20,
+        timeout_s=90,
     )
     node = ManagerNode(settings, "127.0.0.1", 1)
     try:
         await node.open()
-        await node.join(30)
+        await node.join(90)
         await until(lambda: {status.state for status in node.runtime.status()} == {"active"})
         yield node
     finally:
@@ -46,7 +46,7 @@ async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -63,7 +63,7 @@ def fetched(node: ManagerNode, group: str) -> tuple[int, int | None]:
 
 async def delete_topic(admin: AdminClient, topic: str) -> None:
     await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
-    await until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    await until(lambda: topic not in admin.list_topics(timeout=60).topics)
 
 
 async def create_topic_with_defaults(admin: AdminClient, topic: str) -> None:
@@ -102,7 +102,7 @@ def test_offsets_of_a_deleted_topic_are_no_longer_served_and_new_commits_are(kaf
             assert await node.runtime.commit(commit("g", 6)) == CommitResponse()
             assert fetched(node, "g") == (ErrorCode.NONE, 6)
 
-    asyncio.run(asyncio.wait_for(work(), 120))
+    asyncio.run(asyncio.wait_for(work(), 600))
 
 
 def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBroker, unique: str) -> None:
@@ -123,10 +123,10 @@ def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBro
             await until(lambda: fetched(node, "g") == (ErrorCode.NONE, -1))
             await until(lambda: node.topic_fault is None)
 
-    asyncio.run(asyncio.wait_for(work(), 120))
+    asyncio.run(asyncio.wait_for(work(), 600))
 
 
 def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(90)

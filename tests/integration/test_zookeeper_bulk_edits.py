@@ -29,7 +29,7 @@ GROUPS_IN_ONE_TRANSACTION = 5
 
 @pytest.fixture
 def through_proxy(proxy: CuttingProxy) -> Iterator[ZookeeperStore]:
-    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=10_000)) as store:
+    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         yield store
 
 

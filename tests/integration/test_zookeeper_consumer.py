@@ -38,7 +38,7 @@ from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 
 SESSION_MS = 4000
 """Short enough for the test in which the session expires, and longer than a busy machine pauses in other tests."""

@@ -362,7 +362,7 @@ def test_a_walk_returns_nodes_before_their_children_and_sorts_numbers_by_value(
 
 
 def eventually(check: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not check():
         assert time.monotonic() < deadline, what
 
@@ -436,7 +436,7 @@ def test_a_real_brokers_notice_of_a_changed_config(kafka: KafkaBroker, make_topi
     change = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(90)
 
     with ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session:
         notices = [one for one in walk(session, "/config/changes") if one.description.kind == "config change"]

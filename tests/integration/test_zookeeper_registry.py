@@ -161,7 +161,7 @@ def test_nodes_of_the_real_old_consumer_and_broker_are_parsed(
         ZookeeperSession(kafka.zookeeper, ConnectionConfig(timeout_ms=20_000)) as session,
         OldConsumer(tmp_path / "consumer", zookeeper=kafka.zookeeper, group=unique, topic=topic) as consumer,
     ):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(found := owners(session, unique)) < 4:
             assert time.monotonic() < deadline, f"owned: {found}"
         (member,) = members(session, unique)

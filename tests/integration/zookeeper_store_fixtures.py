@@ -43,5 +43,5 @@ def proxy(zookeeper: ZooKeeperServer) -> Iterator[CuttingProxy]:
 
 @pytest.fixture
 def through_proxy(proxy: CuttingProxy) -> Iterator[ZookeeperStore]:
-    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=5000)) as store:
+    with ZookeeperStore(proxy.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         yield store

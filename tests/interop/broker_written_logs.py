@@ -146,9 +146,9 @@ def consumed(bootstrap: str, partitions: list[str], isolation: str) -> dict[str,
         consumer.assign(
             [ck.TopicPartition(topic, int(n), 0) for topic, _, n in (p.rpartition("-") for p in partitions)]
         )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 120
         while len(ended) < len(partitions):
-            assert time.monotonic() < deadline, f"{set(partitions) - ended} were not read in 90 s"
+            assert time.monotonic() < deadline, f"{set(partitions) - ended} were not read in 120 s"
             for message in consumer.consume(10_000, 0.2):
                 name = f"{message.topic()}-{message.partition()}"
                 if error := message.error():
@@ -198,7 +198,7 @@ def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
 def copied(bootstrap: str, data: Path, target: Path, magics: dict[str, int]) -> list[Written]:
     """Consistent copies of partitions: reads and copies a partition again if the broker changed it meanwhile."""
     done: dict[str, Written] = {}
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 120
     while pending := [name for name in magics if name not in done]:
         assert time.monotonic() < deadline, f"{', '.join(pending)} keep changing"
         before = {name: logs_of(data / name) for name in pending}

@@ -10,7 +10,7 @@ from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import java_command
 
 
-def run_java(name: str, arguments: Sequence[str] = (), *, stdin: str = "", timeout: float = 150) -> list[str]:
+def run_java(name: str, arguments: Sequence[str] = (), *, stdin: str = "", timeout: float = 600) -> list[str]:
     """The lines that ``NAME.java`` prints. ``timeout`` is in seconds."""
     command = java_command(
         [jars.resolve("kafka-0.10.2"), jars.resolve("janino")],

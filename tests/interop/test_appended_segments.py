@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from broker_written_logs import KEYS, SEED, SOAK, TIME, consumed, fail_on_damage, fields_of
+from broker_written_logs import KEYS, SEED, TIME, consumed, fail_on_damage, fields_of
 from confluent_kafka.admin import AdminClient, NewTopic
 from dump_log_segments import lines_of, printed_by_kafka
 
@@ -18,7 +18,7 @@ from offsetmgr.segments.message_scan import MessageFilter, messages
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import INDEX, TIME_INDEX
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
+pytestmark = pytest.mark.servers
 
 
 def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None:

@@ -93,7 +93,6 @@ def write_tree(session: ZookeeperSession, cluster: Cluster) -> None:
         assert session.transaction(nodes[start : start + 200]).error is None
 
 
-@pytest.mark.timeout(900)
 def test_range_and_round_robin_assign_as_kafkas_own_classes_do(zookeeper: ZooKeeperServer, unique: str) -> None:
     LOG.info("seed %d", SEED)
     rng = Random(SEED)

@@ -76,7 +76,7 @@ class OldSimpleConsumer:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(90)
         self._process.stdout.close()
         self._errors.close()
 
@@ -312,7 +312,7 @@ def test_an_offset_out_of_range_is_an_error_or_reset_by_the_callers_choice(
     tp = TopicPartition(topic, 0)
     written = produce(broker, topic, 30)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_records([CkPartition(topic, 0, 12)])[CkPartition(topic, 0, 12)].result(20)
+    admin.delete_records([CkPartition(topic, 0, 12)])[CkPartition(topic, 0, 12)].result(90)
 
     for offset in (11, 31):
         assert old.fetch({tp: offset})[tp].error == ErrorCode.OFFSET_OUT_OF_RANGE

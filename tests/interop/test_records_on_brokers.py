@@ -43,13 +43,13 @@ def read_topic(bootstrap: str, topic: str) -> list[EncodedRecord]:
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         consumer.assign([ck.TopicPartition(topic, number, 0) for number in partitions])
         records: list[EncodedRecord] = []
         ended: set[int] = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(ended) < len(partitions):
-            assert time.monotonic() < deadline, f"{topic} was not read in 60 s"
+            assert time.monotonic() < deadline, f"{topic} was not read in 120 s"
             for message in consumer.consume(10_000, 0.2):
                 error, partition, key = message.error(), message.partition(), message.key()
                 assert partition is not None
@@ -123,9 +123,9 @@ def joined(bootstrap: str, topic: str, group: str, config: Mapping[str, object])
     consumer = ck.Consumer({**settings, "enable.auto.commit": False, **config})
     consumer.subscribe([topic])
     read = 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while read < 15:
-        assert time.monotonic() < deadline, f"{read} of 15 records after 60 s"
+        assert time.monotonic() < deadline, f"{read} of 15 records after 120 s"
         read += sum(message.error() is None for message in consumer.consume(15, 0.2))
     return consumer
 
@@ -244,7 +244,7 @@ def test_commits_of_an_old_consumer_to_both_stores_are_decoded(
         ),
     ):  # fmt: skip
         read = {TopicPartition(topic, 0): Committed(5)}
-        wait_for(lambda: store.fetch(unique) == read, "commit of the old consumer", 60)
+        wait_for(lambda: store.fetch(unique) == read, "commit of the old consumer")
 
     assert Decoded(kafka.bootstrap).of(unique) == read
 

@@ -35,7 +35,7 @@ from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.time_lookup import at_or_after, offsets_before
 from offsetmgr.segments.transactions import Transactions
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900 if SOAK else 240)]
+pytestmark = pytest.mark.servers
 BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.4") if SOAK else ("by topic",)
 """Broker 3.9.1 with inter-broker version 2.8, which writes each format to separate topics; the same broker with an
 older version for everything; broker 4.4.0."""
@@ -153,7 +153,7 @@ def test_offsets_for_times_equal_the_brokers(broker_logs: BrokerLogs) -> None:
             if int(number) != TRANSACTIONS:  # the broker has since written the marker of the open transaction
                 timestamps.append(max(times) + 1)
             for timestamp in timestamps:
-                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), timestamp)], timeout=30)
+                (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), timestamp)], timeout=120)
                 found = at_or_after(written.segments, timestamp)
                 assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, timestamp)
     finally:

@@ -24,7 +24,7 @@ from offsetmgr.stores.kafka import KafkaStore
 if TYPE_CHECKING:
     from conftest import MakeTopic
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 WIDTHS = (1200, 400)
 NOON = 1_767_268_800_000

@@ -18,7 +18,7 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.uri import open_store
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source <(offsetmgr completion bash)"),
@@ -61,43 +61,45 @@ def shell(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
     env |= {"OFFSETMGR_STORE": f"file:{home / 'offsets.csv'}", "PYTHONPATH": str(Path(__file__).parents[2])}
     with Terminal(command, env, columns=120) as terminal:
         terminal.settle()
-        for line in (f"cd {home}", load, "true"):
-            terminal.type(f"{line}\r")
+        for line in (f"cd {home}", load):
+            terminal.type(f"{line}; echo loa''ded\r")
+            terminal.wait_for("loaded")
             terminal.settle()
         yield terminal
 
 
-def typed(shell: Terminal, line: str) -> str:
-    """The output of the terminal after a line with tabs. The line is empty before and after."""
+def typed(shell: Terminal, line: str, *expected: str) -> None:
+    """Types a line with tabs and waits until the terminal shows the texts. The line is empty before and after."""
     shell.type(line)
+    for text in expected:
+        shell.wait_for(text)
     shown = shell.settle()
     shell.type("\x15")
     shell.settle(0.5)
     assert "error" not in shown.lower() and "Traceback" not in shown
-    return shown
 
 
 def test_commands_groups_and_files(shell: Terminal, home: Path) -> None:
-    assert "groups" in typed(shell, "offsetmgr grou\t")
-    assert "describe" in typed(shell, "offsetmgr groups desc\t")
-    assert "billing:eu" in typed(shell, "offsetmgr groups describe billing:\t")
-    assert "my\\ group" in typed(shell, "offsetmgr groups describe my\t")
-    assert '"my group"' in typed(shell, 'offsetmgr groups describe "my\t')
-    assert "--group=it\\'s" in typed(shell, "offsetmgr groups describe --group=it\t")
-    assert "offsets.csv" in typed(shell, "offsetmgr offsets import off\t")
-    listed = typed(shell, "offsetmgr groups describe bill\t\t\t")
-    assert "billing" in listed and "billing:eu" in listed
+    typed(shell, "offsetmgr grou\t", "groups")
+    typed(shell, "offsetmgr groups desc\t", "describe")
+    typed(shell, "offsetmgr groups describe billing:\t", "billing:eu")
+    typed(shell, "offsetmgr groups describe my\t", "my\\ group")
+    typed(shell, 'offsetmgr groups describe "my\t', '"my group"')
+    typed(shell, "offsetmgr groups describe --group=it\t", "--group=it\\'s")
+    typed(shell, "offsetmgr offsets import off\t", "offsets.csv")
+    typed(shell, "offsetmgr groups describe bill\t\t\t", "billing", "billing:eu")
     for word in ("table", "json", "csv"):
-        assert word in typed(shell, "offsetmgr offsets get --format \t\t")
+        typed(shell, "offsetmgr offsets get --format \t\t", word)
 
     # A group's name is never run as shell code.
-    assert "a\\$\\(touch\\ HACKED\\)b" in typed(shell, "offsetmgr groups describe a\t")
+    typed(shell, "offsetmgr groups describe a\t", "a\\$\\(touch\\ HACKED\\)b")
     assert not (home / "HACKED").exists()
 
 
 def test_a_dead_cluster_causes_no_message(shell: Terminal) -> None:
     line = "offsetmgr groups describe --bootstrap-server 127.0.0.1:1 bill\t"
-    shown = typed(shell, line)
+    shell.type(line)
+    shown = shell.settle()
     assert " ".join(shown.replace("\r", "\n").split()).endswith("bill"), shown
 
 
@@ -109,5 +111,5 @@ def test_groups_and_topics_of_a_real_cluster(
     with open_store(f"kafka://{kafka.bootstrap}") as store:
         store.commit(f"g-{unique}", {TopicPartition(topic, 0): OffsetAndMetadata(7)})
     command = f"offsetmgr offsets lag --bootstrap-server {kafka.bootstrap}"
-    assert f"g-{unique}" in typed(shell, f"{command} g-{unique[:20]}\t")
-    assert topic in typed(shell, f"{command} -t {topic[:20]}\t")
+    typed(shell, f"{command} g-{unique[:20]}\t", f"g-{unique}")
+    typed(shell, f"{command} -t {topic[:20]}\t", topic)

@@ -22,7 +22,7 @@ def test_two_groups_go_to_kafka_and_back_and_consume_every_record_once(release: 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

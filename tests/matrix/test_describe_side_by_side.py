@@ -17,11 +17,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
+from processes import wait_for
 from terminal import Terminal
 
+from offsetmgr.core.model import GroupDescription
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, java_tool
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 GROUPS: Final = 30
@@ -40,7 +43,7 @@ def produce(bootstrap: str, topic: str, partition: int, count: int) -> None:
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     entries = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             consumer.commit(offsets=entries, asynchronous=False)
@@ -106,7 +109,8 @@ def groups(bootstrap: str, setup: Setup, make_topic: MakeTopic, unique: str) -> 
     produce(bootstrap, narrow, 0, 10)
     names = [f"{unique[-8:]}-{number:02}" for number in range(GROUPS)]
     with ExitStack() as stack:
-        consumers = []
+        consumers: list[Consumer] = []
+        members: dict[str, int] = {}
         for number, name in enumerate(names):
             if number % 5 != 4:  # the others never commit
                 offsets = {(wide, partition): (number * 7 + partition) % 41 for partition in range(1 + number % 3)}
@@ -116,7 +120,8 @@ def groups(bootstrap: str, setup: Setup, make_topic: MakeTopic, unique: str) -> 
                     offsets[gone, 0] = number
                 commit(bootstrap, name, offsets)
             if number % 5 == 4 or number % 6 == 2:  # live: with more members than partitions in some groups
-                for index in range(1 + number % 3):
+                members[name] = 1 + number % 3
+                for index in range(members[name]):
                     static = {"group_instance_id": f"static-{index}"} if number % 4 == 0 else {}
                     topics = (wide, narrow) if number % 3 == 0 else (wide if number % 2 else narrow,)
                     consumer = member(bootstrap, name, f"client-{number}-{index}", *topics, **static, **setup.settings)
@@ -124,10 +129,18 @@ def groups(bootstrap: str, setup: Setup, make_topic: MakeTopic, unique: str) -> 
                     consumers.append(consumer)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_topics([gone])[gone].result(60)
-        settled = time.monotonic() + 15
-        while time.monotonic() < settled:
+        cluster = stack.enter_context(KafkaCluster(bootstrap))
+
+        def settled() -> bool:
             for consumer in consumers:
                 consumer.poll(0.02)
+            found = cluster.describe_groups(members)
+            return gone not in admin.list_topics(timeout=60).topics and all(
+                isinstance(one, GroupDescription) and (one.state, len(one.members)) == ("STABLE", members[name])
+                for name, one in found.items()
+            )
+
+        wait_for(settled, "all members have their partitions, and the topic is deleted")
         commit_beyond(bootstrap, names[BEYOND], narrow)
         yield names
 
@@ -188,9 +201,7 @@ def test_a_table_fits_the_terminal(cluster: str, make_topic: MakeTopic, unique: 
     commit(cluster, group, {(topic, 0): 3})
     consumer = member(cluster, group, "billing-service-with-a-long-name", topic)
     try:
-        settled = time.monotonic() + 8
-        while time.monotonic() < settled:
-            consumer.poll(0.1)
+        wait_for(lambda: [consumer.poll(0.1)] and consumer.assignment(), "the consumer has its partition")
         command = [sys.executable, "-m", "offsetmgr", "groups", "describe", group, "--bootstrap-server", cluster]
         environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
         with Terminal(command, environ, columns=columns) as terminal:

@@ -21,7 +21,7 @@ from processes import OFFSETMGR, create_topic
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 TOPICS: Final = {"orders": 8, "payments": 1, "invoices": 1, "refunds": 8, "clicks": 3}
 RECORDS: Final = 30
@@ -129,7 +129,7 @@ def a_sandbox(world: World) -> Preparations:
     """The sandbox of the page is in the test's directory."""
     world.environ["OFFSETMGR_SANDBOX"] = state = str(world.directory.parent / "sandbox")
     down = [*OFFSETMGR, "sandbox", "down", "--state", state]
-    world.stack.callback(subprocess.run, down, cwd=PROJECT, capture_output=True, check=False, timeout=60)
+    world.stack.callback(subprocess.run, down, cwd=PROJECT, capture_output=True, check=False, timeout=120)
     return {}
 
 
@@ -257,7 +257,7 @@ def test_the_blocks_of_a_page_run(page: Path, world: World) -> None:
         | world.environ,
         capture_output=True,
         text=True,
-        timeout=360,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

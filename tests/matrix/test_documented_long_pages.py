@@ -10,7 +10,7 @@ from doc_blocks import PAGES
 from documented_servers import LONG_PAGES, check_page, environ, kafka, run_page, topics, zookeeper
 
 __all__ = ["environ", "kafka", "run_page", "topics", "zookeeper"]
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem in LONG_PAGES], ids=lambda page: page.stem)

@@ -40,7 +40,7 @@ GROUPS, LIVE, WAVES, PARTITIONS = 40, 6, 3, 2
 RECORDS = 50
 BEYOND = RECORDS + 1_000
 AUTO_COMMIT_MS = 300
-COMMAND_TIMEOUT_S = 400
+COMMAND_TIMEOUT_S = 600
 WATCH_S = "8"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -93,7 +93,7 @@ class Load:
     def end(self) -> None:
         """Stops the load once all messages are acknowledged."""
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(90)
         assert self._producer.flush(30) == 0
 
     def __exit__(self, *_: object) -> None:
@@ -172,8 +172,17 @@ class World:
 
     def _compare_with_stores(self, rows: dict[str, dict[str, Any]]) -> None:
         before = self.in_zookeeper(), self.in_kafka()
-        time.sleep(4 * AUTO_COMMIT_MS / 1000)
-        after = self.in_zookeeper(), self.in_kafka()
+        same = {"planned": "zookeeper", "applied": "zookeeper", "finalized": "kafka"}
+        phases = {name: same.get(self.expected[name], self.expected[name]) for name in self.live}
+        moves = {(True, False): "zookeeper", (True, True): "dual", (False, True): "kafka"}
+        deadline = time.monotonic() + 120
+        while True:
+            time.sleep(4 * AUTO_COMMIT_MS / 1000)  # the pause between two looks
+            after = self.in_zookeeper(), self.in_kafka()
+            moved = {n: moves.get((before[0][n] != after[0][n], before[1][n] != after[1][n])) for n in self.live}
+            if moved == phases or time.monotonic() > deadline:
+                break
+        assert moved == phases
         for name in self.names:
             state = self.expected[name]
             zookeeper, kafka = after[0][name], after[1][name]
@@ -181,11 +190,6 @@ class World:
                 copied = {tp: offset for tp, offset in zookeeper.items() if offset <= RECORDS}
                 assert kafka == ({} if state == "planned" else copied), (name, state)
                 continue
-            moved = before[0][name] != after[0][name], before[1][name] != after[1][name]
-            phase = {(True, False): "zookeeper", (True, True): "dual", (False, True): "kafka"}[moved]
-            assert phase == {"planned": "zookeeper", "applied": "zookeeper", "finalized": "kafka"}.get(state, state), (
-                name
-            )
             if state != "finalized":
                 assert (rows[name]["known"], name, rows[name]["evidence"]) == ("seen", name, rows[name]["evidence"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from processes import Commands, create_topic
+from processes import Commands, create_topic, wait_for
 
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import BROKER_JVM
@@ -24,6 +25,14 @@ REALM: Final = "OFFSETMGR.TEST"
 SERVER: Final = f"zookeeper/localhost@{REALM}"
 CLIENT: Final = f"alice@{REALM}"
 os.environ["PATH"] += ":/usr/sbin"
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @dataclass
@@ -45,7 +54,7 @@ class Realm:
 
     def run(self, *command: str) -> None:
         environ = {**os.environ, **self.environ}
-        subprocess.run(command, check=True, env=environ, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+        subprocess.run(command, check=True, env=environ, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +77,11 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
         realm.run("kadmin.local", "-q", f"ktadd -k {realm.keytab(name)} {principal}")
     process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **realm.environ}, stdin=subprocess.DEVNULL)
     try:
-        time.sleep(1)
+        wait_for(lambda: accepts_connections(port), "the KDC has started")
         yield realm
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(90)
 
 
 @pytest.fixture(scope="module")

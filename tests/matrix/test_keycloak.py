@@ -26,7 +26,7 @@ from offsetmgr.sandbox.broker import BROKER_JVM
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.stores.kafka import KafkaStore
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 SECRET: Final = "client-7-secret"
 LASTING: Final = "offsetmgr-client"
@@ -130,7 +130,7 @@ def token(issuer: Keycloak, name: str) -> str:
     form = {"grant_type": "client_credentials", "client_id": name, "client_secret": SECRET}
     trusted = ssl.create_default_context(cafile=str(STORES / "ca.pem"))
     request = urllib.request.Request(issuer.token_endpoint, urllib.parse.urlencode(form).encode())
-    with urllib.request.urlopen(request, context=trusted, timeout=20) as answer:
+    with urllib.request.urlopen(request, context=trusted, timeout=60) as answer:
         return str(json.load(answer)["access_token"])
 
 

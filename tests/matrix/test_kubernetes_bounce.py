@@ -23,7 +23,7 @@ from offsetmgr.zookeeper.groups import registry
 if TYPE_CHECKING:
     from conftest import MakeTopic
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 4
 DUAL = ["OFFSETS_STORAGE=kafka", "DUAL_COMMIT_ENABLED=true"]
 

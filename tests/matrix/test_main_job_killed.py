@@ -33,7 +33,7 @@ PARTITIONS = 4
 GROUPS = 30
 """The number of groups without consumers, which are applied and rolled back alongside the live group."""
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(7200 if SOAK else 600)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(7200 if SOAK else 900)]
 
 
 class Cluster:

@@ -52,7 +52,7 @@ def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: C
     async def check() -> FenceSettings:
         client = Client(bootstrap, Security.of({}))
         try:
-            return await check_brokers(client, asyncio.get_running_loop().time() + 20)
+            return await check_brokers(client, asyncio.get_running_loop().time() + 120)
         finally:
             await client.close()
 

@@ -174,7 +174,7 @@ def test_a_mirror_follows_and_a_dual_store_reads_the_larger(env: Environment, un
         wait_for(lambda: arrived({0: 9, 1: 6}), "the mirror has followed")
     finally:
         process.terminate()
-        _, output = process.communicate(timeout=30)
+        _, output = process.communicate(timeout=120)
     assert "Traceback" not in output
     env.commit(env.kafka, unique, {1: 20})
     dual = f"dual:?primary={env.zookeeper}&secondary={env.kafka}"
@@ -203,7 +203,7 @@ def test_a_manager_does_not_start_if_brokers_cannot_fence_writers(
         assert env.committed(f"manager://{listen}", unique) == {0: 3}
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 @pytest.mark.parametrize("release", ["0.9.0.1", "1.1.1"])

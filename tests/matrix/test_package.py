@@ -14,7 +14,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.matrix
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from test_audit_browser import open_at_every_width, overflowing_texts, scroll_wi
 
 from offsetmgr.sandbox import Sandbox
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 PARTITIONS = 8
 
 
@@ -76,7 +76,7 @@ def shell(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
         )
         return done.returncode, done.stdout

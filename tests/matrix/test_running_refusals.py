@@ -20,7 +20,7 @@ from running_group import RunningGroup
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ sys.path.insert(0, str(PROJECT / "scripts"))
 
 import follow  # noqa: E402
 
-pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 RUNS = 10_000 if SOAK else 200
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 
-pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
+pytestmark = pytest.mark.timeout(3600 if SOAK else 900)
 
 
 def run(seed: int, steps: int = 120) -> World:

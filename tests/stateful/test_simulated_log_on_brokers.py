@@ -52,7 +52,7 @@ class Comparison:
     codes: set[int] = field(default_factory=set)
 
     async def run(self, requests: int) -> None:
-        deadline = asyncio.get_running_loop().time() + 60
+        deadline = asyncio.get_running_loop().time() + 120
         tp = TopicPartition(self.topic, 0)
         leader = (await find_leaders(self.client, [tp], deadline))[tp]
         assert isinstance(leader, Address)
@@ -82,7 +82,7 @@ class Comparison:
         presented = None
         if own and self.random.random() < 0.7:
             presented = self.random.choice([own[-1], own[-1], *own[-3:], self.random.choice(self.received)[1]])
-        deadline = asyncio.get_running_loop().time() + 60
+        deadline = asyncio.get_running_loop().time() + 120
         answer = (await init_producer_ids(self.client, {name: presented}, deadline))[name]
         simulated = presented and ProducerEpoch(self.simulated_ids[presented.id], presented.epoch)
         expected = self.transactions.init_producer_id(name, simulated, 0.0)

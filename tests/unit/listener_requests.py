@@ -12,7 +12,7 @@ from memory_listener import MemoryListener
 COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -27,7 +27,7 @@ class Edits(ProtocolEdits):
             self.at = offsets[TP].offset
             return dict.fromkeys(offsets)
 
-        super().__init__(cast(Client, SimpleNamespace(commit=commit)), 10)
+        super().__init__(cast(Client, SimpleNamespace(commit=commit)), 120)
         self.stops = 1
 
     async def fetch(self, *_: object) -> FetchedGroup:

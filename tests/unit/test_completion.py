@@ -138,15 +138,16 @@ def test_contexts_come_from_the_configuration_file(capsys: pytest.CaptureFixture
 
 
 def test_a_cluster_that_does_not_answer_delays_one_completion_only(
-    capsys: pytest.CaptureFixture[str], silent_port: int
+    capsys: pytest.CaptureFixture[str], silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("groups", "describe", "--bootstrap-server", f"127.0.0.1:{silent_port}", "")
+    monkeypatch.setattr(completion_names, "_REQUEST_MS", 300_000)
+    monkeypatch.setattr(completion_names, "CACHE_S", 300.0)
     started = time.monotonic()
     assert completions(capsys, *words) == ["words"]
-    limited = time.monotonic()
-    assert limited - started < completion_names.LIMIT_S + 2
+    monkeypatch.setattr(completion_names, "LIMIT_S", 300.0)
     assert completions(capsys, *words) == ["words"]
-    assert time.monotonic() - limited < 1
+    assert time.monotonic() - started < 100  # each completion that waits for the cluster takes 300 s
 
 
 def test_names_are_cached_for_a_short_time_and_survive_a_failure(
@@ -199,11 +200,9 @@ def test_groups_of_the_other_configured_stores_are_completed() -> None:
 def test_groups_of_the_living_store_are_completed_if_the_other_stores_are_dead(
     living: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion_names, "LIMIT_S", 0.3)
+    monkeypatch.setattr(completion_names, "LIMIT_S", 1.0)
     stores = {str(number): fake_store("A", "a") if number == living else dead_store() for number in range(3)}
-    started = time.monotonic()
     assert completion_names._groups(stores_of(stores)) == ({"a"}, False)
-    assert time.monotonic() - started < 2
 
 
 def test_names_with_control_characters_are_left_out() -> None:

@@ -160,7 +160,7 @@ def test_a_fetcher_that_ends_reports_the_reason(batch: Any, why: str) -> None:
 
     thread = threading.Thread(target=world.fetcher._run, args=(client,))
     thread.start()
-    thread.join(10)
+    thread.join(90)
 
     (failure,) = world.failures
     assert str(failure).startswith(why)

@@ -67,7 +67,7 @@ class SlowStore(MemoryStore):
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         self.under_way.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(90)
         self.order.append("written")
         return super().edit(edits)
 
@@ -128,7 +128,7 @@ def started(work: Callable[[], object]) -> threading.Thread:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -227,12 +227,12 @@ def test_a_partition_is_not_released_while_a_commit_of_it_is_in_flight() -> None
         store.order.append("released")
 
     committing = started(lambda: world.work.commit("commit"))
-    assert store.under_way.wait(30)
+    assert store.under_way.wait(90)
     releasing = started(release)
     releasing.join(0.3)  # long enough for a release that does not wait
     store.go_on.set()
-    releasing.join(30)
-    committing.join(30)
+    releasing.join(90)
+    committing.join(90)
 
     assert (store.order, world.committed()) == (["written", "released"], 12)
 
@@ -241,7 +241,7 @@ def test_a_commit_that_waited_for_another_skips_a_partition_that_was_revoked_mea
     store = SlowStore()
     world = World(store, auto_commit=False, release_delay_ms=0)
     first = started(lambda: world.work.commit("commit"))
-    assert store.under_way.wait(30)
+    assert store.under_way.wait(90)
     world.consume(12)
     second = started(lambda: world.work.commit("commit"))
     second.join(0.1)  # by then it waits for the first
@@ -249,7 +249,7 @@ def test_a_commit_that_waited_for_another_skips_a_partition_that_was_revoked_mea
     wait_until(lambda: P0 not in world.state.committable())
     store.go_on.set()
     for thread in (first, releasing, second):
-        thread.join(30)
+        thread.join(90)
 
     assert (world.committed(), world.committed(P1)) == (12, 13)
 

@@ -130,7 +130,7 @@ def test_the_python_blocks_of_a_page_without_servers_print_what_the_page_shows(n
         env={"PYTHONPATH": f"{PROJECT}:{PROJECT / 'tests'}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (done.stdout, done.stderr) == (

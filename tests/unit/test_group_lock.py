@@ -114,7 +114,7 @@ both_locks = pytest.mark.parametrize("lock", [short, static])
 Lock = Callable[[Cluster], GroupLock]
 
 
-def run(work: Callable[[float], Awaitable[Any]], *, seconds: float = 5) -> Any:
+def run(work: Callable[[float], Awaitable[Any]], *, seconds: float = 120) -> Any:
     async def with_deadline() -> Any:
         return await work(asyncio.get_running_loop().time() + seconds)
 

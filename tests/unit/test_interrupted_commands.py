@@ -58,7 +58,7 @@ def interrupted_at_import(module: str, directory: Path) -> subprocess.CompletedP
     (directory / "x.csv").write_text("g,t,0,5\n")
     command = [sys.executable, "-c", SIGNAL_AT_IMPORT.format(module=module, number=signal.SIGINT.value)]
     arguments = ["offsets", "get", "--all-groups", "--store", f"file:{directory}/x.csv"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_hangup_while_a_manager_starts_is_one_line(module: str, nohup: bool) -
         code = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{code}"
     arguments = ["manager", "serve", "--bootstrap-server", "127.0.0.1:1", "--listen", "0.0.0.0:0"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 2
     assert done.stderr.startswith("SIGHUP does nothing\nerror: --listen 0.0.0.0:0")
@@ -97,7 +97,7 @@ def test_without_ctrl_c_the_console_script_runs_the_command(tmp_path: Path) -> N
 
 def test_importing_the_command_line_keeps_the_signal_handlers() -> None:
     code = "import signal, offsetmgr.cli.app; assert signal.getsignal(2) is signal.default_int_handler"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 # --- during the work ----------------------------------------------------------------------------------

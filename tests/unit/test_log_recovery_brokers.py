@@ -142,9 +142,9 @@ def test_no_broker_can_start_during_a_repair(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
     with broker_lock.require_unused(log_dir / "orders-0"):
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "BlockingIOError" in refused.stderr
-    subprocess.run(command, timeout=60, check=True)
+    subprocess.run(command, timeout=120, check=True)
 
 
 def test_a_second_check_does_not_release_the_lock_of_the_first(log_dir) -> None:
@@ -153,6 +153,6 @@ def test_a_second_check_does_not_release_the_lock_of_the_first(log_dir) -> None:
     with broker_lock.require_unused(log_dir / "orders-0"):
         with broker_lock.require_unused(log_dir):
             assert detect_broker(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "BlockingIOError" in refused.stderr
-    subprocess.run(command, timeout=60, check=True)
+    subprocess.run(command, timeout=120, check=True)

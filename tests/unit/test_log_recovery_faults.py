@@ -33,7 +33,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
         [sys.executable, "-m", "offsetmgr", "log", "recover", str(log_dir), how, *out, "--execute", "--yes"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},  # a short operation log
         preexec_fn=limit_file_size,

@@ -42,7 +42,7 @@ async def _response_to(request: bytes, pages: dict[str, Page]) -> bytes:
     port = await endpoint.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 90)
     writer.close()
     await endpoint.close()
     return answer

@@ -222,7 +222,7 @@ def test_a_broker_is_0_8_2_only_if_it_closes_two_connections_at_the_same_request
     async def run() -> Versions:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            connection = await BrokerConnection.open(Address("127.0.0.1", port), Security(), 5)
+            connection = await BrokerConnection.open(Address("127.0.0.1", port), Security(), 60)
             await connection.close()
             return connection.versions
 
@@ -397,7 +397,7 @@ class Listener:
         self._password = password
         self._lost = lost
 
-    def open(self, timeout: float = 5) -> Versions:
+    def open(self, timeout: float = 60) -> Versions:
         """Opens and closes a connection. Returns the API versions of the broker."""
 
         async def run() -> Versions:

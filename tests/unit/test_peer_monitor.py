@@ -63,7 +63,7 @@ def peers(*ports: int) -> dict[str, NodeAddress]:
     return {f"m{n}": NodeAddress(n, "127.0.0.1", port) for n, port in enumerate(ports)}
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 90) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)  # the pause between two polls
@@ -105,20 +105,19 @@ async def accepting_server(serve: Callable[[socket.socket], None]) -> AsyncItera
             connection.close()
 
 
-def test_a_killed_peer_is_removed_within_half_a_second_of_its_death() -> None:
-    async def main() -> float:
+def test_a_killed_peer_is_removed_without_a_wait_for_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_monitor, "_RENEWAL_S", 600.0)
+    monkeypatch.setattr(peer_monitor, "_RETRY_S", 600.0)
+
+    async def main() -> None:
         removals = Removals()
         with listening_process() as (process, port):
             async with monitor_of(removals, port) as monitor:
                 await until(lambda: monitor.connected == {"m0"})
-                loop = asyncio.get_running_loop()
                 process.kill()
-                killed_at = loop.time()
                 await until(lambda: removals.removed == ["m0"])
-                return loop.time() - killed_at
 
-    seconds = asyncio.run(main())
-    assert seconds < 2, "the machine is very busy, or the monitor waits too long"
+    asyncio.run(main())
 
 
 def test_a_removal_that_fails_is_repeated_while_the_peer_refuses_connections() -> None:
@@ -161,12 +160,13 @@ def test_a_peer_that_closes_its_connections_but_accepts_new_ones_is_not_removed(
             loop.call_later(pause_s, connection.close)
 
         async with accepting_server(close) as (port, accepted), monitor_of(removals, port):
-            await asyncio.sleep(1.2)  # a window in which a removal would happen
+            await until(lambda: len(accepted) >= 2)
+            await asyncio.sleep(1)  # a window in which a removal would happen
             return removals.removed, len(accepted)
 
     removed, accepted = asyncio.run(main())
     assert removed == []
-    assert 2 <= accepted <= 12
+    assert accepted <= 12
 
 
 def test_a_port_that_has_always_refused_connections_is_no_proof() -> None:
@@ -189,7 +189,7 @@ def test_the_monitor_renews_its_connections_and_closes_the_old_ones(monkeypatch:
         async with accepting_server(lambda connection: None) as (port, accepted), monitor_of(Removals(), port):
             await until(lambda: len(accepted) > 3)
             first = accepted[0]
-            first.settimeout(5)
+            first.settimeout(60)
             return len(await asyncio.to_thread(first.recv, 1))
 
     assert asyncio.run(main()) == 0
@@ -224,7 +224,7 @@ def certificate(directory: Path) -> Path:
     key, cert, both = (directory / name for name in ("key.pem", "cert.pem", "both.pem"))
     options = ["-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     both.write_text(cert.read_text() + key.read_text())
     return both
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from stopwatch import loop_s
+
 from offsetmgr.migration.plan import PlanOptions
 
 
@@ -26,12 +28,12 @@ def test_the_reverse_plan_of_twenty_thousand_groups_is_not_quadratic() -> None:
     names = tuple(f"group-{n}" for n in range(20_000))
     options = PlanOptions(groups=names)
 
-    began = time.process_time()
+    began = time.thread_time()
     found = sum(options.selects_group(name) for name in names)
     others = sum(options.selects_group(f"other-{n}") for n in range(20_000))
 
     assert (found, others) == (20_000, 0)
-    assert time.process_time() - began < 2  # a comparison of each name with every other takes minutes
+    assert time.thread_time() - began < 2_000 * loop_s()  # a comparison of each name with every other takes minutes
 
 
 def test_options_with_the_same_selection_are_equal() -> None:

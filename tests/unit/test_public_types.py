@@ -75,7 +75,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> str:
         env={**os.environ, "MYPYPATH": ""},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr

@@ -17,7 +17,7 @@ PAGES = sorted([PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")])
 
 def readme(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -55,7 +55,7 @@ def test_a_commit_is_answered_at_its_timeout_counted_from_the_call() -> None:
                 await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
                 second = runtime.commit(commit("g", 2))
                 assert await asyncio.gather(first, second) == [UNAVAILABLE] * 2
-            assert watch.seconds < 2.0 + 0.2
+            assert watch.seconds < 3.0  # 4 s if the second timeout began after the first
             assert offset(runtime, "g") == -1
             log.hold = False
             await written([runtime.commit(commit("g", 3))])

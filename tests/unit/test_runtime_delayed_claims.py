@@ -27,6 +27,17 @@ class RecordingLog(MemoryLog):
         return super().writer(shard_group)
 
 
+async def writers_before(log: RecordingLog, moment: float) -> list[int]:
+    """Waits until the moment. Returns the writers that the runtime had opened shortly before."""
+    found = list(log.writers)
+    while True:
+        seen = list(log.writers)
+        if boottime() >= moment:
+            return found
+        found = seen
+        await asyncio.sleep(0.01)
+
+
 def test_a_shard_group_is_not_claimed_before_the_time_of_its_assignment() -> None:
     log = RecordingLog()
 
@@ -40,9 +51,7 @@ def test_a_shard_group_is_not_claimed_before_the_time_of_its_assignment() -> Non
             (status, *_) = [s for s in runtime.status() if s.shard_group == shard_group]
             assert (status.role, status.state) == (Role.OWNER, "initial")
             runtime.on_assigned(shard_group, boottime())  # a second assignment changes nothing
-            while boottime() < not_before:
-                assert log.writers == []
-                await asyncio.sleep(0.01)
+            assert await writers_before(log, not_before) == []
             await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert log.writers == [shard_group]
 
@@ -74,9 +83,7 @@ def test_a_shard_group_that_is_assigned_again_during_a_revocation_waits_for_the_
             not_before = boottime() + WAIT_S
             runtime.on_assigned(0, not_before)
             await revocation
-            while boottime() < not_before:
-                assert log.writers == [0]
-                await asyncio.sleep(0.01)
+            assert await writers_before(log, not_before) == [0]
             await until(lambda: log.writers == [0, 0])
 
     scenario(work)

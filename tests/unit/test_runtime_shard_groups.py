@@ -235,7 +235,7 @@ def test_closing_is_bounded_when_the_log_does_not_answer() -> None:
             answers = [runtime.commit(commit(str(number), 1)) for number in range(50)]
             with Stopwatch() as watch:
                 await runtime.close()
-            assert watch.seconds < 1
+            assert watch.seconds < 5  # 10 s if the commits were awaited in turn
             assert await asyncio.gather(*answers) == [UNAVAILABLE] * 50
 
     scenario(work)

@@ -166,7 +166,7 @@ def test_closing_lets_running_requests_finish(backend: MemoryBackend) -> None:
         assert commit_errors(read_response(COMMIT, 7, client.receive())) == {("t", 0): 0}
         assert client.is_disconnected()
         assert idle.is_disconnected()
-        closing.result(10)
+        closing.result(90)
 
 
 def test_a_port_in_use_is_an_error_that_names_the_port(listening: MemoryListener) -> None:
@@ -185,4 +185,4 @@ def test_the_durations_of_requests_are_reported_by_kind(backend: MemoryBackend) 
         client.ask(FETCH, 5, fetch_message("g"))
         client.ask(API_VERSIONS, 0, {})
     assert [kind for kind, _ in seen] == ["commit", "fetch", "other"]
-    assert all(0 <= seconds < 5 for _, seconds in seen)
+    assert all(0 <= seconds < 60 for _, seconds in seen)

@@ -13,7 +13,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.client.session_member import SessionMember
 
-WAIT_S = 10
+WAIT_S = 90
 
 
 class Member(SessionMember):

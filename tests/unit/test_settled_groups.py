@@ -16,6 +16,24 @@ from offsetmgr.kafka.groups.group_takeover import settled
 MEMBER = GroupMember("member", "client", "host")
 
 
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop that does not wait for a timer: its clock advances to the time of the timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        select = self._selector.select
+
+        def jump(timeout: float | None) -> Any:
+            self.now += timeout or 0
+            return select(0)
+
+        self._selector.select = jump
+
+    def time(self) -> float:
+        return self.now
+
+
 class SlowCoordinator:
     """Needs 0.15 s for each description of the group."""
 
@@ -34,7 +52,8 @@ def wait(state: str) -> GroupDescription:
         # The second description begins at 0.25 s.
         return await settled(client, "g", asyncio.get_running_loop().time() + 0.3)
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(run())
 
 
 @pytest.mark.parametrize("state", ["ASSIGNING", "RECONCILING"])

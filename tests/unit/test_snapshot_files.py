@@ -160,7 +160,7 @@ except FileFailure as error:
 """
 
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120, check=True
     )
 
     assert done.stdout == f"file {path} not written: file too large\n"
@@ -467,7 +467,7 @@ def fed(tmp_path: Path) -> Iterator[Path]:
     feeding = threading.Thread(target=pipe.write_bytes, args=(b"g,t,0,5\n",), daemon=True)
     feeding.start()
     yield pipe
-    feeding.join(10)
+    feeding.join(90)
     assert not feeding.is_alive()
 
 

@@ -87,9 +87,9 @@ def committed(memory: MemoryStore) -> dict[TopicPartition, int]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true within 60 s"
+        assert time.monotonic() < deadline, "the condition did not become true within 120 s"
         time.sleep(0.002)
 
 

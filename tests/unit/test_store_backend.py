@@ -311,7 +311,7 @@ class StuckStore(MemoryStore):
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         for one in list(edits):
             if one.group in self.stuck:
-                self.go.wait(10)
+                self.go.wait(120)
                 failed = ChangeOutcome(EditStatus.FAILED, None, CoordinatorNotAvailable(one.group))
                 yield GroupEditResult(one.group, dict.fromkeys(one.changes, failed))
             else:
@@ -322,7 +322,7 @@ def test_failing_groups_do_not_delay_the_others() -> None:
     async def scenario() -> None:
         store = StuckStore()
         failing = [f"failing-{n}" for n in range(20)]
-        async with running(store, commit_timeout_s=5.0) as backend:
+        async with running(store, commit_timeout_s=60.0) as backend:
             store.stuck = set(failing)
             store.go.set()  # for now the calls fail immediately, so the backend learns which groups fail
             for group in failing:

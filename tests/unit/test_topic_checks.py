@@ -95,7 +95,7 @@ def monitored_ids(outcomes: Sequence[OffsetMgrError | None], note: Callable[[Off
 
         monitor = OffsetsTopicMonitor(KNOWN, check, seen.append, interval_s=0.001)
         monitor.start()
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 90)
         await monitor.close()
 
     asyncio.run(run())
