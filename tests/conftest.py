@@ -77,7 +77,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives each file to one process, as its tests share servers, and all files that use Spark to the same one."""
+    """For ``--dist loadfile``: gives all files that use Spark to one process, so that they share its JVM."""
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from doc_blocks import PROJECT, blocks, needs
 from documented_files import FIRST_MS, HOUR_MS, Scene, prepare, serves
-from processes import OFFSETMGR, wait_for
+from processes import run_command, start_command, wait_for
 
 from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, ports
@@ -132,12 +132,12 @@ def start_manager(bootstrap: str, stack: ExitStack, log: Path, environ: dict[str
     """Starts an offset manager and returns its address once it serves."""
     address, ready = (f"127.0.0.1:{ports.free_port()}" for _ in range(2))
     serve = ["manager", "serve", "--bootstrap-server", bootstrap, "--listen", address, "--metrics-listen", ready]
-    process = subprocess.Popen([*OFFSETMGR, *serve], env=environ, stderr=log.open("wb"))
+    process = start_command(*serve, environ=environ, stdout=subprocess.DEVNULL, stderr=log.open("wb"))
     stack.callback(process.wait, 60)
     stack.callback(process.terminate)
-    status = [*OFFSETMGR, "manager", "status", "--bootstrap-server", address]
+    status = ("manager", "status", "--bootstrap-server", address)
     wait_for(
-        lambda: subprocess.run(status, env=environ, capture_output=True, check=False).returncode == 0,
+        lambda: run_command(*status, environ=environ, code=None).returncode == 0,
         "the manager serves",
     )
     return address

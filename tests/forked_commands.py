@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import selectors
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any, Final
 _MAX_REQUEST: Final = 1 << 20
 _HEAVY: Final = ("offsetmgr.spark", "offsetmgr.sandbox", "offsetmgr.__main__")
 """Parts of the package that most commands do not import."""
-_AT_START: Final = ("LANG", "LC_", "LD_", "PYTHON")
+_AT_START: Final = re.compile(r"LANG|LC_|LD_|PYTHON(?!PATH$)")
 """Variables that Python reads only when it starts."""
 
 
@@ -63,7 +64,7 @@ class ForkedCommand(subprocess.Popen[Any]):
 
 def fits(environ: dict[str, str]) -> bool:
     """Whether the server can run a command with this environment."""
-    mine, given = ({k: v for k, v in one.items() if k.startswith(_AT_START)} for one in (os.environ, environ))
+    mine, given = ({k: v for k, v in one.items() if _AT_START.match(k)} for one in (os.environ, environ))
     return mine == given
 
 

@@ -27,6 +27,10 @@ _COMMON: Final[Mapping[str, object]] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
+    # A broker creates all partitions of an internal topic at its first use, by default 50.
+    "offsets.topic.num.partitions": 8,
+    "transaction.state.log.num.partitions": 8,
+    "share.coordinator.state.topic.num.partitions": 8,
     # By default the log cleaner would use 128 MB of the 512 MB heap.
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     # At a controlled shutdown the last broker of a cluster cannot move its partition leaders to another broker, so it

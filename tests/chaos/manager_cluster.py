@@ -4,6 +4,7 @@ brokers and managers."""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from committing_client import commit, fetch
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from history import COMMIT, Operation, read_history
-from processes import process_state, wait_for
+from processes import process_state, start_command, wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, SandboxError
@@ -36,29 +37,27 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": 1,
     "zookeeper.session.timeout.ms": 3000,
 }
-OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 CLIENT = Path(__file__).with_name("committing_client.py")
 
 
 class Manager:
     """One `manager serve` process, which keeps its port across restarts."""
 
-    def __init__(
-        self, directory: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
-    ) -> None:
+    def __init__(self, directory: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = ()) -> None:
         self.port = ports.free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log = directory / f"{name}.log"
+        self._program = program
         self._arguments = [
-            *program, "manager", "serve", "--bootstrap-server", bootstrap, "--listen", self.address,
+            "manager", "serve", "--bootstrap-server", bootstrap, "--listen", self.address,
             "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.log.parent
+            self._process = start_command(
+                *self._arguments, environ=os.environ, program=self._program, cwd=self.log.parent, stdout=log, stderr=log
             )
 
     def signal(self, number: int) -> None:
@@ -198,7 +197,7 @@ def restart(broker: KafkaBroker, tries: int = 5) -> None:
 
 @contextlib.contextmanager
 def managers_of(
-    directory: Path, brokers: list[KafkaBroker], count: int, *options: str, program: Sequence[str] = OFFSETMGR
+    directory: Path, brokers: list[KafkaBroker], count: int, *options: str, program: Sequence[str] = ()
 ) -> Iterator[list[Manager]]:
     bootstrap = ",".join(broker.bootstrap for broker in brokers)
     managers = [Manager(directory, f"manager{n}", bootstrap, *options, program=program) for n in range(count)]

@@ -40,7 +40,7 @@ from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY
 from offsetmgr.sandbox import ZooKeeperServer
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-KILLS = 200 if SOAK else 20
+KILLS = 200 if SOAK else 6
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 CLIENTS = 4
 EACH = 50

@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import run_command, start_command
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -27,7 +26,6 @@ KILLS = 50 if os.environ.get("OFFSETMGR_SOAK") else 3
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 GROUPS = 4
 PARTITIONS = 3
-OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
 def offsets(store: OffsetStore, groups: list[str]) -> dict[tuple[str, TopicPartition], int]:
@@ -74,7 +72,7 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
     groups = [f"{unique}-{n}" for n in range(GROUPS)]
     uris = [f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}"]
     from_, to = uris if direction == "to-kafka" else reversed(uris)
-    command = [OFFSETMGR, "migrate", "mirror", "--yes", "--from", from_, "--to", to, "--group", f"{unique}-*"]
+    command = ["migrate", "mirror", "--yes", "--from", from_, "--to", to, "--group", f"{unique}-*"]
     command += ["--settle", "100", "--interval", "100"]
     with open_store(from_) as source, open_store(to) as target, open_store(to) as observed:
         at = dict.fromkeys(groups, 0)
@@ -100,8 +98,7 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
             source.commit(group, {TopicPartition(topic, p): OffsetAndMetadata(p) for p in range(PARTITIONS)})
         with in_thread(load), in_thread(watch):
             kill_again_and_again(command, chance, tmp_path, lambda: dict(seen))
-        done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        run_command(*command, "--once")
         assert offsets(target, groups) == offsets(source, groups)
         assert samples > KILLS
 
@@ -113,7 +110,7 @@ def kill_again_and_again(command: list[str], chance: random.Random, directory: P
         early = chance.random() < 0.3
         log_file = directory / f"{life}.log"
         with log_file.open("w") as log:
-            mirror = subprocess.Popen(command, stdout=log, stderr=log)
+            mirror = start_command(*command, stdout=log, stderr=log)
             try:
                 deadline = time.monotonic() + (chance.uniform(0.3, 1.0) if early else 60)
                 while time.monotonic() < deadline and (early or seen() == before):

@@ -16,7 +16,7 @@ from shared_group import SharedGroup, events_of
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 SOAK = "OFFSETMGR_SOAK" in os.environ
-EVENTS = 50 if SOAK else 10
+EVENTS = 50 if SOAK else 6
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20161017"))
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1800 if SOAK else 900)]
