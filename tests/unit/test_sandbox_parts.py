@@ -119,7 +119,7 @@ def test_no_java_at_all_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_set_of_jars_names_the_known_ones() -> None:
-    with pytest.raises(SandboxError, match=r"known are kafka-3\.9, kafka-4\.4, kafka-0\.10\.2"):
+    with pytest.raises(SandboxError, match=r"known are kafka-3\.9, kafka-4\.4, "):
         jars.resolve("kafka-5.0")
 
 
