@@ -49,9 +49,6 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         *_without_zookeeper("4.4.0", log4j="2.25.5"),
         Module("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
     ),
-    "kafka-4.3": _without_zookeeper("4.3.1", log4j="2.25.4"),
-    "kafka-4.2": _without_zookeeper("4.2.2", log4j="2.25.5"),
-    "kafka-4.1": _without_zookeeper("4.1.1", log4j="2.24.3"),
     # Contains the old high-level consumer and ZooKeeper 3.4.9.
     "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
     # Older brokers and their tools.
@@ -65,6 +62,9 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
         Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     ),
+    "kafka-4.1": _without_zookeeper("4.1.1", log4j="2.24.3"),
+    "kafka-4.2": _without_zookeeper("4.2.2", log4j="2.25.5"),
+    "kafka-4.3": _without_zookeeper("4.3.1", log4j="2.25.4"),
     # Kafka 0.10.2 needs these classes, which recent releases of Java no longer contain.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
     # Applications whose groups are no plain consumer groups, for tests.
