@@ -27,6 +27,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.produce import ProduceResult
 from offsetmgr.kafka.client.producers import ProducerEpoch
+from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.manager.log.base import AppendRejected, Fenced, TooLarge
 from offsetmgr.manager.log.kafka.batch_sender import BatchSender
 from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step
@@ -86,15 +87,12 @@ class IgnoresChangedId(KafkaShardGroupWriter):
     """Goes on with another producer id, if the coordinator returns one."""
 
     async def _new_epochs(self, partitions: Iterable[int], deadline: float) -> None:
-        numbers = list(partitions)
-        found = await self._connections.new_epochs({number: self._epochs.get(number) for number in numbers}, deadline)
-        changed = {
-            number: epoch
-            for number, epoch in found.items()
-            if isinstance(epoch, ProducerEpoch) and number in self._epochs and epoch.id != self._epochs[number].id
-        }
-        self._epochs |= changed
-        await super()._new_epochs([number for number in numbers if number not in changed], deadline)
+        current = {number: self._epochs.get(number) for number in partitions}
+        found = await self._connections.new_epochs(current, deadline)
+        self._epochs |= {number: epoch for number, epoch in found.items() if isinstance(epoch, ProducerEpoch)}
+        for error in found.values():
+            if isinstance(error, OffsetMgrError):
+                raise Fenced(self._what, "another manager") if isinstance(error, ProducerFenced) else error
 
 
 class FencesWithoutComparison(KafkaShardGroupWriter):
@@ -272,7 +270,7 @@ FAULTS: Final = [
     Fault(NoClaimInOnePartition, storm, MANAGERS, 3),
     Fault(PresentsForeignEpoch, storm, MANAGERS, 2),
     Fault(NoComparison, storm, MANAGERS, 4),
-    Fault(IgnoresChangedId, state_expires, NETWORK, 6),
+    Fault(IgnoresChangedId, state_expires, NETWORK, 2),
     Fault(FencesWithoutComparison, claims_race, NETWORK, 9),
     Fault(LeavesOldId, epochs_end, MANAGERS, 0),
     Fault(NoConfirmation, claims_race, NETWORK, 25),

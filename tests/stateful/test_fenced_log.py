@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import pytest
 from faulty_writers import FAULTS, Fault
-from fenced_log_oracle import Violation
+from fenced_log_oracle import FOREIGN_VALUE, Violation
 from fenced_log_scenarios import (
+    FOREIGN,
     MANAGERS,
     NETWORK,
     REPLICAS,
@@ -32,7 +33,7 @@ from fenced_log_scenarios import (
     storm,
 )
 from simulated_cluster import Settings
-from simulated_managers import CLAIM_TIMEOUT_S, Simulation
+from simulated_managers import CLAIM_TIMEOUT_S, REFRESH_S, Simulation
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 FIRST_SEED = int(os.environ.get("OFFSETMGR_SEED") or 0) if SOAK else 0
@@ -93,6 +94,20 @@ def test_a_claim_is_read_back_from_the_next_leader(seed: int) -> None:
 
         assert world.run(CLAIM_TIMEOUT_S, lambda: world.oracle.counts.claims > 0)
         assert len(partition.committed) == 1  # it needs no further claim
+
+
+def test_an_owner_reads_the_records_of_another_client_that_precede_its_refresh() -> None:
+    with Simulation(0) as world:
+        owner = world.start_manager()
+        world.assign(owner, revoke=True)
+        assert world.run(10, lambda: owner.acknowledged > 0)
+        owner.appending = False
+        claims = world.oracle.counts.claims
+
+        world.cluster.append(0, FOREIGN)
+
+        assert world.run(2 * REFRESH_S, lambda: world.oracle.counts.claims > claims)
+        assert owner.caches[0][b"foreign"] == FOREIGN_VALUE
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
