@@ -21,12 +21,13 @@ import hypothesis  # before kio, which registers its strategies only if hypothes
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from release_fixtures import current_broker, release_cluster, start_kraft, start_release
+from release_fixtures import current_broker, pytest_generate_tests, release_cluster, start_kraft, start_release
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import NEWEST_VERSION
 
-__all__ = ["current_broker", "release_cluster", "start_kraft", "start_release"]  # pytest finds these fixtures here
+__all__ = ["current_broker", "pytest_generate_tests", "release_cluster", "start_kraft", "start_release"]
+"""The fixtures and the hook of another module, which pytest finds here."""
 
 
 _INHERITED: Final = re.compile(

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from release_environment import CURRENT_RELEASES, RELEASES, has_leaders
+from release_environment import CURRENT_RELEASES, has_leaders, releases
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import DEFAULT_VERSION
@@ -68,7 +68,13 @@ def start_release(
     stop()
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The matrix runs the tests of a module on the releases in its ``IN_MATRIX``, and the soak on all."""
+    if "release_cluster" in metafunc.fixturenames and hasattr(metafunc.module, "IN_MATRIX"):
+        metafunc.parametrize("release_cluster", releases(*metafunc.module.IN_MATRIX), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def release_cluster(request: pytest.FixtureRequest, start_release: Callable[[str], ReleaseCluster]) -> ReleaseCluster:
     """A cluster of each release in turn."""
     return start_release(request.param)

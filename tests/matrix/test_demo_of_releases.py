@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 DEMO = Path(__file__).parents[2] / "scripts" / "demo_migration.py"
 
 
-@pytest.mark.parametrize("release", releases("0.8.2.2", "2.8.2"))
+@pytest.mark.parametrize("release", releases("2.8.2"))
 def test_two_groups_go_to_kafka_and_back_and_consume_every_record_once(release: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(DEMO), "--broker-version", release],

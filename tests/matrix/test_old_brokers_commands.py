@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+IN_MATRIX = ("0.9.0.1", "1.1.1")
 PARTITIONS = 2
 
 LACKS = {

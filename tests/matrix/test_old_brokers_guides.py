@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+IN_MATRIX = ("0.10.2.2",)
 PARTITIONS = range(4)
 QUIET = 3
 """A partition without records while the group is in phase dual on the way back."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from release_fixtures import ReleaseCluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+IN_MATRIX = ("0.8.2.2", "2.8.2")
 
 
 class TestOldBrokers(StoreContract):
