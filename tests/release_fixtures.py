@@ -20,6 +20,10 @@ SETTINGS = {
 }
 
 
+QUICK_HEARTBEATS = {"group.consumer.min.heartbeat.interval.ms": 1000, "group.consumer.heartbeat.interval.ms": 1000}
+"""Members of the consumer protocol learn of changes with their next heartbeat, by default after up to 5 s."""
+
+
 @dataclass(frozen=True)
 class ReleaseCluster:
     """A cluster of one release: ``zookeeper`` is its connect string with the chroot."""
@@ -89,7 +93,8 @@ def start_kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
         def start(release: str) -> KraftBroker:
             if release not in running:
                 directory = tmp_path_factory.mktemp(f"kraft-{release}")
-                running[release] = stack.enter_context(KraftBroker(directory, version=release))
+                broker = KraftBroker(directory, version=release, config=QUICK_HEARTBEATS)
+                running[release] = stack.enter_context(broker)
             return running[release]
 
         yield start

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeTopic
+from release_fixtures import QUICK_HEARTBEATS
 from running_consumers import RdkafkaMember, until
 from running_group import PARTITIONS, running_group
 
@@ -47,10 +48,9 @@ CONSUMER_STEPS = (
 """All steps of an edit in a group of the consumer protocol."""
 CONSUMER_PROTOCOL: dict[str, Any] = {"group.protocol": "consumer"}
 SHORT_SESSIONS = {
+    **QUICK_HEARTBEATS,
     "group.consumer.min.session.timeout.ms": 6000,
     "group.consumer.session.timeout.ms": 6000,
-    "group.consumer.min.heartbeat.interval.ms": 1000,
-    "group.consumer.heartbeat.interval.ms": 1000,
 }
 
 

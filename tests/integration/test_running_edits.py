@@ -155,8 +155,8 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
         assert "members left" not in refused.stderr
         assert committed(cli, flags, unique) == {1: 5}
         done = cli("offsets", "reset", *edit, "--to-offset", "2")
-        # The prompt names the pause for this group: the heartbeat interval of the broker is 5 s.
-        assert f"group {unique}: all partitions pause for about 6 s, up to 18 s" in done.stderr
+        # The prompt names the pause for this group: the heartbeat interval of the broker is 1 s.
+        assert f"group {unique}: all partitions pause for about 2 s, up to 6 s" in done.stderr
         until(lambda: len(received) == 8)
         assert received[5:] == [(1, 2), (1, 3), (1, 4)]
 
