@@ -83,15 +83,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "spark" if file in spark_files else file
-
     pattern = re.compile(r"\bspark: (Any|SparkSession)\b")
     tests = (config.rootpath / "tests").rglob("test_*.py")
     spark_files = {str(path.relative_to(config.rootpath)) for path in tests if pattern.search(path.read_text("utf-8"))}
-    return ByFile(config, log)
+    scheduling = LoadScopeScheduling(config, log)
+
+    def scope_of(node: str) -> str:
+        file = node.partition("::")[0]
+        return "spark" if file in spark_files else file
+
+    scheduling._split_scope = scope_of
+    return scheduling
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

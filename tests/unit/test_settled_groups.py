@@ -22,13 +22,13 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        select = self._selector.select
+        select = self._selector.select  # type: ignore[attr-defined]
 
         def jump(timeout: float | None) -> Any:
             self.now += timeout or 0
             return select(0)
 
-        self._selector.select = jump
+        self._selector.select = jump  # type: ignore[attr-defined]
 
     def time(self) -> float:
         return self.now
