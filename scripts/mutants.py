@@ -19,9 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "manager/log/kafka/writer": "stateful/test_fenced_log",
-    "manager/log/kafka/partition_producer": "unit/test_partition_producer stateful/test_fenced_log",
-    "manager/log/kafka/batch_audit": "unit/test_batch_audit unit/test_claim_recheck unit/test_claim_history "
-    "unit/test_partition_follow unit/test_batch_audit_oracle",
+    "manager/log/kafka/partition_producer": "unit/test_partition_producer",
+    "manager/log/kafka/batch_audit": "unit/test_batch_audit unit/test_claim_recheck",
     "manager/lease": "unit/test_lease stateful/test_shard_group_ownership_model",
 }
 """The tests that have to find the faults of each module."""
