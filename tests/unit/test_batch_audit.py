@@ -152,6 +152,12 @@ def test_fences_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert alarms(caplog) == []
 
 
+def test_a_fence_with_another_epoch_is_invalid(caplog: pytest.LogCaptureFixture) -> None:
+    load(Log.of([claim(5, 0), Written(4, FENCE_EPOCH - 1, fence=True)]))
+
+    assert [offset for offset, *_ in alarms(caplog)] == [1]
+
+
 def test_a_batch_with_the_epoch_of_a_fence_and_other_keys_is_invalid() -> None:
     newest, loading = load(Log.of([claim(5, 0), Written(4, FENCE_EPOCH, ((FENCE_KEY, None), (b"a", b"1")))]))
 

@@ -26,14 +26,15 @@ def test_a_second_load_knows_the_claim_before_its_start(caplog: pytest.LogCaptur
 def test_a_load_after_a_gap_in_the_knowledge_accepts_later_epochs_of_the_owner() -> None:
     """The owner refreshed its claim, and its process did not read the claim."""
     history = ClaimHistory("offsets")
-    log = Log.of(
-        [claim(5, 1, 4), claim(5, 2, 4), data(5, 2, b"a"), data(5, 0, b"b"), data(4, 9, b"c"), data(6, 0, b"d")]
-    )
+    log = Log.of([
+        claim(5, 1, 4), claim(5, 2, 4), data(5, 2, b"a"), data(5, 0, b"b"), data(4, 9, b"c"), data(6, 0, b"d"),
+        data(5, 1, b"e"),
+    ])  # fmt: skip
     load(log, 0, 1, history, batches=1)
 
     newest, loading = load(log, 2, None, history)
 
-    assert newest == {b"a": b"v"}
+    assert newest == {b"a": b"v", b"e": b"v"}
     assert loading.audit.state.invalid_keys == {b"b", b"c", b"d"}
 
 

@@ -80,3 +80,22 @@ def test_a_foreign_batch_behind_a_gap_is_invalid_although_a_later_claim_lists_it
     assert loading.audit.state.invalid_keys == {b"x", b"y"}
     assert [record.key for record in following.take(10)] == [b"a", b"b"]
     assert [offset for offset, *_ in alarms(caplog)] == [3, 5, 3, 5]
+
+
+def test_a_claim_is_read_again_for_batches_that_were_read_after_the_last_time() -> None:
+    """The log cleaner removes the claim after the reader has found it once."""
+    before = Log.of([claim(5, 0), replace(data(5, 0, b"a"), gap=1), data(7, 0, b"x"), claim(6, 0, 5), data(6, 0, b"c")])
+    cleaned = Log.of([
+        replace(data(5, 0, b"a"), gap=2), data(7, 0, b"x"), replace(data(6, 0, b"c"), gap=1), claim(6, 1, 5),
+    ])  # fmt: skip
+    newest: dict[bytes, bytes | None] = {}
+    loading = PartitionLoad("offsets", PARTITION, 0, newest, ClaimHistory("offsets"))
+    for _ in range(2):
+        loading.add(before.read(loading.position, 3))
+    assert (loading.position, loading.audit.state.invalid_keys) == (4, {b"x"})
+
+    while loading.position < cleaned.end or not loading.finish():
+        loading.add(cleaned.read(loading.position, 2))
+
+    assert newest == {b"a": b"v", b"c": b"v"}
+    assert loading.audit.state.invalid_keys == {b"x"}

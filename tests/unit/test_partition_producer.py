@@ -34,6 +34,8 @@ UNCERTAIN: Final = [
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
 ]
 """Responses after which the batch may be in the log."""
 MOVED: Final = [
@@ -41,6 +43,8 @@ MOVED: Final = [
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
 ]
 """Responses of a broker that does not lead the partition any more."""
 STATE: Final = [
@@ -125,6 +129,8 @@ def test_the_outcome_of_a_batch(events: Sequence[Event], outcome: type[OffsetMgr
         producer.begin([(b"next", b"v")])
         assert sequence_of(producer) == (2 if outcome is None else 0)
         assert producer.next_offset == EXPECTED + (2 if outcome is None else 0)
+        producer.on_deadline()
+        assert isinstance(producer.failure, AppendRejected)  # the outcome of the earlier batch does not matter
 
 
 @pytest.mark.parametrize("code", TEMPORARY + UNCERTAIN)
