@@ -12,11 +12,12 @@ from one_migration import ORDERS, Migration, commit
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused, JournalError, MalformedData, UnknownVersion
-from offsetmgr.core.model import Committed, LogRange, TopicPartition
+from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.baseline_file import BaselineFile
-from offsetmgr.migration.bounce_checkpoint import StepStatus, load
+from offsetmgr.migration.bounce_checkpoint import OffsetCopy, RestartStep, StepStatus, load, load_all
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.observation import Observation, PartitionOwner, RegisteredMember
 from offsetmgr.migration.plan_file import PlanFile
 
 OLD = Path(__file__).parent.parent / "data" / "formats" / "0.1"
@@ -116,6 +117,71 @@ def test_an_old_bounce_is_resumed() -> None:
     assert finished is not None
     assert finished.finished_ms == 1_700_000_300_000
     assert BaselineFile(OLD / "bounce.json").of("shop").members == found.baseline.members
+
+
+def test_an_old_runbook_of_several_groups_is_read_as_a_baseline() -> None:
+    books = BaselineFile(OLD / "runbook-3.json")
+    shop, audit = books.of("shop"), books.of("audit")
+    orders = [TopicPartition("orders", n) for n in range(3)]
+    members = ["fixed", *(f"shop_h{n}-1700000000000-0000004{6 + n}" for n in (1, 2))]
+    assert shop == Observation(
+        "shop",
+        1_700_000_001_000,
+        {
+            id_: RegisteredMember(id_, host, host and 1_700_000_000_000, czxid, session, ("orders",))
+            for id_, host, czxid, session in zip(members, (None, "h1", "h2"), (73, 71, 72), (-73, -71, 72), strict=True)
+        },
+        {tp: PartitionOwner(id_, 74 + tp.partition) for tp, id_ in zip(orders, members, strict=True)},
+        tuple(orders),
+        dict.fromkeys(orders, Committed(11, version=1)),
+        dict.fromkeys(orders, ABSENT),
+        dict.fromkeys(orders, LogRange(0, 1000)),
+        stores={"zookeeper": "c1", "kafka": "c1"},
+    )
+    assert audit.unreadable == ("/consumers/audit/ids/x (it is not JSON)",)
+    assert audit.logs[orders[2]] == LogRange(0, 10)
+
+
+def test_old_bounces_of_several_groups_are_read() -> None:
+    """Group shop is finished, a command failed for audit, billing was killed, a rollout of web brought no members, and
+    mail went back from Kafka with a copy."""
+    path = OLD / "bounces-4.json"
+    found = load_all(path)
+    to_dual = {group: CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL) for group in found}
+    assert {group: state.change for group, state in found.items()} == {
+        **to_dual,
+        "mail": CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
+    }
+    started, settings = 1_700_000_000_000, "'offsets.storage=kafka dual.commit.enabled=true'"
+    shop, mail, running = found["shop"], found["mail"], found["billing"].steps[2]
+    assert (shop.opened_ms, shop.finished_ms) == (started + 1_000, started + 11_000)
+    assert shop.finished_members == {
+        "fixed": 77, "shop_h1-1700000005000-00000051": 81, "shop_h2-1700000008000-00000055": 85
+    }  # fmt: skip
+    assert shop.baseline == BaselineFile(OLD / "runbook-3.json").of("shop") == BaselineFile(path).of("shop")
+    assert shop.steps[1] == RestartStep(
+        "shop_h1-1700000000000-00000047",
+        "h1",
+        71,
+        StepStatus.PASSED,
+        {"shop_h1-1700000000000-00000047": 71, "shop_h2-1700000000000-00000048": 72, "fixed": 77},
+        ["shop_h1-1700000005000-00000051"],
+        f"ssh h1 restart shop_h1-1700000000000-00000047 {settings}",
+        0,
+        started_ms=started + 4_000,
+        passed_ms=started + 7_000,
+    )
+    assert {group: [step.status.value for step in state.steps] for group, state in found.items()} == {
+        "shop": ["passed", "passed", "passed"],
+        "audit": ["command-failed", "pending"],
+        "billing": ["passed", "member-left", "running"],
+        "web": ["returned"],
+        "mail": ["passed"],
+    }
+    assert (found["audit"].steps[0].exit_code, found["audit"].finished_ms) == (255, None)
+    assert (running.member, running.pid, running.exit_code) == ("billing_h3-1700000000000-00000049", 4713, None)
+    assert found["web"].steps[0].workload_members == [f"web_h{n}-1700000000000-0000004{3 + n}" for n in (4, 5)]
+    assert mail.copies == [OffsetCopy("orders", 1, 3, 10, "written")]
 
 
 @pytest.mark.parametrize(
