@@ -235,7 +235,7 @@ def test_locked_edits_during_a_coordinator_move_leave_no_mixed_offsets(trio: Tri
 
     def edit() -> None:
         offset = 1
-        with trio.store(timeout_ms=12_000) as store:
+        with trio.store(timeout_ms=60_000) as store:
             while not ended.is_set():
                 offset = offset % 40 + 1
                 (result,) = store.edit(trio.edits([unique], offset))
