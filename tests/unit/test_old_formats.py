@@ -205,8 +205,8 @@ def test_an_old_run_of_periods_is_shown(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "rerun, period 2, 2023-11-15T00:00:00.000Z to 2023-11-15T12:00:00.000Z; leader: m1; 2 live members" in shown
     assert run(["period", "status", *servers, f"{PERIODS}/reruns/june"]) == 0
     assert "the run has ended: its last period is closed: the rerun is done" in capsys.readouterr().err
-    names = ("period", "state", "member", "job", "first_offset", "end_offset", "attempts", "output")
-    assert [tuple(row[name] for name in names) for row in rows(capsys, "period", "history", *servers, PERIODS)] == [
+    columns = ("period", "state", "member", "job", "first_offset", "end_offset", "attempts", "output")
+    assert [tuple(row[name] for name in columns) for row in rows(capsys, "period", "history", *servers, PERIODS)] == [
         (0, "finished", "m2", None, 0, 30, None, None),
         (0, "idle", "m1", None, None, None, None, None),
         (0, "published", "m1", "daily-totals", 0, 50, 2, "s3://shop/totals/0/1"),
