@@ -205,8 +205,8 @@ def test_an_old_run_of_periods_is_shown(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "rerun, period 2, 2023-11-15T00:00:00.000Z to 2023-11-15T12:00:00.000Z; leader: m1; 2 live members" in shown
     assert run(["period", "status", *servers, f"{PERIODS}/reruns/june"]) == 0
     assert "the run has ended: its last period is closed: the rerun is done" in capsys.readouterr().err
-    names = ("period", "state", "member", "job", "first_offset", "end_offset", "attempts", "output")
-    assert [tuple(row[name] for name in names) for row in rows(capsys, "period", "history", *servers, PERIODS)] == [
+    columns = ("period", "state", "member", "job", "first_offset", "end_offset", "attempts", "output")
+    assert [tuple(row[name] for name in columns) for row in rows(capsys, "period", "history", *servers, PERIODS)] == [
         (0, "finished", "m2", None, 0, 30, None, None),
         (0, "idle", "m1", None, None, None, None, None),
         (0, "published", "m1", "daily-totals", 0, 50, 2, "s3://shop/totals/0/1"),
@@ -288,7 +288,7 @@ def test_an_old_switch_of_the_storage_mode_is_read() -> None:
     assert [(one.name, one.node) for one in nodes.followers()] == [("worker-1", FollowerNode(1, "h1", 4712))]
 
 
-# --- managers, and a saved group ----------------------------------------------------------------------
+# --- managers, a saved group, and a sandbox --------------------------------------------------------------
 
 
 def test_old_managers_are_understood_in_a_rolling_upgrade() -> None:
@@ -339,3 +339,16 @@ def test_an_old_saved_group_is_compared_with_its_assignment(capsys: pytest.Captu
         second: Subscription("white_list", {"orders.*": 1}),
     }
     assert (saved.brokers, saved.topics) == (frozenset([1]), {"orders": dict.fromkeys(range(4), ())})
+
+
+def test_the_servers_of_an_old_sandbox_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, "sandbox", "status", "--state", str(OLD / "sandbox"), code=1)
+    names = ("name", "kind", "version", "running", "pid", "address", "group", "member_id", "directory")
+    root, member = "/var/lib/offsetmgr/sandbox/data", "shop_h1-1700000000000-0a1b2c3d"
+    assert [tuple(row[name] for name in names) for row in found] == [
+        ("zookeeper", "zookeeper", "3.8.4", False, 4711, "127.0.0.1:2181", None, None, f"{root}/zookeeper"),
+        ("broker-0", "broker", "3.9.1", False, 4712, "127.0.0.1:9092", None, None, f"{root}/broker-0"),
+        ("shop-0", "old-consumer", "0.10.2.2", False, 4713, None, "shop", member, f"{root}/shop-0"),
+    ]
+    assert run(["sandbox", "env", "--state", str(OLD / "sandbox")]) == 0
+    assert "OFFSETMGR_ZOOKEEPER=127.0.0.1:2181/kafka" in capsys.readouterr().out

@@ -230,7 +230,7 @@ def test_an_old_runbook_of_several_groups_is_read_as_a_baseline() -> None:
         "shop",
         1_700_000_001_000,
         {
-            id_: RegisteredMember(id_, host, host and 1_700_000_000_000, czxid, session, ("orders",))
+            id_: RegisteredMember(id_, host, None if host is None else 1_700_000_000_000, czxid, session, ("orders",))
             for id_, host, czxid, session in zip(members, (None, "h1", "h2"), (73, 71, 72), (-73, -71, 72), strict=True)
         },
         {tp: PartitionOwner(id_, 74 + tp.partition) for tp, id_ in zip(orders, members, strict=True)},
