@@ -96,6 +96,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
+LONGEST: Final = ("tutorials", "period_jobs", "running_groups", "fleet", "running_edit_faults", "old_brokers_commands")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the tests without servers, while the servers are downloaded. Of the others, those with Spark and
+    those that take longest begin first, so that all processes end at the same time."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        spark = "spark" in getattr(item, "fixturenames", ())
+        longest = item.path.stem.removeprefix("test_") in LONGEST
+        return item.get_closest_marker("servers") is not None, not spark, not longest
+
+    items.sort(key=place)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Excludes the collected tests from garbage collection, which would scan thousands of objects again and again."""
     gc.freeze()

@@ -122,7 +122,7 @@ def test_the_operation_log_has_who_when_why_the_stores_and_the_before_images(
         (shown,) = cli.rows("edits", "show", one["id"])
         assert (shown["operation"], shown["outcome"], shown["reason"]) == (one["operation"], "done", "ticket 7")
         assert shown["user"] and shown["host"] and shown["at_ms"]
-        assert shown["command"].startswith(f"-c {name.split(' --')[0]} ")
+        assert shown["command"].startswith(f"offsetmgr {name.split(' --')[0]} ")
         assert shown["stores"]
 
 
