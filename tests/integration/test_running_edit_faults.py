@@ -50,7 +50,7 @@ CONSUMER_PROTOCOL: dict[str, Any] = {"group.protocol": "consumer"}
 SHORT_SESSIONS = {
     **QUICK_HEARTBEATS,
     "group.consumer.min.session.timeout.ms": 6000,
-    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 10_000,
 }
 
 
@@ -100,7 +100,7 @@ def kill_at(step: str, bootstrap: str, group: str, home: Path, **config: Any) ->
 
 
 def kill_at_each(steps: tuple[str, ...], bootstrap: str, topics: list[str], home: Path, **config: Any) -> None:
-    with ThreadPoolExecutor(len(steps)) as threads:
+    with ThreadPoolExecutor(4) as threads:  # more groups at once would make members miss their sessions
         started = [
             threads.submit(kill_at, step, bootstrap, topic, home / str(number), **config)
             for number, (step, topic) in enumerate(zip(steps, topics, strict=True))

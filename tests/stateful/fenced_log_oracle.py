@@ -131,7 +131,10 @@ class Oracle:
         for batch in committed:
             if _is_internal(batch):
                 if batch.records[0][0] == CLAIM_KEY:
-                    newest_claims[decode_claim(batch.records[0][1] or b"").manager] = batch.base
+                    claim = decode_claim(batch.records[0][1] or b"")
+                    if batch.producer is None or batch.producer.id not in claim.producer_ids:
+                        raise Violation(f"{batch} in partition {number} does not list its own producer id")
+                    newest_claims[claim.manager] = batch.base
                 continue
             if batch.records[0][1] == FOREIGN_VALUE:
                 continue
@@ -139,9 +142,9 @@ class Oracle:
             if sent is None or sent.records != batch.records or sent.partition != number:
                 raise Violation(f"{batch} in partition {number} is not what was sent: {sent}")
             sent.copies += 1
-            for claim in self._claims[number]:
-                if claim.life != sent.life and newest_claims.get(sent.life, -1) < claim.end <= batch.base:
-                    raise Violation(f"{sent} at offset {batch.base} of partition {number} is behind {claim}")
+            for later in self._claims[number]:
+                if later.life != sent.life and newest_claims.get(sent.life, -1) < later.end <= batch.base:
+                    raise Violation(f"{sent} at offset {batch.base} of partition {number} is behind {later}")
 
     def _check_claims(self, number: int) -> None:
         """A further claim of a life succeeds only if no other life has claimed the partition since."""
