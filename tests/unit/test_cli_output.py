@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from processes import run_command
@@ -149,8 +148,8 @@ def test_names_are_printed_in_every_locale(on_terminal: bool, tmp_path: Path) ->
     command = [*COMMAND, "offsets", "get", "--all-groups", "--store", f"file:{tmp_path}/x.csv", "--format", "csv"]
     environ = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
     ours, theirs = os.openpty()
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": theirs if on_terminal else subprocess.PIPE}
-    done = subprocess.run(command, **streams, stderr=subprocess.PIPE, env=environ, timeout=60, check=False)
+    stdout = theirs if on_terminal else subprocess.PIPE
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, timeout=120, check=False)
     printed = os.read(ours, 4096) if on_terminal else done.stdout
     os.close(ours)
     os.close(theirs)

@@ -25,7 +25,7 @@ def ivy(tmp_path: Path, commands: str) -> Ivy:
 
 def test_the_jars_of_all_modules_replace_an_incomplete_directory(tmp_path: Path) -> None:
     commands = (
-        f'cp "$ivy" {tmp_path}/ivy.xml; mkdir "$target"; touch "$target/a.jar" "$target/b.jar"; echo downloading x'
+        f'cp "$ivy" "{tmp_path}/ivy.xml"; mkdir "$target"; touch "$target/a.jar" "$target/b.jar"; echo downloading x'
     )
     directory = tmp_path / "jars" / "set"
     directory.mkdir(parents=True)
