@@ -150,7 +150,7 @@ def test_names_are_printed_in_every_locale(on_terminal: bool, tmp_path: Path) ->
     environ = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
     ours, theirs = os.openpty()
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": theirs if on_terminal else subprocess.PIPE}
-    done = subprocess.run(command, **streams, stderr=subprocess.PIPE, env=environ, timeout=60, check=False)
+    done = subprocess.run(command, **streams, stderr=subprocess.PIPE, env=environ, timeout=120, check=False)
     printed = os.read(ours, 4096) if on_terminal else done.stdout
     os.close(ours)
     os.close(theirs)
