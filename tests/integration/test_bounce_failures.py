@@ -208,7 +208,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     killed = start_command(*group.arguments(*group.bounce("kafka", group.command())), cwd=group.directory)
     wait_for(lambda: list(orders.glob("*.order")), "the first command has begun")
     os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(10)
+    killed.wait(90)
     interrupted = start_command(*group.arguments(*group.bounce("kafka", group.command())), cwd=group.directory)
     assert interrupted.stderr is not None
     for line in interrupted.stderr:

@@ -80,7 +80,7 @@ def test_java_console_consumers_resume_where_their_group_left_off(
             jars,
             CONSOLE,
             ["--bootstrap-server", relay.bootstrap, "--topic", unique, "--group", unique, "--from-beginning",
-             "--max-messages", str(count), "--timeout-ms", "30000"],
+             "--max-messages", str(count), "--timeout-ms", "60000"],
         )  # fmt: skip
         return [line for line in tool.stdout.splitlines() if line.startswith("0-")]
 

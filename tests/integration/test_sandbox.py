@@ -304,7 +304,7 @@ def test_two_brokers_replicate_and_a_request_for_one_broker_is_rejected(sandbox:
     bootstrap = sandbox.env()["OFFSETMGR_BOOTSTRAP_SERVER"]
     assert bootstrap is not None
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    eventually(lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+    eventually(lambda: len(admin.list_topics(timeout=60).brokers) == 2)
     create_topic(bootstrap, "t", partitions=2, replicas=2)
 
     def in_sync() -> list[int]:

@@ -76,7 +76,7 @@ def lines_of(segment: Segment) -> Iterator[str]:
 def printed_by_kafka(jar_set: str, files: list[Path]) -> dict[Path, list[str]]:
     arguments = ["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files))]
     package = "org.apache.kafka.tools" if jar_set == "kafka-4.4" else "kafka.tools"
-    done = java_tool(jar_set, f"{package}.DumpLogSegments", arguments, timeout_s=150)
+    done = java_tool(jar_set, f"{package}.DumpLogSegments", arguments, timeout_s=600)
     assert done.returncode == 0, done.stderr
     found: dict[Path, list[str]] = {}
     for line in done.stdout.splitlines():
