@@ -261,7 +261,7 @@ def longest_pause(deliveries: Sequence[Delivery], begin: float, end: float) -> f
     return max(b - a for a, b in itertools.pairwise(times))
 
 
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"

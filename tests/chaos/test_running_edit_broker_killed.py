@@ -40,7 +40,7 @@ STEPS = {
     ),
 }
 IN_MATRIX = ("LEAVE_GROUP:1", "<OFFSET_COMMIT:1", "JOIN_GROUP:3")
-OFFSETS_PARTITIONS = 50
+OFFSETS_PARTITIONS = 8  # those of the sandbox
 
 
 @pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])

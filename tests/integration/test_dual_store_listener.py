@@ -142,7 +142,7 @@ def test_both_stores_hold_the_last_acknowledged_offsets_after_failures(tmp_path:
     with ZooKeeperServer(tmp_path / "zk") as zookeeper, KraftBroker(tmp_path / "kafka") as kafka:
         join_cluster(zookeeper.connect, kafka.bootstrap)
         topic = create_topic(kafka.bootstrap, "orders", PARTITIONS)
-        fill(kafka.bootstrap, topic, 2 * COMMITS)
+        fill(kafka.bootstrap, topic, 20 * COMMITS)  # clients also commit while the test waits for servers
         store = open_store(dual_uri(kafka.bootstrap, zookeeper.connect), AS_SERVED)
         (tmp_path / "java").mkdir()
         with StoreListener(store, cluster=kafka.bootstrap) as listener:

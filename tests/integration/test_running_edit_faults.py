@@ -46,6 +46,8 @@ CONSUMER_STEPS = (
     "OFFSET_FETCH:3",
 )
 """All steps of an edit in a group of the consumer protocol."""
+AT_ONCE = 4
+"""Groups that are edited at the same time. The members of more groups would miss their sessions on a slow machine."""
 CONSUMER_PROTOCOL: dict[str, Any] = {"group.protocol": "consumer"}
 SHORT_SESSIONS = {
     **QUICK_HEARTBEATS,
@@ -100,7 +102,7 @@ def kill_at(step: str, bootstrap: str, group: str, home: Path, **config: Any) ->
 
 
 def kill_at_each(steps: tuple[str, ...], bootstrap: str, topics: list[str], home: Path, **config: Any) -> None:
-    with ThreadPoolExecutor(4) as threads:  # more groups at once would make members miss their sessions
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         started = [
             threads.submit(kill_at, step, bootstrap, topic, home / str(number), **config)
             for number, (step, topic) in enumerate(zip(steps, topics, strict=True))
@@ -146,7 +148,7 @@ def test_a_signal_in_the_middle_of_an_edit_makes_it_leave_the_group(
             running.await_progress()
             running.check_nothing_lost()
 
-    with ThreadPoolExecutor(len(cases)) as threads:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         for one in [threads.submit(interrupt, *case, topic) for case, topic in zip(cases, topics, strict=True)]:
             one.result()
 
