@@ -160,7 +160,7 @@ def test_ctrl_c_ends_the_command_with_one_line(command: str, server: StalledServ
                 process.kill()
                 pytest.fail(f"sent no request: {process.communicate()}")
         wait_for(lambda: waits(process), "the command waits for the response")
-        # A busy machine may preempt the main thread in the moment that `waits` describes, where Python misses the first.
+        # On a busy machine Python may miss the first signal, in the moment that `waits` describes.
         for wait_s in (30, 120):
             process.send_signal(signal.SIGINT)
             sent = time.monotonic()
