@@ -93,7 +93,7 @@ class Keycloak:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home, env=environ
             )
         try:
-            wait_for(self._responds, "Keycloak responds", 240)
+            wait_for(self._responds, "Keycloak responds", 600)
         except BaseException:
             self.__exit__()
             raise
