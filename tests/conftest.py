@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,7 @@ from release_fixtures import current_broker, pytest_generate_tests, release_clus
 
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.sandbox.broker import NEWEST_VERSION
+from offsetmgr.sandbox.java import class_archive
 
 __all__ = ["current_broker", "pytest_generate_tests", "release_cluster", "start_kraft", "start_release"]
 """The fixtures and the hook of another module, which pytest finds here."""
@@ -61,7 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any machine", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("any machine")
     # The JVM flags of the sandbox's servers, for a quick start: these JVMs live only for seconds.
-    os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    spark_module = find_spec("pyspark")
+    assert spark_module is not None and spark_module.origin is not None
+    classes = class_archive([Path(spark_module.origin).with_name("jars")])
+    flags = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={classes} -Xlog:cds*=off"
+    os.environ["SPARK_SUBMIT_OPTS"] = flags
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # by default Spark listens on the machine's public address
 
 
