@@ -80,8 +80,9 @@ class Load:
 
     def _run(self) -> None:
         number = 0
-        while not self._stop.wait(0.02):
-            for _ in range(self._per_second // 50):
+        # Each consumer sends a request for each batch, so a batch has the records of 0.1 s.
+        while not self._stop.wait(0.1):
+            for _ in range(self._per_second // 10):
                 number += 1
                 self._producer.produce(self._topic, b"%d" % number, partition=number % self._partitions)
             self._producer.poll(0)
@@ -155,21 +156,17 @@ class RdkafkaMember(Member):
 
     def run(self) -> None:
         while not self._stop.is_set():
-            try:
-                messages = self._consumer.consume(self._batch, 0.1)
-            except KafkaException as error:
-                self.errors.append(str(error))
-                continue
+            # `consume` would return records of the assignment before a rebalance that it has reported meanwhile.
             offsets: dict[KafkaPartition, None] = {}
-            for message in messages:
+            while len(offsets) < self._batch and (message := self._consumer.poll(0 if offsets else 0.1)) is not None:
                 if message.error() is not None:
                     self.errors.append(str(message.error()))
-                    continue
+                    break
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None and offset is not None
                 self._deliveries.add(partition, offset, self.name)
                 offsets[KafkaPartition(message.topic() or "", partition, offset + 1)] = None
-            if messages and self._work_s:
+            if offsets and self._work_s:
                 time.sleep(self._work_s)
             if offsets and self._commit != "auto":
                 self._commit_batch(list(offsets))

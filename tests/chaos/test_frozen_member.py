@@ -22,7 +22,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import owners
 from offsetmgr.zookeeper.groups.registry import members
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 @pytest.mark.parametrize("ignore_lease", [False, True])

@@ -23,7 +23,7 @@ from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 TIMEOUT_S = 30.0
 APPEND_TIMEOUT_S = 6.0

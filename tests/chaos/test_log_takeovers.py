@@ -65,7 +65,7 @@ BROKER_SETTINGS = {
     "connections.max.idle.ms": 30_000,
 }
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600 if SOAK else 900)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(3600 if SOAK else 900)]
 
 
 def create_topic(bootstrap: str, name: str, replicas: int) -> None:

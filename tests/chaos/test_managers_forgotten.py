@@ -30,7 +30,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.sandbox import KraftBroker
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 LATE_MANAGER = [sys.executable, str(Path(__file__).with_name("late_manager.py"))]
 GROUP = "g"
@@ -123,7 +123,7 @@ async def outcomes_of_a_frozen_manager(
     return outcomes
 
 
-@pytest.mark.parametrize("ignores_lease", [False, pytest.param(True, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("ignores_lease", [False, True])
 def test_a_manager_that_wakes_after_the_brokers_forgot_its_successor_acknowledges_nothing(
     broker: KraftBroker, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch, ignores_lease: bool
 ) -> None:

@@ -35,7 +35,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.sandbox import KafkaBroker
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 TP = TopicPartition("t", 0)
 

@@ -25,7 +25,7 @@ from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
 from offsetmgr.stores.uri import open_store
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 SIGKILL = -9
 CHILD = Path(__file__).with_name("dying_migration.py")

@@ -30,7 +30,7 @@ MEMBERS, PARTITIONS = 4, 200
 PACE_MS = 120
 PROGRAM = Path(__file__).with_name("period_member.py")
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 900)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(1200 if SOAK else 900)]
 
 
 class MemberProcesses:

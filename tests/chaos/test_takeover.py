@@ -56,7 +56,7 @@ PATIENT_MANAGER = [
 TP = TopicPartition("t", 0)
 REMOVAL = re.compile(r"^(\S+) .*manager (\S+) has died", re.MULTILINE)
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(3000 if SOAK else 900)]
+pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(3000 if SOAK else 900)]
 
 
 @pytest.fixture

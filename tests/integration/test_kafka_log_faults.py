@@ -36,7 +36,7 @@ from offsetmgr.manager.log.topic import OffsetsTopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 BROKERS = 3
 PARTITIONS = 16

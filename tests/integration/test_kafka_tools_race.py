@@ -15,7 +15,7 @@ from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import KafkaBroker, java_tool
 from offsetmgr.stores.kafka import KafkaStore
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 PARTITIONS = 8
 TOOLS_OFFSET = 5

@@ -29,7 +29,7 @@ from offsetmgr.sandbox.broker import BROKER_JVM
 from offsetmgr.sandbox.ports import free_port
 from offsetmgr.stores.kafka import KafkaStore
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 STORES: Final = Path(__file__).parent.parent / "data" / "key_stores"
 SESSION_S: Final = 2

@@ -367,7 +367,12 @@ def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_le
         wait_for(lambda: len(admin.list_topics(timeout=60).brokers) == 2, "both brokers are known")
         new = NewTopic(unique, num_partitions=1, replica_assignment=[[0, 1]], config={"cleanup.policy": "compact"})
         admin.create_topics([new])[unique].result(TIMEOUT_S)
-        wait_for(lambda: admin.list_topics(timeout=60).topics[unique].partitions[0].leader == 0, "broker 0 leads")
+
+        def leader() -> int | None:
+            partitions = admin.list_topics(unique, timeout=60).topics[unique].partitions
+            return partitions[0].leader if partitions else None
+
+        wait_for(lambda: leader() == 0, "broker 0 leads")
         reader = stack.enter_context(contextlib.closing(RawReader(bootstrap, Security(), unique, ClaimHistory(unique))))
         writer = stack.enter_context(ClaimWriter(bootstrap, unique))
         owner = writer.producer(unique)

@@ -57,7 +57,7 @@ class Load:
         self._producer.poll(0)
 
     def _run(self) -> None:
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(0.2):
             for partition in BUSY:
                 self.send(partition, 2)
 

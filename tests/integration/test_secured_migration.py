@@ -24,7 +24,7 @@ from processes import Commands, create_topic, wait_for_login
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.sandbox.ports import free_port
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 KAFKA_SECRET = "alice-7-secret"
 ZOOKEEPER_SECRET = "sesame-8-secret"

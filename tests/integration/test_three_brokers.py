@@ -31,7 +31,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.topics import topic_names, topics
 from offsetmgr.zookeeper.nodes import cluster_nodes
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 PARTITIONS = 3
 LOG_END = 50

@@ -18,7 +18,7 @@ from offsetmgr.segments.message_scan import MessageFilter, messages
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import INDEX, TIME_INDEX
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 
 def test_kafka_reads_appended_segments_and_their_indexes(tmp_path: Path) -> None:

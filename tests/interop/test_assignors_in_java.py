@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.client.transactions import Create
 from offsetmgr.zookeeper.groups.assignors import assignor_named, partitions_with_equal_hash
 from offsetmgr.zookeeper.groups.topic_filter import topics_of
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 LOG = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.sandbox import ZooKeeperServer
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 BEGINNING = 1_700_000_000_000
 ENOUGH = 1024 * 1024

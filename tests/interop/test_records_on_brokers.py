@@ -25,7 +25,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperSe
 from offsetmgr.sandbox.broker import DEFAULT_VERSION, KRAFT_JARS
 from offsetmgr.stores.kafka import KafkaStore
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 NOW = 1_700_000_000_000

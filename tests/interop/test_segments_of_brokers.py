@@ -35,7 +35,7 @@ from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.time_lookup import at_or_after, offsets_before
 from offsetmgr.segments.transactions import Transactions
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 BROKERS: Final = ("by topic", "0.9.0", "0.10.2", "4.4") if SOAK else ("by topic",)
 """Broker 3.9.1 with inter-broker version 2.8, which writes each format to separate topics; the same broker with an
 older version for everything; broker 4.4.0."""

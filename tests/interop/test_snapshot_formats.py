@@ -16,7 +16,7 @@ from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 LONG_TIMEOUT = ("--timeout", "30000")

@@ -23,7 +23,7 @@ from random_patterns import TOPICS, random_pattern
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
 from offsetmgr.zookeeper.groups.topic_filter import INTERNAL_TOPICS, TopicFilter
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 LOG = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261122"))

@@ -80,7 +80,7 @@ class Load:
         self.sent: Counter[int] = Counter()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(0.25):
             for partition in range(PARTITIONS):
                 self._producer.produce(self._topic, value=str(self.sent[partition]), partition=partition)
                 self.sent[partition] += 1

@@ -46,8 +46,8 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 EDITS = int(os.environ.get("OFFSETMGR_RUNNING_EDITS", "40" if SOAK else "2"))
 """The number of edits of each kind of group."""
 PARTITIONS = 6
-RECORDS_PER_S = int(os.environ.get("OFFSETMGR_RUNNING_RECORDS_PER_S", "300"))
-AT_ONCE = int(os.environ.get("OFFSETMGR_RUNNING_GROUPS", "5"))
+RECORDS_PER_S = int(os.environ.get("OFFSETMGR_RUNNING_RECORDS_PER_S", "300" if SOAK else "100"))
+AT_ONCE = int(os.environ.get("OFFSETMGR_RUNNING_GROUPS", "5" if SOAK else "3"))
 """The number of groups that are edited side by side."""
 PAUSE_S = 3.0
 MAX_REWIND = 1000
