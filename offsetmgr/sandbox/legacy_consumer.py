@@ -137,6 +137,8 @@ class OldConsumer(ServerProcess):
             "rebalance.backoff.ms": 500,
             "rebalance.max.retries": 20,
             "refresh.leader.backoff.ms": 100,
+            # A fetch that finds no message waits for so long. By default an idle consumer sends ten fetches a second.
+            "fetch.wait.max.ms": 1000,
         }
         if self.consumer_id is not None:
             own["consumer.id"] = self.consumer_id

@@ -28,7 +28,7 @@ from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer, create_
 from offsetmgr.stores.uri import open_store
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
-ROUNDS = 20 if SOAK else 2
+ROUNDS = 20 if SOAK else 1
 PARTITIONS = 4
 GROUPS = 30
 """The number of groups without consumers, which are applied and rolled back alongside the live group."""
