@@ -427,7 +427,7 @@ def test_the_parts_that_fail_are_reported_group_by_group(pair: Pair) -> None:
 
 
 def test_the_uri_opens_the_same_two_stores(tmp_path: Path) -> None:
-    first, second = f"file:{tmp_path}/a.avro", f"file:{tmp_path}/b.csv?format=csv"
+    first, second = f"file:{quote(str(tmp_path))}/a.avro", f"file:{quote(str(tmp_path))}/b.csv?format=csv"
     with open_store(f"dual:?primary={quote(first, safe='')}&secondary={quote(second, safe='')}") as dual:
         assert isinstance(dual, DualStore)
         assert (dual.primary.uri, dual.secondary.uri) == (first, second)

@@ -220,7 +220,7 @@ def test_a_group_whose_copied_offsets_were_deleted_is_rolled_back_and_not_finali
     migration.target.delete("shop", ORDERS[:1])
     found = status(migration, live=view_of(migration).observe(None)["shop"])
     assert "orders-0 missing: the target has no commit" in found.blocked_by
-    assert found.next_command == f"offsetmgr migrate rollback {migration.path} --group shop"
+    assert found.next_command == f"offsetmgr migrate rollback {shlex.quote(str(migration.path))} --group shop"
     assert status(migration, "audit", view_of(migration).observe(None)["audit"]).next_command.split()[2] == "finalize"
 
 
@@ -229,7 +229,7 @@ def test_a_group_that_does_not_verify_is_not_to_be_finalized(migration: Migratio
     commit(migration.source, "shop", 11)
     found = status(migration, live=view_of(migration).observe(None)["shop"])
     assert "orders-0 source-ahead" in found.blocked_by
-    assert found.next_command == f"offsetmgr migrate verify {migration.path} --group shop"
+    assert found.next_command == f"offsetmgr migrate verify {shlex.quote(str(migration.path))} --group shop"
 
 
 def test_another_process_that_holds_the_journal_is_waited_for_and_then_reported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -175,7 +176,7 @@ def test_ctrl_c_during_the_report_does_not_interrupt_completed_work(
 
     output = capsys.readouterr().err
     assert "\nending (again to interrupt at once)\n" in output
-    assert f"\nnext: offsetmgr migrate verify {plan}\n" in output
+    assert f"\nnext: offsetmgr migrate verify {shlex.quote(str(plan))}\n" in output
     assert "interrupted" not in output
 
 

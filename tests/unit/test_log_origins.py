@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, Relation, compare_origins
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -14,7 +15,7 @@ def test_a_file_that_does_not_exist_yet_takes_the_sources_cluster(tmp_path: Path
     file = SnapshotStore(tmp_path / "new.avro")
     compared = compare_origins(HERE, file.log_origin())
     assert compared.relation is Relation.NEW
-    assert compared.text() == f"the source's: file:{tmp_path}/new.avro is a new file"
+    assert compared.text() == f"the source's: file:{quote(str(tmp_path))}/new.avro is a new file"
     assert compared.keeps_epochs
     assert compare_origins(UNNAMED, file.log_origin()).relation is Relation.UNKNOWN
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -147,7 +148,7 @@ def test_a_group_that_is_applied_in_part_prevents_a_renewal(fleet: Migration) ->
         assert not apply(plan, fleet.state(), writer).ok
     with pytest.raises(JournalError, match="1 group applied in part: b2") as caught:
         renewed(fleet)
-    assert caught.value.hint == f"run: offsetmgr migrate apply {fleet.path} --group b2"
+    assert caught.value.hint == f"run: offsetmgr migrate apply {shlex.quote(str(fleet.path))} --group b2"
     assert not second(fleet).path.exists()
 
 
@@ -286,7 +287,9 @@ def test_a_replaced_plan_without_its_successor_names_the_command_that_ends_the_r
     second(fleet).path.unlink()
     with pytest.raises(JournalError) as caught:
         open_plan(fleet.path)
-    assert caught.value.hint.endswith(f"offsetmgr migrate renew {fleet.path} -o {second(fleet).path}")
+    assert caught.value.hint.endswith(
+        shlex.join(["offsetmgr", "migrate", "renew", str(fleet.path), "-o", str(second(fleet).path)])
+    )
 
 
 def test_the_journal_of_another_plan_is_not_removed(fleet: Migration) -> None:

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -181,7 +182,7 @@ def test_reading_a_missing_file_is_an_error_and_an_edit_creates_it(tmp_path: Pat
 
     assert store.fetch("g")[T0] == Committed(5, "m", 3, 9)
     assert store.header is not None
-    assert store.header.source_uri == f"file:{tmp_path}/s.avro"
+    assert store.header.source_uri == f"file:{quote(str(tmp_path))}/s.avro"
 
 
 def test_an_edit_that_writes_nothing_creates_nothing(tmp_path: Path) -> None:
@@ -351,7 +352,7 @@ def test_the_identity_of_text_is_its_content(tmp_path: Path) -> None:
 def test_a_uri_opens_and_names_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "my offsets?.txt"
     path.write_bytes(b"t,0,5\n")
-    uri = f"file:{tmp_path}/my%20offsets%3F.txt?format=csv&group=a%26b"
+    uri = f"file:{quote(str(tmp_path))}/my%20offsets%3F.txt?format=csv&group=a%26b"
 
     with open_store(uri) as store:
         assert dict(store.fetch("a&b")) == {T0: Committed(5)}

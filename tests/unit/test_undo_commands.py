@@ -8,6 +8,7 @@ import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from one_migration import OneLog
@@ -290,7 +291,7 @@ def test_the_list_names_the_store_and_the_only_group(directory: Path, capsys: py
     capsys.readouterr()
     assert run(["edits", "list", "--format", "json"]) == 0
     one, two = json.loads(capsys.readouterr().out)
-    assert (one["stores"], one["group"]) == (f"file:{directory}/here.avro", "a")
+    assert (one["stores"], one["group"]) == (f"file:{quote(str(directory))}/here.avro", "a")
     assert (two["stores"], two["group"]) == ("file:x, file:y", None)
 
 
