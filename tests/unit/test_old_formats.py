@@ -130,24 +130,41 @@ def test_old_edits_are_undone(state: Path) -> None:
 
 
 LEGACY = TopicPartition("events", BrokerPartition(1, 0))
+IN_KAFKA = {ORDERS[0]: (40, "batch 9", None), ORDERS[1]: (41, "", None)}
 
 
 @pytest.mark.parametrize(
     ("name", "group", "before", "after"),
     [
-        ("130.802Z-offsets-set-8767", "billing", {ORDERS[0]: (40, 1795875689645)}, {ORDERS[0]: 50, ORDERS[2]: 50}),
-        ("130.869Z-offsets-delete-8767", "billing", {ORDERS[1]: (41, 1795875689645)}, {ORDERS[1]: None}),
-        ("130.945Z-offsets-set-8767", "legacy", {LEGACY: (1000, 1795875690926)}, {LEGACY: 2000}),
-        ("132.675Z-migrate-mirror-9138", "web", {ORDERS[0]: (1, None)}, {ORDERS[0]: 40, ORDERS[1]: 41}),
+        (
+            "142130.802Z-offsets-set-8767",
+            "billing",
+            {ORDERS[0]: (40, "", 1795875689645)},
+            {ORDERS[0]: 50, ORDERS[2]: 50},
+        ),
+        ("142130.869Z-offsets-delete-8767", "billing", {ORDERS[1]: (41, "", 1795875689645)}, {ORDERS[1]: None}),
+        ("142130.945Z-offsets-set-8767", "legacy", {LEGACY: (1000, "", 1795875690926)}, {LEGACY: 2000}),
+        ("142132.675Z-migrate-mirror-9138", "web", {ORDERS[0]: (1, "", None)}, {ORDERS[0]: 40, ORDERS[1]: 41}),
+        ("183014.828Z-offsets-set-1073", "stock", IN_KAFKA, dict.fromkeys(ORDERS[:3], 60)),
+        ("183015.079Z-offsets-set-1073.primary", "both", IN_KAFKA, dict.fromkeys(ORDERS[:3], 60)),
+        (
+            "183015.079Z-offsets-set-1073.secondary",
+            "both",
+            {ORDERS[0]: (40, "", 1795890615002), ORDERS[1]: (41, "", 1795890615002)},
+            dict.fromkeys(ORDERS[:3], 60),
+        ),
     ],
 )
-def test_old_before_images_of_a_zookeeper_and_of_a_mirror_are_read(
-    name: str, group: str, before: dict[TopicPartition, tuple[int, int | None]], after: dict[TopicPartition, int | None]
+def test_old_before_images_of_servers_are_read(
+    name: str,
+    group: str,
+    before: dict[TopicPartition, tuple[int, str, int | None]],
+    after: dict[TopicPartition, int | None],
 ) -> None:
-    path = IMAGES / f"20261128T142{name}.avro"
-    (found,) = load_images(path)
-    times = {tp: Committed(offset, commit_timestamp=at) for tp, (offset, at) in before.items()}
-    assert (found.group, found.before, found.after) == (group, times, after)
+    """The last three are of an edit of Kafka, and of one edit of a ``dual:`` store."""
+    (found,) = load_images(IMAGES / f"20261128T{name}.avro")
+    offsets = {tp: Committed(at, text, commit_timestamp=time) for tp, (at, text, time) in before.items()}
+    assert (found.group, found.before, found.after) == (group, offsets, after)
 
 
 def test_the_header_of_old_before_images_names_the_cluster_and_its_topics() -> None:
