@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -296,7 +297,9 @@ def test_up_after_a_crash_cleans_up_and_starts_on_the_same_ports(sandbox: Sandbo
 
     assert [process.alive() for process in before] == [False, False]
     assert [process.alive() for process in processes(sandbox)] == [True, True]
-    assert sandbox.env() == exported
+    # While no server listened on a port, another program may have taken it.
+    lost = [address for name, address in exported.items() if address and address != sandbox.env()[name]]
+    assert not any(ports.is_free(int(re.findall(r":(\d+)", address)[0])) for address in lost)
 
 
 def test_two_brokers_replicate_and_a_request_for_one_broker_is_rejected(sandbox: Sandbox) -> None:
