@@ -112,6 +112,7 @@ def stopped_repeatedly(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 @pytest.mark.servers
+@pytest.mark.matrix
 @pytest.mark.timeout(7200 if SOAK else 900)
 @pytest.mark.parametrize("how", ["moving", "stopped"])
 @pytest.mark.parametrize("command", ["apply", "import"])

@@ -31,7 +31,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState
 from offsetmgr.zookeeper.nodes import paths
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 BROKERS = 3
 SETTINGS = {

@@ -342,6 +342,7 @@ def test_a_follower_goes_on_after_its_broker_has_restarted(tmp_path: Path, make_
                 assert keys_of(read(reader, 2)) == [b"after"] * 2
 
 
+@pytest.mark.matrix
 def test_unreplicated_records_are_not_read_and_a_follower_goes_on_at_the_next_leader(
     zookeeper: ZooKeeperServer, tmp_path: Path, unique: str
 ) -> None:

@@ -28,7 +28,7 @@ from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, exam
 from offsetmgr.segments.repair import truncate_in_place
 from offsetmgr.segments.truncation import ExaminedSegment, scan_segments, truncation_point, unflushed
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED", "7"))

@@ -207,6 +207,7 @@ def members(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Ol
         consumer.stop()
 
 
+@pytest.mark.matrix
 def test_clean_restarts_under_load_lose_and_repeat_no_message(
     kafka: KafkaBroker, members: list[OldConsumer], make_topic: MakeTopic, unique: str
 ) -> None:
@@ -302,6 +303,7 @@ def test_up_after_a_crash_cleans_up_and_starts_on_the_same_ports(sandbox: Sandbo
     assert not any(ports.is_free(int(re.findall(r":(\d+)", address)[0])) for address in lost)
 
 
+@pytest.mark.matrix
 def test_two_brokers_replicate_and_a_request_for_one_broker_is_rejected(sandbox: Sandbox) -> None:
     sandbox.up(brokers=2)
     bootstrap = sandbox.env()["OFFSETMGR_BOOTSTRAP_SERVER"]
@@ -329,6 +331,7 @@ def test_kraft_is_a_broker_without_zookeeper(sandbox: Sandbox) -> None:
         sandbox.start_old_consumers(SampleGroup(1, "g", "t"))
 
 
+@pytest.mark.matrix
 def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
     sandbox.up()
 

@@ -346,7 +346,7 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("tools", ["kafka-3.9", "kafka-4.4"])
+@pytest.mark.parametrize("tools", [pytest.param("kafka-3.9", marks=pytest.mark.matrix), "kafka-4.4"])
 def test_every_command_of_the_java_tool(
     listening_with_cluster: MemoryListener, backend: MemoryBackend, topic: str, tools: str, tmp_path: Path
 ) -> None:

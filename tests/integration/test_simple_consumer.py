@@ -144,6 +144,7 @@ def reads_on(ours: SimpleConsumer, offsets: dict[TopicPartition, int], end: int)
 
 
 @pytest.mark.servers
+@pytest.mark.matrix
 def test_a_fetch_follows_a_moved_leader_and_reads_other_partitions_meanwhile(pair: Pair) -> None:
     leader = leader_of(pair.bootstrap, pair.moving.topic)
     other = pair.alone[1 - leader]
@@ -162,6 +163,7 @@ def test_a_fetch_follows_a_moved_leader_and_reads_other_partitions_meanwhile(pai
 
 
 @pytest.mark.servers
+@pytest.mark.matrix
 def test_a_stopped_broker_is_reported_and_a_waiting_fetch_completes_once_it_is_back(pair: Pair) -> None:
     up, down = pair.alone
     groups = [f"g{number}" for number in range(8)]
@@ -193,6 +195,7 @@ def test_a_stopped_broker_is_reported_and_a_waiting_fetch_completes_once_it_is_b
 
 
 @pytest.mark.servers
+@pytest.mark.matrix
 def test_a_frozen_broker_causes_a_timeout_and_partitions_of_the_other_broker_are_read(pair: Pair) -> None:
     up, frozen = pair.alone
     # All timeouts together are shorter than the session after which the controller considers the broker dead.

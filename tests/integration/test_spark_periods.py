@@ -166,6 +166,7 @@ class Interrupted(Exception):
     """Simulates the end of a process."""
 
 
+@pytest.mark.matrix
 def test_a_job_interrupted_at_any_step_has_the_output_of_an_undisturbed_one(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
