@@ -194,7 +194,7 @@ def test_an_end_offset_below_an_acknowledged_append_is_not_returned(kraft: Kraft
     delete_topic(kraft.bootstrap, unique)
     assert eventually(lambda: open_log(kraft.bootstrap, unique))
 
-    with pytest.raises(TimedOut, match="newest records"):
+    with pytest.raises(TimedOut):  # the last attempt may end without an answer
         log.end_offsets([1], 3)
     assert open_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT_S)[1] <= last[1]
 
