@@ -157,7 +157,17 @@ def _output(process: subprocess.Popen[str], progress: Callable[[int], None] | No
 
 
 def _explains_failure(line: str) -> bool:
-    words = ("not found", "error", "exception", "failed", "unresolved", "timed out", "refused", "unknown host")
+    words = (
+        "not found",
+        "no such",
+        "error",
+        "exception",
+        "failed",
+        "unresolved",
+        "timed out",
+        "refused",
+        "unknown host",
+    )
     return any(word in line.lower() for word in words) and "0 unresolved" not in line
 
 
