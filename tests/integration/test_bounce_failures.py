@@ -218,6 +218,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     rest = interrupted.stderr.read()
     assert interrupted.wait(60) == 130, rest
     assert "the same command line resumes" in rest
+    wait_for(lambda: not list(orders.glob("*.order")), "the restart is marked as done")
     assert len(list(orders.glob("*.done"))) == done + 1
     ended = group.run(*group.bounce("kafka", group.command(), "--reason", "ticket 7"))
     assert ended.returncode == 0, ended.stderr

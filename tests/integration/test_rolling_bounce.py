@@ -87,6 +87,7 @@ def three_members(directory: Path, zookeeper: str, group: str, topic: str) -> Fl
             group=group,
             topic=topic,
             auto_commit_interval_ms=AUTO_COMMIT_MS,
+            extra={"zookeeper.session.timeout.ms": 60_000},  # a session that expires on a busy machine repeats messages
         )
         for n in range(3)
     ]

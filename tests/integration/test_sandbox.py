@@ -199,6 +199,7 @@ def members(kafka: KafkaBroker, tmp_path: Path, unique: str) -> Iterator[list[Ol
             offsets_storage="kafka",
             dual_commit=True,
             auto_commit_interval_ms=600_000,
+            extra={"zookeeper.session.timeout.ms": 60_000},  # a session that expires on a busy machine repeats messages
         )
         for number in range(3)
     ]

@@ -244,6 +244,7 @@ def test_a_fleet_moves_in_three_waves_and_two_stuck_groups_hold_up_no_other(
             group=name,
             topic=topic,
             auto_commit_interval_ms=AUTO_COMMIT_MS,
+            extra={"zookeeper.session.timeout.ms": 60_000},  # a session that expires on a busy machine repeats messages
         )
         for number, name in enumerate(world.live)
     ]
