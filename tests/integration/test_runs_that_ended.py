@@ -12,8 +12,9 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,21 @@ class Scene:
         assert all(isinstance(one, GroupDescription) for one in described.values()), described
         return [name for name, one in described.items() if isinstance(one, GroupDescription) and one.members]
 
-    def wait_until_writing(self, process: subprocess.Popen[bytes], kind: bytes) -> None:
-        """Waits until the process is writing: its journal has an intent."""
+    def wait_until_writing(
+        self, process: subprocess.Popen[bytes], kind: bytes, act: Callable[[], object] = bool
+    ) -> None:
+        """Waits until the process is writing: its journal has an intent. Freezes it, calls ``act``, and lets it continue.
+        Before, it runs only for moments, so that it does not end too early if this test hardly gets a processor."""
         journal = self.plan.with_suffix(".journal")
-
-        def seen() -> bool:
+        for _ in range(10_000):
+            time.sleep(0.02)  # the process runs
+            process.send_signal(signal.SIGSTOP)
             assert process.poll() is None, "the process ended before it wrote an intent"
-            return journal.exists() and kind + b"-intent" in journal.read_bytes()
-
-        until(seen)
+            if journal.exists() and kind + b"-intent" in journal.read_bytes():
+                break
+            process.send_signal(signal.SIGCONT)
+        act()
+        process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
@@ -222,10 +229,13 @@ def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, num
     if step == "rollback":
         planned.migrate("apply")
     with planned.start("migrate", step, str(planned.plan), "--yes") as running:
-        planned.wait_until_writing(running, b"apply" if step == "apply" else b"undo")
-        running.send_signal(number)
-        if number == signal.SIGHUP:
-            running.send_signal(number)  # the kernel sends one, and the shell another
+
+        def hang_up() -> None:
+            running.send_signal(number)
+            if number == signal.SIGHUP:
+                running.send_signal(number)  # the kernel sends one, and the shell another
+
+        planned.wait_until_writing(running, b"apply" if step == "apply" else b"undo", hang_up)
         assert running.stderr is not None
         output = running.stderr.read().decode()
         assert running.wait(60) == 130, output
@@ -242,8 +252,7 @@ def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(pla
         planned.cli, planned.directory, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
     )
     with running:
-        planned.wait_until_writing(running, b"apply")
-        os.close(terminal)
+        planned.wait_until_writing(running, b"apply", partial(os.close, terminal))
         assert running.wait(60) == (0 if nohup else 130)
     assert planned.locked() == []
     if not nohup:
