@@ -99,7 +99,7 @@ class Scene:
     def wait_until_writing(
         self, process: subprocess.Popen[bytes], kind: bytes, act: Callable[[], object] = bool
     ) -> None:
-        """Waits until the process is writing: its journal has an intent. Freezes it, calls ``act``, and lets it continue.
+        """Waits until the process is writing: its journal has an intent. Freezes it, calls ``act``, and lets it go on.
         Before, it runs only for moments, so that it does not end too early if this test hardly gets a processor."""
         journal = self.plan.with_suffix(".journal")
         for _ in range(10_000):
