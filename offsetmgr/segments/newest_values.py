@@ -158,7 +158,7 @@ def _layout_of(body: bytes, at: int, end: int) -> _Layout | None:
             re.escape(body[key_size_at:key_at]),
             rb".{%d}" % key_size,
             re.escape(body[key_at + key_size : value_at]),
-            rb".{%d}\x00){1,%d}+" % (max(value_size, 0), _MAX_RUN),
+            rb".{%d}\x00){1,%d}" % (max(value_size, 0), _MAX_RUN),  # possessive (+) is wrong before Python 3.11.5
         )
     )
     before, between = key_at - at, value_at - key_at - key_size
