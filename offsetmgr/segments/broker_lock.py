@@ -232,13 +232,13 @@ def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
     """Returns the name of one of ``files`` that the process has open for writing; empty if there is none.
 
-    Returns `None` if this user may not see the process's files. Returns an empty string for an ended process and for a
-    kernel thread, because neither has open files.
+    Returns `None` if this user may not see the files of a process that may be a broker. Returns an empty string for an
+    ended process and for a kernel thread, because neither has open files.
     """
     try:
         descriptors = list((process / "fd").iterdir())
     except PermissionError:
-        return None
+        return None if _may_be_broker(process) else ""
     except OSError:
         return ""
     for descriptor in descriptors:
@@ -249,6 +249,16 @@ def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
         except OSError:
             continue  # closed meanwhile
     return ""
+
+
+def _may_be_broker(process: Path) -> bool:
+    """Returns whether the command line, which every user may read, is that of a Java program or names Kafka, as that of
+    a native image does."""
+    try:
+        command = (process / "cmdline").read_bytes().lower()
+    except OSError:
+        return True
+    return b"java" in command or b"kafka" in command
 
 
 def _open_for_writing(process: Path, descriptor: str) -> bool:

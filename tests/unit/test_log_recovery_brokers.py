@@ -128,6 +128,35 @@ def test_nothing_is_cut_if_the_existence_of_a_running_broker_is_unknown(
     assert offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute").code == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "use"),
+    [
+        (b"/usr/bin/java\0-cp\0libs/*\0kafka.Kafka\0server.properties\0", Use.UNKNOWN),
+        (b"/opt/kafka/kafka.Kafka\0start\0", Use.UNKNOWN),
+        (b"/usr/sbin/sshd\0-D\0", Use.IDLE),
+        (b"", Use.IDLE),
+    ],
+    ids=["java", "native image", "another program", "kernel thread"],
+)
+def test_only_a_process_of_another_user_that_may_be_a_broker_makes_the_result_unknown(
+    log_dir, log, tmp_path, monkeypatch, command: bytes, use: Use
+) -> None:
+    (log_dir / ".lock").unlink()
+    for name in ("self", "77"):
+        (tmp_path / "proc" / name / "fd").mkdir(parents=True)
+    (tmp_path / "proc" / "77" / "cmdline").write_bytes(command)
+    listed = Path.iterdir
+
+    def as_another_user(path: Path) -> Iterator[Path]:
+        if path.name == "fd":
+            raise PermissionError
+        return listed(path)
+
+    monkeypatch.setattr(broker_lock, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(Path, "iterdir", as_another_user)
+    assert detect_broker(log).use is use
+
+
 def test_processes_that_cannot_be_read_make_the_result_unknown(log_dir, log, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
     monkeypatch.setattr(broker_lock, "_writes_to", lambda process, files: None)
