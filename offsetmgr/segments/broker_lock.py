@@ -256,8 +256,10 @@ def _may_be_broker(process: Path) -> bool:
     a native image does."""
     try:
         command = (process / "cmdline").read_bytes().lower()
-    except OSError:
+    except PermissionError:
         return True
+    except OSError:  # ended meanwhile
+        return False
     return b"java" in command or b"kafka" in command
 
 

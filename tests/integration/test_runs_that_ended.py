@@ -97,7 +97,7 @@ class Scene:
         return [name for name, one in described.items() if isinstance(one, GroupDescription) and one.members]
 
     def wait_until_writing(
-        self, process: subprocess.Popen[bytes], kind: bytes, act: Callable[[], object] = bool
+        self, process: subprocess.Popen[bytes], kind: bytes, act: Callable[[], object] = lambda: None
     ) -> None:
         """Waits until the process is writing: its journal has an intent. Freezes it, calls ``act``, and lets it go on.
         Before, it runs only for moments, so that it does not end too early if this test hardly gets a processor."""
@@ -109,6 +109,8 @@ class Scene:
             if journal.exists() and kind + b"-intent" in journal.read_bytes():
                 break
             process.send_signal(signal.SIGCONT)
+        else:
+            raise AssertionError("the process has not written an intent")
         act()
         process.send_signal(signal.SIGCONT)
 
