@@ -122,6 +122,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def restored_signal_handlers() -> Iterator[None]:
+    """A command that runs in this process may leave a signal ignored, and each process that a later test starts would
+    inherit that."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """ZooKeeper 3.8, which supports MultiRead."""

@@ -36,7 +36,7 @@ from offsetmgr.stores.kafka import KafkaStore
 
 pytestmark = pytest.mark.servers
 
-GROUPS = 300
+GROUPS = 450  # more than the about 300 groups that are in flight together, so that a signal finds some not begun
 SILENT = ("stdout", "stderr")
 BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
@@ -103,7 +103,7 @@ class Scene:
         Before, it runs only for moments, so that it does not end too early if this test hardly gets a processor."""
         journal = self.plan.with_suffix(".journal")
         for _ in range(10_000):
-            time.sleep(0.02)  # the process runs
+            time.sleep(0.02 if not journal.exists() else 0.001)  # the process runs
             process.send_signal(signal.SIGSTOP)
             assert process.poll() is None, "the process ended before it wrote an intent"
             if journal.exists() and kind + b"-intent" in journal.read_bytes():
