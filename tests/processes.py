@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from forked_commands import ForkedCommand, fits
 
@@ -24,6 +25,16 @@ def wait_for(condition: Callable[[], object], description: str, seconds: float =
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
         time.sleep(0.02)  # the pause between two polls
+
+
+def close_consumers(consumers: Iterable[Consumer]) -> None:
+    """Closes consumers of groups with several members. If an assignment arrives meanwhile, ``rd_kafka_consumer_close``
+    may wait for ever; such a consumer is left to the end of its session."""
+    closing = [threading.Thread(target=consumer.close, daemon=True) for consumer in consumers]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(60)
 
 
 def own_environment(home: Path | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import MakeTopic
-from processes import wait_for
+from processes import close_consumers, wait_for
 from terminal import Terminal
 
 from offsetmgr.core.model import GroupDescription
@@ -110,6 +110,7 @@ def groups(bootstrap: str, setup: Setup, make_topic: MakeTopic, unique: str) -> 
     names = [f"{unique[-8:]}-{number:02}" for number in range(GROUPS)]
     with ExitStack() as stack:
         consumers: list[Consumer] = []
+        stack.callback(close_consumers, consumers)
         members: dict[str, int] = {}
         for number, name in enumerate(names):
             if number % 5 != 4:  # the others never commit
@@ -125,7 +126,6 @@ def groups(bootstrap: str, setup: Setup, make_topic: MakeTopic, unique: str) -> 
                     static = {"group_instance_id": f"static-{index}"} if number % 4 == 0 else {}
                     topics = (wide, narrow) if number % 3 == 0 else (wide if number % 2 else narrow,)
                     consumer = member(bootstrap, name, f"client-{number}-{index}", *topics, **static, **setup.settings)
-                    stack.callback(consumer.close)
                     consumers.append(consumer)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_topics([gone])[gone].result(60)
