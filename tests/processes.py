@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], object], description: str, seconds: float =
 
 def close_consumers(consumers: Iterable[Consumer]) -> None:
     """Closes consumers of groups with several members. If an assignment arrives meanwhile, ``rd_kafka_consumer_close``
-    may wait for ever; such a consumer is left to the end of its session."""
+    may never return; such a consumer is left to the end of its session."""
     closing = [threading.Thread(target=consumer.close, daemon=True) for consumer in consumers]
     for thread in closing:
         thread.start()
