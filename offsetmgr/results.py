@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offsetmgr.api.migration import RollbackReport
     from offsetmgr.core.clock import Clock
     from offsetmgr.core.clock_difference import ClockDifference
+    from offsetmgr.core.group_tree import SavedNode, UnrecognisedData
     from offsetmgr.core.log_origin import LogOrigin, OriginComparison, Relation
     from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, Offset, Weakness
     from offsetmgr.core.offset_store import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribedGroup, DescribedPartition
     from offsetmgr.groups.edit_plan import Counts, GroupEditPlan, PlannedChange
     from offsetmgr.groups.lag import GroupLag, LagRow
+    from offsetmgr.groups.last_writer import KnownWrite, LastWriter
     from offsetmgr.groups.reset import Scenario
     from offsetmgr.groups.selection import GroupSelection, TopicPattern, TopicSelection
     from offsetmgr.kafka.client.brokers import ClusterBroker
@@ -59,7 +61,8 @@ if TYPE_CHECKING:
     from offsetmgr.migration.plan_file import PlanSummary
     from offsetmgr.migration.progress import GroupNote, GroupProgress, MigrationState, PartitionSet, RunProgress
     from offsetmgr.migration.rollback import RollbackDifference
-    from offsetmgr.migration.verify import PartitionResult, Status, VerifyEvidence, VerifySummary
+    from offsetmgr.migration.verify import PartitionResult, VerifySummary
+    from offsetmgr.migration.verify_rules import Status, VerifyEvidence
     from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
     from offsetmgr.period.job_records import Attempt, PublishedOutput, RangeScan, Work
     from offsetmgr.segments.batch_builder import Producer
@@ -120,7 +123,9 @@ _MODULES: Final = {
     "GroupSelection": "groups.selection",
     "Guard": "core.offset_store",
     "IndexEntry": "segments.indexes",
+    "KnownWrite": "groups.last_writer",
     "LagRow": "groups.lag",
+    "LastWriter": "groups.last_writer",
     "LocatedPartition": "migration.group_location",
     "LogEntry": "segments.entries",
     "LogMessage": "segments.message_scan",
@@ -159,12 +164,13 @@ _MODULES: Final = {
     "RollbackDifference": "migration.rollback",
     "RollbackReport": "api.migration",
     "RunProgress": "migration.progress",
+    "SavedNode": "core.group_tree",
     "Scenario": "groups.reset",
     "Segment": "segments.segment",
     "ShardLimits": "manager.shard",
     "ShardStatus": "manager.runtime.status",
     "SnapshotReport": "stores.snapshot",
-    "Status": "migration.verify",
+    "Status": "migration.verify_rules",
     "StoreEndpoint": "migration.plan",
     "StoreIdentity": "core.offset_store",
     "StoreSample": "migration.group_location",
@@ -174,7 +180,8 @@ _MODULES: Final = {
     "TimedOffset": "segments.time_lookup",
     "TopicPattern": "groups.selection",
     "TopicSelection": "groups.selection",
-    "VerifyEvidence": "migration.verify",
+    "UnrecognisedData": "core.group_tree",
+    "VerifyEvidence": "migration.verify_rules",
     "VerifySummary": "migration.verify",
     "Weakness": "core.model",
     "Work": "period.job_records",
@@ -225,7 +232,9 @@ __all__ = [
     "GroupSelection",
     "Guard",
     "IndexEntry",
+    "KnownWrite",
     "LagRow",
+    "LastWriter",
     "LocatedPartition",
     "LogEntry",
     "LogMessage",
@@ -264,6 +273,7 @@ __all__ = [
     "RollbackDifference",
     "RollbackReport",
     "RunProgress",
+    "SavedNode",
     "Scenario",
     "Segment",
     "ShardLimits",
@@ -279,6 +289,7 @@ __all__ = [
     "TimedOffset",
     "TopicPattern",
     "TopicSelection",
+    "UnrecognisedData",
     "VerifyEvidence",
     "VerifySummary",
     "Weakness",

@@ -32,7 +32,7 @@ TABLE = {
     "evidence migration/phase_inference migration/ownership_history",
     "unit/test_evaluation unit/test_compared_writes contract/test_snap*": "core/evaluation|stores/conditional_edit",
     "unit/test_edit_plans unit/test_snapshot_edits unit/test_before_images unit/test_execute": "groups/edit_plan",
-    "unit/test_assignors unit/test_rebalance_preview": "zookeeper/groups/assignors/base "
+    "unit/test_assignors": "zookeeper/groups/assignors/base "
     "zookeeper/groups/assignors/range_assignor zookeeper/groups/assignors/round_robin_assignor "
     "zookeeper/groups/assignors/clustered_assignor",
     "unit/test_period_* stateful/test_period_model": "period/barrier period/schedule period/leader_decision",

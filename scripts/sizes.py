@@ -12,7 +12,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "offsetmgr"
 
-MAX_MODULE_LINES = 400
+MAX_MODULE_LINES = 1_000
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 8
 

@@ -8,7 +8,8 @@ import org.apache.kafka.streams.kstream.ForeachAction;
 /**
  * Reads a topic with Kafka Streams.
  *
- * Arguments: bootstrap servers, application id (which is the group), topic, and a directory for the state.
+ * Arguments: bootstrap servers, application id (which is the group), topic, a directory for the state, and settings as
+ * NAME=VALUE.
  */
 public class RunningStreams {
     public static void main(String[] arguments) throws Exception {
@@ -18,6 +19,10 @@ public class RunningStreams {
         properties.setProperty("state.dir", arguments[3]);
         properties.setProperty("auto.offset.reset", "earliest");
         properties.setProperty("commit.interval.ms", "500");
+        for (int i = 4; i < arguments.length; i++) {
+            String[] setting = arguments[i].split("=", 2);
+            properties.setProperty(setting[0], setting[1]);
+        }
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(arguments[2], Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()))
             .foreach(new ForeachAction() {

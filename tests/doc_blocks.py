@@ -31,7 +31,6 @@ MATRIX_PAGES: Final = tuple(
         "zookeeper",
         "zookeeper-admin",
         "zookeeper-check",
-        "zookeeper-rebalance",
     )
 )
 """The pages whose shell blocks take long, or need servers that no other page needs.

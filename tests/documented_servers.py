@@ -101,6 +101,7 @@ def environ(topics: None, tmp_path: Path, kafka: KafkaBroker, zookeeper: ZooKeep
 def output_of(command: list[str | Path], directory: Path, environ: dict[str, str]) -> str:
     done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
+    assert "py4j" not in done.stderr, done.stderr
     return done.stdout
 
 

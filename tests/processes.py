@@ -16,15 +16,32 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from forked_commands import ForkedCommand, fits
 
+from offsetmgr.core.errors import PartialFailure
+from offsetmgr.groups.last_writer import CLOCK_MARGIN_MS
+
 OFFSETMGR = (sys.executable, "-m", "offsetmgr")
 DEADLINE_S = 300
 
 
+def pass_margin() -> None:
+    """Waits until a commit is later than all earlier ones by more than the margin of the stores' clocks."""
+    passed = time.monotonic() + 2 * CLOCK_MARGIN_MS / 1000
+    wait_for(lambda: time.monotonic() > passed, "the margin has passed")
+
+
 def wait_for(condition: Callable[[], object], description: str, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not _is_true(condition):
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
         time.sleep(0.02)  # the pause between two polls
+
+
+def _is_true(condition: Callable[[], object]) -> bool:
+    """Returns False also if a condition cannot read an offset: the first commit of an old consumer to Kafka is -1."""
+    try:
+        return bool(condition())
+    except PartialFailure:
+        return False
 
 
 def close_consumers(consumers: Iterable[Consumer]) -> None:

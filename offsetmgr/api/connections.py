@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.migration.group_home import OtherHome
     from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
+    from offsetmgr.migration.plan import PlanHeader
     from offsetmgr.stores.kafka import KafkaStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -31,23 +33,36 @@ class Connections(Closeable):
     address. One thread at a time may call the methods.
     """
 
+    given_options: str = ""
+    """The connection options of the command line, for commands that messages name."""
+
     def __init__(self, resolved: ResolvedConnection) -> None:
         self.resolved = resolved
         self.on_lock_wait: Callable[[list[str], float], None] = lambda _groups, _seconds: None
         """The function that is called with the locked groups and the maximum remaining seconds, while a method waits
         for the group locks of other runs of offsetmgr."""
+        self.on_warning: Callable[[str], None] = _log_warning
+        """The function that is called with the text of a warning about the configured stores."""
+        self._homes: dict[str, OtherHome | None] = {}
+        """The results of `homes`, so that a command decides once where a group lives."""
+        self._stores: dict[str, OffsetStore] = {}
+        """The first store that `store` opened for a URI with the selected settings. A cluster uses the connections of a
+        Kafka store, so that a command connects and logs in to a broker once."""
+        self._kafka: list[KafkaStore] = []
+        """The Kafka stores that `store` has opened."""
         self._open = ExitStack()
         self._closed = False
         self._clusters: dict[str, Cluster] = {}
-        self._kafka_stores: dict[str, KafkaStore] = {}
-        """Open Kafka stores by bootstrap servers. A cluster uses the connections of such a store, so that a command
-        connects and logs in to a broker once."""
         self._sessions: dict[str, ZookeeperSession] = {}
         """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
         store use the same session."""
 
     def close(self) -> None:
-        """Closes every store, cluster and session that was opened. A second call does nothing."""
+        """Closes every store, cluster and session that was opened. A second call does nothing. First calls
+        `on_warning` if a Kafka cluster has left out groups or offsets for this login."""
+        for text in sorted({text for store in self._kafka if (text := store.filter_note())}):
+            self.on_warning(text)
+        self._kafka.clear()
         self._closed = True
         self._open.close()
 
@@ -78,16 +93,15 @@ class Connections(Closeable):
 
         self.require_open()
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
+        self._kafka += kafka_stores(store)
+        if connection is None:
+            for name in (uri or self.uri, store.uri):
+                self._stores.setdefault(name, store)
         if connection is None and store.uri.startswith("zookeeper:"):
             from offsetmgr.stores.zookeeper import ZookeeperStore
 
             if isinstance(store, ZookeeperStore):
                 self._sessions[store.session.connect] = store.session
-        if connection is None and store.uri.startswith("kafka:"):
-            from offsetmgr.stores.kafka import KafkaStore
-
-            if isinstance(store, KafkaStore):
-                self._kafka_stores.setdefault(store.uri.removeprefix("kafka://"), store)
         return store
 
     def bootstrap(self) -> str | None:
@@ -122,14 +136,19 @@ class Connections(Closeable):
         self.require_open()
         if bootstrap not in self._clusters:
             from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster, open_cluster
+            from offsetmgr.stores.kafka import KafkaStore
 
-            store = self._kafka_stores.get(bootstrap) if connection is self.resolved.connection else None
-            if store is not None:
+            store = self._stores.get(f"kafka://{bootstrap}") if connection is self.resolved.connection else None
+            if isinstance(store, KafkaStore):
                 with suppress(UnsupportedOperation):  # open_cluster uses librdkafka for settings that only it supports
                     self._clusters[bootstrap] = KafkaCluster.with_thread(store.store_thread())
             if bootstrap not in self._clusters:
                 self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
+
+    def check_plan(self, header: PlanHeader) -> None:
+        """Raises `OtherCluster` if the user selected these settings for another cluster than those of the plan. The
+        library does not select them by name, so this class accepts every plan."""
 
     def has_logs(self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None) -> bool:
         """Returns whether the offsets of the store can be compared with logs: brokers are known, and the store does not
@@ -167,18 +186,13 @@ class Connections(Closeable):
 
         If ``edits`` is true, the returned function waits until the group locks of other runs of offsetmgr have ended.
         """
-        from offsetmgr.groups.members_source import (
-            coordinator_describer,
-            describe_memberless_groups,
-            merged_describer,
-            registry_describer,
-        )
+        from offsetmgr.groups.members_source import describe_memberless_groups, merged_describer, registry_describer
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
         found: list[DescribeGroups] = []
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
-            coordinators = coordinator_describer(self.cluster_at(bootstrap, self.resolved.connection))
+            coordinators: DescribeGroups = self.cluster_at(bootstrap, self.resolved.connection).describe_groups
             if edits:
                 coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.on_lock_wait)
             found.append(coordinators)
@@ -191,27 +205,58 @@ class Connections(Closeable):
     def group_describer_for_edit(self, uri: str | None = None) -> DescribeGroups:
         """Like `group_describer` with ``edits``, for operations that edit.
 
-        For a Kafka store, the members include the old consumers that are registered in ZooKeeper, if the settings name
-        a ZooKeeper. These old consumers may commit to both ZooKeeper and Kafka.
+        For a Kafka store, the members include the old consumers that are registered in a configured ZooKeeper, because
+        they may commit to both stores. Without ``uri``, the result of a group that `homes` has is the refusal.
         """
         from offsetmgr.groups.members_source import with_registered_members
+        from offsetmgr.migration.group_home import refused_elsewhere
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
-        uri = uri or self.uri
-        describer, connection = self.group_describer(uri, edits=True), self.resolved.connection
-        bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
-        if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
-            return describer
-        return with_registered_members(describer, self.cluster_at(bootstrap, connection), self._session(known))
+        selected, connection = uri or self.uri, self.resolved.connection
+        describer = self.group_describer(selected, edits=True)
+        bootstrap, known = bootstrap_of(selected, connection), self.resolved.zookeeper
+        if known is not None and bootstrap is not None and zookeeper_of(selected, connection) is None:
+            cluster = self.cluster_at(bootstrap, connection)
+            describer = with_registered_members(describer, cluster, self._session(known))
+        return describer if uri is not None else refused_elsewhere(describer, self.homes)
 
-    def kafka_counterpart(
-        self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
-    ) -> OffsetStore | None:
+    def homes(self, groups: Iterable[str]) -> Mapping[str, OtherHome]:
+        """Returns the home of each of the groups that is not known to live in the selected store; none if an option
+        names the store, or if the settings name no other store of its cluster."""
+        from offsetmgr.migration.group_home import other_home
+        from offsetmgr.stores.uri import parse_uri
+
+        names, kind = list(groups), parse_uri(self.uri).kind
+        if self.resolved.store_is_named or kind not in (stores := self.configured_stores()) or len(stores) < 2:
+            return {}
+        if new := [name for name in dict.fromkeys(names) if name not in self._homes]:
+            self._homes.update(dict.fromkeys(new))
+            with suppress(OtherCluster):  # then the other store has nothing of these groups
+                for one in (locator := self.group_locator()).locate(new):
+                    self._homes[one.group] = other_home(one, kind, self.given_options)
+                for error in locator.unread_plans:
+                    self.on_warning(f"not used as evidence: {error}")
+        return {name: home for name in names if (home := self._homes[name]) is not None}
+
+    def home_of(self, groups: Collection[str]) -> tuple[str | None, list[OtherHome]]:
+        """Returns the store from which to read these groups: the one in which all of them live, or None for the
+        selected one; and the homes of the groups for which a user must know which store is read."""
+        homes = [home for home in self.homes(groups).values() if home.uri is not None or not home.same]
+        uris = {home.uri if home.is_readable else None for home in homes}
+        return (uris.pop() if len(uris) == 1 and len(homes) == len(groups) else None), homes
+
+    def require_home(self, groups: Iterable[str]) -> None:
+        """Raises `GateRefused` if `homes` has one of the groups."""
+        for home in self.homes(groups).values():
+            raise home.refusal()
+
+    def kafka_counterpart(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` with the reason, if ZooKeeper
-        does not show to which cluster it belongs. Raises `OtherCluster` if the brokers belong to another cluster.
+        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `on_warning`) with the
+        reason, if ZooKeeper does not show to which cluster it belongs. Raises `OtherCluster` if the brokers belong to
+        another cluster.
         """
         from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -225,18 +270,17 @@ class Connections(Closeable):
         if compared.keeps_epochs:
             return kafka
         if origin.cluster_id is None and not origin.brokers:
-            warn(f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker")
+            why = f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
+            (warn or self.on_warning)(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
 
-    def other_stores(
-        self, store: OffsetStore, warn: Callable[[str], None] = lambda _text: None
-    ) -> tuple[OffsetStore, ...]:
+    def other_stores(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> tuple[OffsetStore, ...]:
         """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
 
         For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
-        left out; if a store does not respond, ``warn`` is called with the reason.
+        left out; if a store does not respond, ``warn`` (default: `on_warning`) is called with the reason.
         """
         from offsetmgr.core.log_origin import compare_origins
 
@@ -253,7 +297,7 @@ class Connections(Closeable):
             try:
                 compared = compare_origins(origin, other.log_origin())
             except OffsetMgrError as error:
-                warn(f"offsets in {other.uri} are not compared: {error}")
+                (warn or self.on_warning)(f"offsets in {other.uri} are not compared: {error}")
                 continue
             found += [other] if compared.keeps_epochs else []
         return tuple(found)
@@ -331,7 +375,7 @@ class Connections(Closeable):
         stores: list[ConfiguredStore] = []
         origins: list[tuple[str, LogOrigin]] = []
         for kind, uri in uris.items():
-            store, session, failed = self.store(uri), None, None
+            store, session, failed = self._stores.get(uri) or self.store(uri), None, None
             if isinstance(store, ZookeeperStore) and store.layout == "0.8":
                 session = store.session
             try:
@@ -345,7 +389,7 @@ class Connections(Closeable):
             raise stores[0].error
         for (first, origin), (second, other) in pairwise(origins):
             compared = compare_origins(origin, other, (first, second))
-            if compared.relation is Relation.OTHER and (origin.cluster_id or origin.brokers):
+            if compared.relation is Relation.OTHER:
                 raise OtherCluster("groups where", compared.how, "name the stores of one Kafka cluster")
         living = (one.store.uri for one in stores if one.error is None and one.name != "zookeeper")
         bootstrap = next((bootstrap_of(uri, self.resolved.connection) for uri in living), None)
@@ -361,3 +405,23 @@ class Connections(Closeable):
             session = self._open.enter_context(ZookeeperSession(connect, self.resolved.connection))
             self._sessions[connect] = session
         return session
+
+
+def kafka_stores(store: OffsetStore) -> list[KafkaStore]:
+    """Returns the Kafka stores among ``store`` and the two stores of a dual store."""
+    stores = [store]
+    if store.uri.startswith("dual:"):
+        from offsetmgr.stores.dual import DualStore
+
+        stores = [store.primary, store.secondary] if isinstance(store, DualStore) else stores
+    if not any(inner.uri.startswith("kafka:") for inner in stores):
+        return []
+    from offsetmgr.stores.kafka import KafkaStore
+
+    return [inner for inner in stores if isinstance(inner, KafkaStore)]
+
+
+def _log_warning(text: str) -> None:
+    import logging  # not needed by the command line, which must start fast
+
+    logging.getLogger("offsetmgr").warning("%s", text)

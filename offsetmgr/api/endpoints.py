@@ -15,6 +15,7 @@ from offsetmgr.core.errors import UsageError
 if TYPE_CHECKING:
     from offsetmgr.api.connections import Connections
     from offsetmgr.core.clock_difference import ClockDifference
+    from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
     from offsetmgr.migration.change_notifier import ChangeNotifier
@@ -57,7 +58,9 @@ class SourceAndTarget:
         source_config: ConnectionConfig,
         target_config: ConnectionConfig,
     ) -> SourceAndTarget:
-        """Returns the source and the target that a plan's header names."""
+        """Returns the source and the target that a plan's header names. Raises the errors of
+        `Connections.check_plan`."""
+        connections.check_plan(header)
         return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
 
     @classmethod
@@ -72,8 +75,9 @@ class SourceAndTarget:
         is the plan's source.
 
         ``source_config`` are the settings for the plan's source, and ``target_config`` the settings for the plan's
-        target, as in `of_plan`.
+        target, as in `of_plan`. Raises the errors of `Connections.check_plan`.
         """
+        connections.check_plan(header)
         return cls(connections, header.target.uri, header.source.uri, target_config, source_config)
 
     @cached_property
@@ -138,15 +142,13 @@ class SourceAndTarget:
 
         with ZookeeperSession(address, connection) as session:
 
-            def read_members(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-                found = {}
+            def read_members(groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
                 # A group whose name is not allowed as a znode name cannot have registered old consumers.
-                for group in members_many(session, filter(can_be_group, groups)):
-                    if group.error is not None:
-                        raise group.error
-                    if group.members:
-                        found[group.group] = tuple(member.member_id for member in group.members)
-                return found
+                return {
+                    group.group: group.error or tuple(member.member_id for member in group.members)
+                    for group in members_many(session, filter(can_be_group, groups))
+                    if group.members or group.error
+                }
 
             yield read_members
 
@@ -213,7 +215,6 @@ class SourceAndTarget:
         """Returns the gate that checks whether a member still commits only to the source. With ``exclusive``, members
         in the dual phase do not pass either, because the source's offsets will be deleted. Raises `UsageError` if
         offsetmgr has no gate for this combination of source and target."""
-        from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembersGate, OldConsumerGate
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
@@ -225,8 +226,7 @@ class SourceAndTarget:
             read_members = partial(members_many, self.source.session) if self.source.registered else None
             return InactivityGate(self.source, read_members, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
-            end = CommitMode.ZOOKEEPER if target.kind == "zookeeper" else CommitMode.KAFKA
-            return OldConsumerGate(self.old_consumer_view(plan.header), end, exclusive, rules, window)
+            return OldConsumerGate(self.old_consumer_view(plan.header), plan.header.end, exclusive, rules, window)
         if source.kind in _COORDINATED and cluster is not None:
             return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":
@@ -239,15 +239,12 @@ class SourceAndTarget:
     def fleet_view(self, plan: PlanFile, state: MigrationState, window: ObservationWindow) -> FleetView:
         """Returns the object that reads the present state of the plan's groups from the servers. ``window`` limits the
         observation of their commits."""
-        from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.fleet_view import FleetView
 
-        to_zookeeper = plan.header.target.kind == "zookeeper"
         kinds = {plan.header.source.kind, plan.header.target.kind}
         has_phases = "zookeeper" in kinds and bool(kinds & _COORDINATED)
         view = self.old_consumer_view(plan.header) if has_phases else None
-        end = CommitMode.ZOOKEEPER if to_zookeeper else CommitMode.KAFKA
-        return FleetView(self.verifier(plan, state), state, view, end, window)
+        return FleetView(self.verifier(plan, state), state, view, plan.header.end, window)
 
     def old_consumer_view(self, header: PlanHeader) -> GroupView:
         """Returns the object that observes the commits of old consumers, for a plan between ZooKeeper and Kafka or an

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +10,21 @@ from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.groups.selection import is_pattern, matching_groups
 
 if TYPE_CHECKING:
-    from offsetmgr.api.connections import Connections
     from offsetmgr.migration.group_location import GroupLocation
+    from offsetmgr.migration.group_locator import GroupLocator
 
 
 def located_groups(
-    connections: Connections, patterns: Sequence[str] | None, window_s: float | None, plans: Iterable[str | Path]
+    open_locator: Callable[[], GroupLocator],
+    warn: Callable[[str], None],
+    patterns: Sequence[str] | None,
+    window_s: float | None,
+    plans: Iterable[str | Path],
 ) -> Iterator[GroupLocation]:
     """Yields the location of each group; of all groups if ``patterns`` is None. See `OffsetAdmin.where`."""
     from offsetmgr.migration.group_observer import ObservationWindow
 
-    locator = connections.group_locator()
+    locator = open_locator()
     for plan in plans:
         locator.add_plan(Path(plan))
     known, errors = locator.groups()
@@ -32,6 +36,8 @@ def located_groups(
         if not one.found and one.group not in known:
             raise GroupNotFound(f"group {one.group!r}", f"does not exist in {', '.join(stores)}")
         yield one
+    for error in locator.unread_plans:
+        warn(f"not used as evidence: {error}")
 
 
 def chosen_groups(patterns: Sequence[str] | None, known: set[str], uris: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.migration.apply import apply, require_comparison
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.journaled_writer import Report
-from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader, PlanOptions
+from offsetmgr.migration.plan import AheadPolicy, GroupPlan, GroupScope, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanSummary
 from offsetmgr.migration.plan_run import PlanRun, journaled_writer, open_plan
 from offsetmgr.migration.progress import MigrationState
@@ -263,17 +263,21 @@ class Migration(Closeable):
                     report.differences += (found,)
         return report
 
-    def plan_reverse(self, path: str | Path, *, allow_rewind: bool = False) -> Migration:
+    def plan_reverse(
+        self, path: str | Path, *, allow_rewind: bool = False, if_ahead: AheadPolicy | None = None
+    ) -> Migration:
         """Plans the way back after the groups have consumed from the target: writes a plan to the new file ``path``
         that copies the target's present offsets to the source (``migrate rollback --reverse-plan``).
 
-        ``allow_rewind`` also copies offsets that were rewound in the target. Returns the reverse migration; its
-        ``apply`` writes the offsets. Raises `PlanError` if the file exists, `OtherCluster`, `Unreachable`, `TimedOut`.
+        ``allow_rewind`` also copies offsets that were rewound in the target. ``if_ahead`` is as in `PlanOptions`, for
+        offsets that are ahead in the source. Returns the reverse migration; its ``apply`` writes the offsets. Raises
+        `PlanError` if the file exists, `OtherCluster`, `Unreachable`, `TimedOut`.
         """
         self._connections.require_open()
         config = self._config
         back = SourceAndTarget.reversed(self._connections, self._plan.header, *config.of_sides())
-        write_reverse_plan_file(back, self._plan, self.state(), Path(path), allow_rewind=allow_rewind)
+        state, path = self.state(), Path(path)
+        write_reverse_plan_file(back, self._plan, state, path, allow_rewind=allow_rewind, if_ahead=if_ahead)
         swapped = replace(config, source=config.target, target=config.source)
         return Migration(path, swapped)
 
@@ -285,6 +289,7 @@ class Migration(Closeable):
         accept_idle: bool = False,
         accept_refused: bool = False,
         delete_source: bool = False,
+        accept_unseen: bool = False,
     ) -> GroupFinalizeReport:
         """Finalizes each of the groups by itself, as ``migrate finalize GROUP``: those that pass the checks of
         `finalize` are finalized, and ``blocked`` has the reason of each other group. The arguments are those of
@@ -293,7 +298,7 @@ class Migration(Closeable):
         from offsetmgr.migration.evidence import EvidenceThresholds
         from offsetmgr.migration.finalize_groups import finalize_groups
         from offsetmgr.migration.group_observer import ObservationWindow
-        from offsetmgr.migration.verify import Status
+        from offsetmgr.migration.verify_rules import Status
 
         rules = EvidenceThresholds(accept_idle=accept_idle)
         gate = self._sides.member_gate(self._plan, delete_source, rules, ObservationWindow(window_s))
@@ -302,7 +307,7 @@ class Migration(Closeable):
         accept = (Status.REFUSED,) if accept_refused else ()
         with journaled_writer(self._plan, PlanRun("delete", verifier.only), self._sides.source) as (writer, state):
             remover = writer if delete_source else None
-            done = finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+            done = finalize_groups(verifier, state, writer.journal, gate, remover, accept, accept_unseen=accept_unseen)
             writer.incomplete = bool(done.blocked or done.kept)
             return done
 
@@ -313,19 +318,21 @@ class Migration(Closeable):
         accept_idle: bool = False,
         accept_refused: bool = False,
         delete_source: bool = False,
+        accept_unseen: bool = False,
     ) -> FinalizeReport:
         """Verifies again, checks for members that commit to the source alone, and records the end in the journal.
 
         ``window_s`` is the longest time in seconds to watch live members. ``accept_idle`` accepts partitions without
         traffic if no message can be lost, ``accept_refused`` those that the plan rejected. ``delete_source`` also
-        deletes the copied offsets from the source; the journal keeps them. Raises `GateRefused` if a check fails,
+        deletes the copied offsets from the source; the journal keeps them. ``accept_unseen`` also does this for groups
+        that may have offsets in the source that the login may not see. Raises `GateRefused` if a check fails,
         `JournalError` if the plan was not applied completely, `PlanError`, `Unreachable`, `TimedOut`.
         """
         self._connections.require_open()
         from offsetmgr.migration.evidence import EvidenceThresholds
         from offsetmgr.migration.finalize import finalize
         from offsetmgr.migration.group_observer import ObservationWindow
-        from offsetmgr.migration.verify import Status
+        from offsetmgr.migration.verify_rules import Status
 
         rules = EvidenceThresholds(accept_idle=accept_idle)
         gate = self._sides.member_gate(self._plan, delete_source, rules, ObservationWindow(window_s))
@@ -338,6 +345,7 @@ class Migration(Closeable):
                 gate,
                 writer if delete_source else None,
                 (Status.REFUSED,) if accept_refused else (),
+                accept_unseen=accept_unseen,
             )
             writer.incomplete = bool(done.kept)
             return done

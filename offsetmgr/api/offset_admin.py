@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from offsetmgr.api.arguments import (
     GroupsArgument,
@@ -112,13 +112,10 @@ class OffsetAdmin(Closeable):
         """Returns an `OffsetAdmin` with the settings of the command line: the ``OFFSETMGR_*`` variables, which take
         precedence, and the section ``context`` of the configuration file (None: the default context). Raises
         `ConfigError`, and `UsageError` if the settings name no store."""
-        resolved = resolve(SettingsLayer(), context)
-        return cls(
-            Connections(resolved).uri,
-            bootstrap_server=resolved.bootstrap_server,
-            zookeeper=resolved.zookeeper,
-            config=resolved.connection,
-        )
+        connections = Connections(resolve(SettingsLayer(), context))
+        admin = cls(connections.uri)
+        admin._connections = connections
+        return admin
 
     def close(self) -> None:
         """Closes the connections and the plans. A second call does nothing."""
@@ -143,13 +140,15 @@ class OffsetAdmin(Closeable):
     def lag(self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None) -> Iterator[GroupLag]:
         """Yields the lag of each group, in records. ``LagRow.lag`` is None if the lag is unknown, for example because
         no brokers are known. A topic that is named exactly has a row for each of its partitions, even for those without
-        a commit. If a group has a larger offset in another configured store of the same cluster, the row has a
-        ``note``: the lag counts from an offset in Kafka, and is None if only ZooKeeper has a larger offset.
+        a commit. If another configured store of the same cluster holds another offset, the row has a ``note``: the lag
+        counts from the offset that was written last, and is None if the times of the commits do not decide.
 
         Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
         matches nothing, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper, `Unreachable`,
         `TimedOut`. An error of one group or partition is not raised: it is the ``error`` of its `GroupLag` or `LagRow`.
         """
+        from offsetmgr.migration.copied_offsets import last_writes
+
         store = self.store
         selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
         cluster, others = self._connections.cluster_or_none(), self._other_stores()
@@ -161,7 +160,8 @@ class OffsetAdmin(Closeable):
         def found() -> Iterator[GroupLag]:
             matches = TopicMatches(selection)
             strict = groups is not None
-            for one in lag(store, cluster, chosen, selection, strict=strict, partitions=also, others=others):
+            options: dict[str, Any] = {"strict": strict, "partitions": also, "others": others, "writes": last_writes}
+            for one in lag(store, cluster, chosen, selection, **options):
                 matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
                 yield one
             matches.require_all(store.uri)
@@ -174,6 +174,8 @@ class OffsetAdmin(Closeable):
         """Yields each group's state, members, offsets and lag. A group that does not exist or cannot be described has
         an ``error``. Raises `UnknownTopicOrPartition` for a topic that matches nothing, `OtherCluster` as `lag` does,
         `Unreachable`, `TimedOut`."""
+        from offsetmgr.migration.copied_offsets import last_writes
+
         store = self.store
         selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
         cluster, others = self._connections.cluster_or_none(), self._other_stores()
@@ -181,7 +183,7 @@ class OffsetAdmin(Closeable):
 
         def found() -> Iterator[DescribedGroup]:
             matches = TopicMatches(selection)
-            for one in describe(store, cluster, describer, chosen, selection, others=others):
+            for one in describe(store, cluster, describer, chosen, selection, others=others, writes=last_writes):
                 matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
                 yield one
             matches.require_all(store.uri)
@@ -194,7 +196,8 @@ class OffsetAdmin(Closeable):
         """Yields where each group commits: its phase with the evidence, its offset in every configured store, its lag
         and its members. ``window_s`` is the longest time in seconds to watch commits; without it the phase is inferred.
         The journals of ``plans`` are evidence, too. Raises `GroupNotFound`, `PlanError`, `Unreachable`."""
-        return located_groups(self._connections, None if groups is None else group_names(groups), window_s, plans)
+        names, known = None if groups is None else group_names(groups), self._connections
+        return located_groups(known.group_locator, known.on_warning, names, window_s, plans)
 
     def write_snapshot(
         self,
@@ -205,7 +208,9 @@ class OffsetAdmin(Closeable):
         overwrite: bool = False,
     ) -> SnapshotReport:
         """Writes the committed offsets of groups to a file; its suffix (``.avro``, ``.csv``, ``.json``, ``.zk``) names
-        the format. Only Avro keeps every field. The file is complete or absent.
+        the format. Only Avro keeps every field. The file is complete or absent. If the settings of `from_settings` name
+        two stores, and all groups live in the other one, its offsets are written; the logger ``offsetmgr`` gets a
+        warning.
 
         Returns the counts, and the data that the format cannot hold (``lost``). Raises `GroupNotFound`,
         `UnknownTopicOrPartition`, `FileFailure`, and the error of an offset that cannot be read.
@@ -215,8 +220,8 @@ class OffsetAdmin(Closeable):
         from offsetmgr.groups.export import export_groups
         from offsetmgr.stores.snapshot import write_snapshot
 
-        store = self.store
-        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
+        selection, chosen = topic_selection(self.store, topics), groups_to_read(self.store, groups)
+        store = self._store_of(chosen)
         ids = {name: topic_id for name, topic_id in store.topic_ids().items() if selection.matches_topic(name)}
         header = header_for(store, f"offsetmgr {__version__}", ids)
         found = export_groups(store, chosen, selection, strict=groups is not None)
@@ -273,7 +278,7 @@ class OffsetAdmin(Closeable):
         between 0 and 2^63-1, `GroupNotFound`, `Unreachable`, `TimedOut`.
         """
         values = offsets_to_commit(offsets)
-        plan = plan_set(self.store, group, lambda _committed: values, create=create)
+        plan = plan_set(self.store, group, lambda _committed: values, values, create=create)
         return self._planned("offsets set", self.store, [plan])
 
     def plan_delete(self, groups: GroupsArgument, topics: TopicsArgument | None = None) -> PlannedEdit:
@@ -307,6 +312,7 @@ class OffsetAdmin(Closeable):
 
         if group == new_group and to is None:
             raise UsageError("groups copy", "both names are the same")
+        self._connections.require_home([group])
         target = self.store if to is None else self._target(to)
         selection = topic_selection(self.store, topics)
         crossing = checked_crossing("groups copy", self.store, target, translate)
@@ -385,6 +391,15 @@ class OffsetAdmin(Closeable):
         planned = PlannedEdit(name, store, plan, require_open, comparison=checked, running=running)
         self._plans.add(planned)
         return planned
+
+    def _store_of(self, groups: list[str]) -> OffsetStore:
+        """Returns the store from which to read these groups. Logs a warning if they do not live in the selected one."""
+        from offsetmgr.migration.group_home import homes_text
+
+        moved, homes = self._connections.home_of(groups)
+        if homes:
+            self._connections.on_warning(f"reading {moved or self.store.uri}: {homes_text(homes)}")
+        return self.store if moved is None else self._target(moved)
 
     def _target(self, uri: str) -> OffsetStore:
         """Returns the store at ``uri``. The first call opens it."""

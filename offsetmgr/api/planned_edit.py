@@ -156,7 +156,7 @@ class PlannedEdit:
         if self._executed:
             raise UsageError(self._operation, "the plan was executed already", "plan the edit again")
         report = EditReport(unchanged=self.counts.unchanged, rejected=self.counts.problems)
-        if not self.counts.writes:
+        if not (self.counts.writes or self.counts.trees):
             self._executed, self._report = True, report
             return report
 

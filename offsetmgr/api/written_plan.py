@@ -8,13 +8,15 @@ from typing import NamedTuple, TypeAlias
 
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.groups.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.partition_map import PartitionMap
-from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader, PlanOptions
+from offsetmgr.migration.plan import AheadPolicy, GroupPlan, GroupScope, PlanHeader, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
-from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.planner import Planner, no_groups_hint
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
 from offsetmgr.migration.waves import Waves
@@ -25,12 +27,13 @@ ShownPlans: TypeAlias = Callable[[Iterable[GroupPlan], int], Iterable[GroupPlan]
 
 class WrittenPlan(NamedTuple):
     """A plan that was written to a file: its header, the number of selected groups, its summary, and the SHA-256 of the
-    file."""
+    file. ``one_behind`` tells whether the source is exactly one behind its log's end in every planned partition."""
 
     header: PlanHeader
     groups: int
     summary: PlanSummary
     sha256: str
+    one_behind: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -56,9 +59,10 @@ def write_plan_file(
     translate: OffsetTranslation | None,
     waves: Waves | None = None,
     shown: ShownPlans = lambda plans, _count: plans,
+    window: ObservationWindow | None = None,
 ) -> WrittenPlan:
     """Plans the selected groups and writes the plan to the new file ``path``. ``waves`` gives groups their waves and
-    owners.
+    owners; ``window`` is as in `Planner`.
 
     ``shown`` receives the plans and their number, and yields the plans, for example with progress. Raises
     `UnknownTopicOrPartition` if a selected topic is in no plan, `GroupNotFound` if a row of ``waves`` matches no
@@ -74,15 +78,23 @@ def write_plan_file(
             members,
             partition_map=partition_map,
             translate=translate,
+            window=window or ObservationWindow(0),
         )
-        header, names = planner.header(), planner.selected_groups()
+        names = (
+            planner.selected_groups()
+        )  # without groups, the address is wrong, and the comparison of clusters misleads
+        if not names:
+            raise GroupNotFound(
+                f"nothing to plan in {sides.source.uri}", "it has no groups", no_groups_hint(sides.source)
+            )
+        header = planner.header()
         if waves is not None:
             waves.require_all(names)
         planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
         if waves is not None:
             planned = waves.assigned(planned)
         summary, sha256 = write_plan(path, header, shown(planned, len(names)), planner.target.topic_ids)
-    return WrittenPlan(header, len(names), summary, sha256)
+    return WrittenPlan(header, len(names), summary, sha256, set(planner.tails) == {True})
 
 
 def write_reverse_plan_file(
@@ -92,19 +104,21 @@ def write_reverse_plan_file(
     path: Path,
     *,
     allow_rewind: bool,
+    if_ahead: AheadPolicy | None = None,
     only: GroupScope | None = None,
     shown: ShownPlans = lambda plans, _count: plans,
 ) -> WrittenPlan:
     """Plans the way back from ``plan``, and writes it to the new file ``path``. ``back`` is the reverse migration.
 
-    ``allow_rewind`` also copies offsets that were rewound in the target. ``only`` limits the groups. ``shown`` is as in
-    `write_plan_file`. Raises the errors of `ReversePlanner` and `write_plan`.
+    ``allow_rewind`` also copies offsets that were rewound in the target, and ``if_ahead`` is the caller's word for
+    offsets that are ahead in the old store. ``only`` limits the groups. ``shown`` is as in `write_plan_file`. Raises
+    the errors of `ReversePlanner` and `write_plan`.
     """
     with back.legacy_members() as members:
         planner = Planner(
             back.source,
             back.target,
-            reverse_options(plan, only),
+            reverse_options(plan, only, if_ahead),
             SystemClock(),
             back.cluster(),
             members,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from offsetmgr.cli.table_fit import padded
+from offsetmgr.core.plurals import printable
 
 _MAX_CACHED: Final = 20_000
 
@@ -36,10 +37,7 @@ class PaddedCells(CellCache):
 
 def cell_text(value: Any) -> str:
     """Formats a value for display, and escapes its control characters."""
-    if value is None:
-        return "-"
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "-" if value is None else printable(str(value))
 
 
 def time_cell(value: int | None) -> str:

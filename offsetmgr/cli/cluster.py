@@ -35,7 +35,8 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     """Print the release and the capabilities of each broker.
 
     Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows
-    the oldest release that supports all these versions. JSON and CSV have a row for each broker and capability.
+    the oldest release that supports all these versions, and the broker may be of a later one. JSON and CSV have a row
+    for each broker and capability, with the oldest release.
     """
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
@@ -49,7 +50,7 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     if output is not OutputFormat.TABLE:
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return
-    write_rows(BROKERS, ((broker.id, broker.address, broker.release) for broker in brokers), output)
+    write_rows(BROKERS, ((one.id, one.address, one.release and f"{one.release} or later") for one in brokers), output)
     separate_tables()
     write_rows(CAPABILITIES, _capability_rows(brokers), output)
     for broker in brokers:

@@ -6,12 +6,14 @@ import os
 import re
 from typing import Final, TextIO
 
+from offsetmgr.core.plurals import printable
+
 BOLD: Final = "1"
 RED: Final = "31"
 YELLOW: Final = "33"
 FAINT: Final = "2"
 _MESSAGES: Final = {"error": RED, "warning": YELLOW, "hint": FAINT}
-_MESSAGE: Final = re.compile(r"^(error|warning|hint):", re.MULTILINE)
+_MESSAGE: Final = re.compile(r"^(error|warning|hint):")
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -27,7 +29,9 @@ def coloured(text: str, colour: str) -> str:
 
 
 def coloured_message(text: str, stream: TextIO) -> str:
-    """A message with its first word in colour, if it is an error, a warning or a hint."""
+    """A message of one line, with its first word in colour if it is an error, a warning or a hint, and without control
+    characters."""
+    text = printable(text)
     if not has_colours(stream):
         return text
     return _MESSAGE.sub(lambda found: f"{coloured(found[1], _MESSAGES[found[1]])}:", text)

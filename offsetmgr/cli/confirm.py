@@ -11,6 +11,7 @@ from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, Reason, Ye
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups
 from offsetmgr.core.errors import UsageError
+from offsetmgr.core.plurals import printable
 
 
 class RunFlags(NamedTuple):
@@ -44,7 +45,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError(question.rstrip("?"), "stdin is not a terminal, so the prompt cannot be answered", "add --yes")
     answer = ""
     try:
-        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.write(f"{printable(question)} [y/N] ")
         sys.stderr.flush()
         with suppress(OSError):  # the terminal may be gone
             answer = sys.stdin.readline()

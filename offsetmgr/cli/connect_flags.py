@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from offsetmgr.api.connections import Connections
+from offsetmgr.api.connections import Connections, kafka_stores
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
@@ -31,6 +31,7 @@ from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.running_groups import RunningEdit
     from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.cli.options import (
     BootstrapServer,
     CommandConfig,
     ContextName,
     ContextNames,
+    IgnorePersistentMembers,
     Store,
     Timeout,
     Zookeeper,
@@ -62,12 +65,15 @@ class ConnectFlags(Connections):
             ("--store", settings.store),
         )
         self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
+        self._named_context = context
         super().__init__(resolve(settings, context))
+        _note_ignored(self.resolved.command_config)
         self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
         """The text of `repeated_options`. Each word starts with a space."""
         self.given_options += self.followup_options
         """The options of this command line that name stores, followed by `followup_options`."""
         self.on_lock_wait = LockWait()
+        self.on_warning = lambda text: note(f"warning: {text}")
         self.cluster_name = ""
         """The context of this run if the command runs for several contexts; otherwise an empty string."""
         self.checks_store = False
@@ -78,14 +84,53 @@ class ConnectFlags(Connections):
         """Opens the selected store, or the store at ``uri`` if given. Prints progress while a Kafka store reads the
         offsets topic."""
         store = super().store(uri, connection)
-        if store.uri.startswith("kafka:"):
-            from offsetmgr.stores.kafka import KafkaStore
-
-            if isinstance(store, KafkaStore):
-                store.on_read = offsets_topic_progress()
+        for kafka in kafka_stores(store):
+            kafka.on_read = offsets_topic_progress()
         if self.checks_store and uri is None:
             store.log_origin()
         return store
+
+    def check_plan(self, header: PlanHeader) -> None:
+        """Compares the servers of the context that ``--context`` names with those of the plan. Raises `OtherCluster`,
+        and the error of a server if no other server shows that the context is right."""
+        if self._named_context is None:
+            return
+        named = (("kafka:", self.resolved.bootstrap_server), ("zookeeper:", self.resolved.zookeeper))
+        uris = [*(f"{kind}//{at}" for kind, at in named if at), self.resolved.store or ""]
+        found: set[str | None] = set()
+        failed: OffsetMgrError | None = None
+        for uri in dict.fromkeys(one for one in uris if one.startswith(("kafka:", "zookeeper:", "manager:"))):
+            try:
+                store = self.store(uri)
+                identity = store.identity()
+                found |= {identity.id, *identity.former, store.log_origin().cluster_id}
+            except OffsetMgrError as error:
+                failed = failed or error
+            if found & {header.source.id, header.target.id, header.cluster_id or header.target.id}:
+                return
+        if failed is not None:
+            raise failed
+        if found:
+            why = f"its servers are those of another cluster than the plan's: {header.source.uri}, {header.target.uri}"
+            hint = "name the context with which the plan was made, or leave out --context"
+            raise OtherCluster(f"--context {self._named_context}", why, hint)
+
+    def store_of(self, names: Iterable[str], *, all_groups: bool = False) -> OffsetStore:
+        """Opens the store from which a command reads these groups: the selected store, or the store in which all of
+        them live if no option names one. Prints which store is read, and the groups that do not live there."""
+        from offsetmgr.groups.selection import choose_groups
+        from offsetmgr.migration.group_home import homes_text
+
+        store = self.store()
+        chosen = choose_groups(store, names, all_groups=all_groups)
+        moved, homes = self.home_of(chosen)
+        here = moved or store.uri
+        for uri in dict.fromkeys(home.uri for home in homes):
+            found = [home for home in homes if home.uri == uri]
+            others = [one for one in found[0].candidates if one != here] if uri in (None, here) else [uri]
+            note(f"{'' if moved else 'warning: '}reading {here}: {homes_text(found)}")
+            note(f"hint: {' or '.join(f'--store {quote(one)}' for one in others)} reads the other store")
+        return store if moved is None else self.store(moved)
 
     def cluster_for_edit(self, what: str) -> Cluster:
         """Prints a note if the brokers do not respond within 3 s; see the base class."""
@@ -97,7 +142,12 @@ class ConnectFlags(Connections):
         credentials and the ZooKeeper ACL come from the ``.properties`` file that it names."""
         if command_config is None:
             return self.resolved.connection
+        _note_ignored(command_config)
         return with_properties(self.resolved.connection, command_config)
+
+    def of_sides(self, from_config: str | None, to_config: str | None) -> tuple[ConnectionConfig, ConnectionConfig]:
+        """Returns the settings for the source and for the target of a migration; see `connection`."""
+        return self.connection(from_config), self.connection(to_config)
 
     def repeated_options(
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
@@ -112,7 +162,8 @@ class ConnectFlags(Connections):
         )
         words = [word for option, value in files if value is not None for word in (option, str(Path(value).absolute()))]
         context = self.resolved.context
-        return (*words, *(("--context", context) if context is not None else ()))
+        words += ["--context", context] if context is not None else []
+        return (*words, *(("--ignore-persistent-members",) if self.flags.ignore_persistent_members else ()))
 
     def undo_options(self, store: OffsetStore, command_config: str | None = None) -> tuple[str, ...]:
         """Returns the options that the undo of an edit of ``store`` needs besides ``--store``: `repeated_options`, the
@@ -156,21 +207,13 @@ class ConnectFlags(Connections):
         if self.cluster_name and option is not None:
             raise UsageError(f"{option} with several contexts", why, "name one context: offsetmgr context list")
 
-    def kafka_counterpart(
-        self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
-    ) -> OffsetStore | None:
+    def kafka_counterpart(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> OffsetStore | None:
         """Prints a warning if the brokers do not belong to the cluster of ``store``; see the base class."""
         try:
             return super().kafka_counterpart(store, warn)
         except OtherCluster as error:
-            warn(f"{error.what} {error.why}")
+            (warn or self.on_warning)(f"{error.what} {error.why}")
             return None
-
-    def other_stores(
-        self, store: OffsetStore, warn: Callable[[str], None] = lambda text: note(f"warning: {text}")
-    ) -> tuple[OffsetStore, ...]:
-        """Prints a warning if another configured store cannot be compared; see the base class."""
-        return super().other_stores(store, warn)
 
     def edit(
         self,
@@ -212,6 +255,18 @@ class ConnectFlags(Connections):
         return RunningEditCommand(operation, store, flags, checks, running, undo_options=options, as_csv=as_csv)
 
 
+def _note_ignored(command_config: str | None) -> None:
+    """Prints the settings of the ``.properties`` file that offsetmgr ignores."""
+    if command_config is None:
+        return
+    from offsetmgr.config.java_config import ignored_keys
+    from offsetmgr.config.properties import load_properties
+
+    if keys := ignored_keys(load_properties(Path(command_config))):
+        settings = f"{count_of(len(keys), 'setting')} that {'does' if len(keys) == 1 else 'do'} not concern"
+        note(f"{command_config}: offsetmgr ignores {settings} the connection: {', '.join(keys)}")
+
+
 def contexts_of(text: str | None) -> list[str] | None:
     """Returns the contexts that the value of ``--context`` selects if it is a list or a glob; None if it is a name.
     Raises `ConfigError` if it selects no context."""
@@ -220,7 +275,7 @@ def contexts_of(text: str | None) -> list[str] | None:
     from offsetmgr.config.contexts import Contexts
 
     contexts = Contexts.read()
-    return contexts.select(text) if contexts.selects_several(text) else None
+    return None if text in contexts.layers else contexts.select(text)
 
 
 def require_many_clusters(command: Callable[..., Any], context: str, settings: SettingsLayer) -> None:
@@ -298,6 +353,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         "context": ContextNames if runs_for_many(command) else ContextName,
         "command_config": CommandConfig,
         "timeout": Timeout,
+        "ignore_persistent_members": IgnorePersistentMembers,
     }
     signature = inspect.signature(command, eval_str=True)
 
@@ -316,18 +372,13 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**values: Any) -> Any:
         groups.combine(values)
         flag_values = {name: values.pop(name) for name in options}
-        settings = SettingsLayer(
-            bootstrap_server=flag_values["bootstrap_server"],
-            zookeeper=flag_values["zookeeper"],
-            store=flag_values["store"],
-            command_config=flag_values["command_config"],
-            timeout_ms=flag_values["timeout"],
-        )
+        context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
+        settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
         option_groups.combine(values)
-        names = contexts_of(flag_values["context"])
+        names = contexts_of(context)
         if names is None:
-            return _run_for_one(command, flag_values["context"], settings, values)
-        require_many_clusters(command, flag_values["context"], settings)
+            return _run_for_one(command, context, settings, values)
+        require_many_clusters(command, context, settings)
         return _run_for_contexts(command, names, settings, values)
 
     shown: Any = run

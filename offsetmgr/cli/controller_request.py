@@ -16,6 +16,7 @@ from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import printable
 from offsetmgr.groups.operation_log import OperationLog, OperationStart
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class _ProgressLine:
 
     def show(self, text: str) -> None:
         if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{self._name}: {text}")
+            sys.stderr.write("\r\x1b[K" + printable(f"{self._name}: {text}"))
             sys.stderr.flush()
         elif text != self._last or time.monotonic() >= self._next:
             note(f"{self._name}: {text}")

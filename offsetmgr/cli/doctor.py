@@ -12,14 +12,15 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.table_fit import NAME_RANK
 from offsetmgr.core.check_result import CheckResult, CheckStatus
 
 app = typer.Typer(rich_markup_mode=None)
 
 CHECKS: Final = (
     Column("result"),
-    Column("check"),
-    Column("endpoint", rank=1),
+    Column("check", rank=NAME_RANK),
+    Column("endpoint", rank=NAME_RANK),
     Column("detail"),
     Column("fix", optional=True),
 )

@@ -6,19 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import typer
 
 from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
-from offsetmgr.core.errors import GroupActive
+from offsetmgr.core.commit_metadata import dropped_text
+from offsetmgr.core.errors import GateRefused, GroupActive
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
-from offsetmgr.core.offset_store import EditStatus, GroupEditResult, OffsetStore
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.before_images import default_image_path
 from offsetmgr.groups.describe import reject_active
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.stores.cross_cluster_check import OriginStore
 
+FailedWrite: TypeAlias = "tuple[str, TopicPartition | None, OffsetMgrError]"
+"""A group, the partition or None, and the error."""
 OUTCOME: Final = (*PLANNED_WRITE[:-1], Column("outcome"), Column("note", optional=True))
 MAX_FAILURES_SHOWN: Final = 200
+_Outcomes: TypeAlias = "dict[str, dict[TopicPartition, ChangeOutcome]]"
+_WRITTEN: Final = ChangeOutcome(EditStatus.WRITTEN)
 
 
 def cross_cluster_check(
@@ -55,6 +61,8 @@ def cross_cluster_check(
 
 _WAITING_OPERATIONS: Final = frozenset({"offsets reset", "offsets set", "offsets import", "offsets delete"})
 """The operations that have the options --wait-empty and --running."""
+_WHOLE_GROUPS: Final = frozenset({"groups delete", "groups rename"})
+"""The operations without the option --topic."""
 
 
 class Edit:
@@ -62,6 +70,7 @@ class Edit:
 
     can_wait: ClassVar[bool] = True
     """Whether the command accepts ``--wait-empty``, if its operation does."""
+    tree_verb: ClassVar[str] = "restore"
 
     def __init__(
         self,
@@ -105,25 +114,31 @@ class Edit:
             self._show(proposal)
             problems = self._list_problems(proposal)
             counts = proposal.counts
+            if counts.dropped:
+                note(f"warning: the edit drops {dropped_text(counts.dropped)}")
+            trees = f" and {self.tree_verb} the znodes of {count_of(counts.trees, 'group')}" if counts.trees else ""
             if not self.execute:
                 amount = _size(counts.writes, counts.groups)
                 self._note_weaknesses()
-                note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
-                if counts.writes:
+                note(f"dry run: would change {amount}{trees} in {self.store.uri}; nothing was changed")
+                if counts.writes or counts.trees:
                     note("hint: add --execute to do it")
-            elif not counts.writes:
+            elif not (counts.writes or counts.trees):
                 note(f"nothing to change in {self.store.uri}")
             else:
                 self._note_weaknesses()
                 self.announce(proposal)
-                confirm(f"{self.operation}: change {_size(counts.writes, counts.groups)}?", yes=self.yes)
+                confirm(f"{self.operation}: change {_size(counts.writes, counts.groups)}{trees}?", yes=self.yes)
                 self.confirmed = True
                 return self._write(proposal) or (FAILED if problems else 0)
             return FAILED if problems else 0
 
     def check(self, groups: Iterable[GroupEditPlan]) -> Iterable[GroupEditPlan]:
-        """Yields the plans, with a problem for each group that cannot be edited now."""
-        return reject_active(self.describer, groups)
+        """Yields the plans, with a problem for each group that cannot be edited now. Prints a warning for data that
+        offsetmgr does not understand."""
+        for plan in reject_active(self.describer, groups):
+            note_unrecognised(plan.unrecognised)
+            yield plan
 
     def announce(self, proposal: EditPlan) -> None:
         """Prints the amount of the edit, before the prompt."""
@@ -132,6 +147,10 @@ class Edit:
 
     def report(self, result: GroupEditResult) -> None:
         """Called with the result of each group."""
+
+    def finish(self, proposal: EditPlan) -> Iterable[FailedWrite]:  # noqa: ARG002
+        """Called after the last write. Returns the failures of this step."""
+        return ()
 
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
@@ -162,14 +181,17 @@ class Edit:
         if active and self.can_wait and self.operation in _WAITING_OPERATIONS:
             running = "; --running moves it without a stop" if self.store.uri.startswith("kafka:") else ""
             note(f"hint: --wait-empty SECONDS waits until the group has no members{running}")
+        if any(g.problem and len({c.problem is None for c in g.changes}) == 2 for g in proposal):
+            choice = "" if self.operation in _WHOLE_GROUPS else "; --topic NAME:0,1 selects the partitions of an edit"
+            note(f"hint: a group is edited as a whole or not at all{choice}")
         return count
 
     def _write(self, proposal: EditPlan) -> int:
-        failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
+        failures: list[FailedWrite] = []
         counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
         # For each group, the partitions whose outcome is not "written". A group without a result is missing.
-        other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
+        other_outcomes: _Outcomes = {}
         undo, results = self._execute(proposal)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
@@ -183,9 +205,8 @@ class Edit:
                 self.report(result)
                 if not result.atomic:
                     not_atomic.add(result.how)
-                other_outcomes[result.group] = {
-                    tp: (outcome.status.value, outcome.error) for tp, outcome in rest.items()
-                }
+                other_outcomes[result.group] = rest
+            failures += self.finish(proposal)
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(counts.values())
             raise Interrupted(
@@ -203,16 +224,15 @@ class Edit:
             if counts[EditStatus.UNCHANGED]:
                 done += f", {counts[EditStatus.UNCHANGED]:,} unchanged"
             note(f"{done}, {len(failures):,} failed" if failures else done)
-            if counts[EditStatus.WRITTEN] or any(may_have_written(type(error).__name__) for *_, error in failures):
+            written = counts[EditStatus.WRITTEN] or proposal.counts.trees
+            if written or any(may_have_written(type(error).__name__) for *_, error in failures):
                 self.undo = undo
             self._note_late_deletions(proposal, other_outcomes)
             for line in self.undo if self.print_undo else ():
                 note(f"undo: {line}")
         return FAILED if failures else 0
 
-    def _note_late_deletions(
-        self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
-    ) -> None:
+    def _note_late_deletions(self, proposal: EditPlan, other_outcomes: _Outcomes) -> None:
         """If the brokers cannot delete single offsets, prints how many of the deleted offsets the brokers keep for some
         time."""
         if all(weakness.subject != DELETES_OFFSETS for weakness in self._weaknesses):
@@ -273,14 +293,14 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _rejection(error: OffsetMgrError) -> str:
-    """Returns the note of a rejected row. The note of an active group does not name the members, because the list of
-    errors names them."""
-    return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
+    """Returns the note of a rejected row. The note of an active group does not name the members, and that of a group
+    without sufficient evidence not the evidence, because the list of errors has them."""
+    if isinstance(error, GroupActive | GateRefused):
+        return "refused: active" if isinstance(error, GroupActive) else "refused: the error has the evidence"
+    return f"refused: {error.why or error.what}"
 
 
-def _outcome_rows(
-    proposal: EditPlan, outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
-) -> Iterator[tuple[Any, ...]]:
+def _outcome_rows(proposal: EditPlan, outcomes: _Outcomes) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         known = outcomes.get(group.group)
         for row, change in zip(_plan_rows([group]), group.changes, strict=True):
@@ -289,13 +309,13 @@ def _outcome_rows(
             elif not change.writes:
                 outcome, text = "unchanged", row[-1]
             else:
-                written = (EditStatus.WRITTEN.value, None)
-                status, error = ("unknown", None) if known is None else known.get(change.partition, written)
-                outcome, text = status, str(error) if error is not None else row[-1]
+                found = None if known is None else known.get(change.partition, _WRITTEN)
+                outcome = "unknown" if found is None else found.status.value
+                text = str(found.error) if found is not None and found.error is not None else row[-1]
             yield (*row[:-1], outcome, text)
 
 
-def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
+def _list_failures(*failures: Iterable[FailedWrite]) -> int:
     """Prints one line on stderr for each of the first `MAX_FAILURES_SHOWN` failures. Returns the number of failures."""
     count = 0
     hints: dict[str, None] = {}

@@ -58,7 +58,7 @@ def list_command(
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the edits and migrations of this account on this machine, the oldest first.
+    """List the edits and migrations in the operation log of this account, the oldest first.
 
     The list has the stores of each operation, and the name of the group if the operation has only one.
     The log is operations.jsonl in the state directory (XDG_STATE_HOME). An operation whose outcome is unknown was
@@ -93,7 +93,7 @@ def list_command(
     ]
     if not write_rows(LIST, rows, output):
         of_group = "" if group is None else f" of group {group!r}"
-        note(f"nothing is recorded: no edit or migration{of_group} was made from this account on this machine")
+        note(f"no edit or migration{of_group} is recorded in {log.path}; another XDG_STATE_HOME has a log of its own")
         if group is not None:
             raise typer.Exit(1)
 
@@ -145,8 +145,8 @@ def undo_command(
 
     An offset that has changed since the edit is restored only with --allow-rewind; the command reports it. The undo of
     `migrate apply` restores the offsets that this run wrote, and not those of other runs of the plan. The undo of an
-    edit with --running also rewinds the offsets that its consumers have committed since. Without --execute the command
-    shows what it would change.
+    edit with --running also rewinds the offsets that its consumers have committed since, and its rows show how many
+    messages the consumers repeat or skip. Without --execute the command shows what it would change.
     """
     one = _find(operation_id)
     if not one.start.undo:

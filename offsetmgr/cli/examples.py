@@ -54,7 +54,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "zk topics": ("-t 'ord*' --zookeeper z1:2181",),
     "zk members": ("billing --zookeeper z1:2181",),
     "zk owners": ("billing --zookeeper z1:2181",),
-    "zk rebalance": ("billing --zookeeper z1:2181", "billing --simulate --join host4 --zookeeper z1:2181"),
     "zk check": ("billing --zookeeper z1:2181", "--all-groups --zookeeper z1:2181"),
     "zk elect": ("-t orders --zookeeper z1:2181 --execute",),
     "zk reassign": ("--reassignment-json-file moves.json --zookeeper z1:2181 --execute",),

@@ -12,6 +12,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
+from offsetmgr.cli.read_error_report import unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
@@ -83,6 +84,7 @@ def describe(
     from offsetmgr.groups.describe import describe as describe_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import TopicMatches
+    from offsetmgr.migration.copied_offsets import last_writes
 
     names = require_groups(group, all_groups)
     if members and state:
@@ -103,7 +105,9 @@ def describe(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = choose_groups(store, names, all_groups=all_groups, others=others)
-        found = describe_groups(store, cluster, describer, chosen, topics, others=others)
+        found = _named(
+            describe_groups(store, cluster, describer, chosen, topics, others=others, writes=last_writes), errors
+        )
         if state:
             shown = write_rows(STATE, _state_rows(found, errors), output)
         elif members:
@@ -125,6 +129,12 @@ def describe(
 
     if code := watch_command(once, watch, count):
         raise typer.Exit(code)
+
+
+def _named(found: Iterable[DescribedGroup], errors: list[OffsetMgrError]) -> Iterator[DescribedGroup]:
+    for one in found:
+        errors += unrecognised_errors(one.read)
+        yield one
 
 
 def _partition_rows(
@@ -154,7 +164,8 @@ def _partition_rows(
             offset = committed.offset if isinstance(committed, Committed) else None
             yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
         if not one.partitions and not only_with_lag:
-            text = f"{count_of(len(description.members), 'member')}, nothing committed{where}"
+            nothing = "offsets unknown" if one.read is not None and one.read.hidden else f"nothing committed{where}"
+            text = f"{count_of(len(description.members), 'member')}, {nothing}"
             yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
 
 

@@ -10,8 +10,10 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
+from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.running_store import OtherGroupKind
 
 STATES: Final = (
     "Stable",
@@ -61,7 +63,8 @@ def list_groups(
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
-    from offsetmgr.groups.selection import KNOWN_GROUPS, matching_groups
+    from offsetmgr.groups.edits import tree_store
+    from offsetmgr.groups.selection import KNOWN_GROUPS, is_pattern, matching_groups
 
     store = connect.store()
     names = sorted(set(store.groups()))
@@ -72,10 +75,13 @@ def list_groups(
     errors: list[OffsetMgrError] = []
     if group:
         why = f"no group of {store.uri} matches"
+        unmatched = [one for one in group if not matching_groups([one], names)]
+        others = {found.group: found.error for found in store.scan(one for one in unmatched if not is_pattern(one))}
         missing = [
-            GroupNotFound(f"group {one!r}", why, KNOWN_GROUPS, groups=[one])
-            for one in group
-            if not matching_groups([one], names)
+            kind
+            if isinstance(kind := others.get(one), OtherGroupKind)
+            else GroupNotFound(f"group {one!r}", why, KNOWN_GROUPS, groups=[one])
+            for one in unmatched
         ]
         names = matching_groups(group, names)
         if not names:
@@ -85,6 +91,8 @@ def list_groups(
 
     def shown(name: str) -> str | None:
         found = states.get(name)
+        if isinstance(found, OtherGroupKind):
+            return found.state
         if isinstance(found, OffsetMgrError):
             errors.append(found)
             return None
@@ -96,6 +104,8 @@ def list_groups(
         rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
         note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
+    if (trees := tree_store(store)) is not None:
+        note_unrecognised(trees.unrecognised(names))
     if code := report_and_exit_code(errors):
         raise typer.Exit(code)
 

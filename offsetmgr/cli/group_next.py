@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from offsetmgr.core.document import moment
 from offsetmgr.core.model import Committed
-from offsetmgr.groups.lag import TITLES
+from offsetmgr.groups.last_writes import TITLES
 from offsetmgr.groups.selection import group_words, literal_pattern
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.group_location import GroupPhase
@@ -23,6 +24,10 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
     if phase is GroupPhase.UNKNOWN:
         return _determine(one, shlex.join(group_words(one.group)), options)
     if phase is GroupPhase.MOVED:
+        if plan is not None and (expires := expiry_of(one)) is not None:
+            command = shlex.join(("offsetmgr", "migrate", "apply", plan.path, "--refresh"))
+            why = f"commits the copied offsets again: without a consumer they expire about {moment(expires)} UTC"
+            return f"{command}{options}", why
         if plan is None or plan.source_deleted:
             return None, "the migration is finalized, and the offsets in the source are deleted"
         if _may_be_dual(one, plan):
@@ -78,6 +83,19 @@ def _may_be_dual(one: GroupLocation, plan: MigratedGroup) -> bool:
         isinstance(old := zookeeper.of(tp), Committed) and offset > old.offset for tp, offset in kafka.committed.items()
     )
     return bool(zookeeper.members) and not any(ahead)
+
+
+def expiry_of(one: GroupLocation) -> int | None:
+    """Returns the time at which the copied offsets of a group expire; None if it is unknown, if the group has members,
+    or if the target shows a commit after the copy."""
+    plan, copied = one.sample.plan, {tp for tp, writer in one.sample.writers.items() if writer.is_unchanged}
+    if plan is None or any(store.members or store.members_error for store in one.sample.stores):
+        return None
+    source, target = one.sample.side(plan.source), one.sample.side(plan.target)
+    old = {} if source is None else source.committed
+    new = {} if target is None else {tp: offset for tp, offset in target.committed.items() if tp not in copied}
+    moved_on = target is None or any(offset > old.get(tp, offset) for tp, offset in new.items())
+    return None if moved_on else plan.expires_at
 
 
 def _runbook(one: GroupLocation, to: GroupPhase, options: str) -> str:

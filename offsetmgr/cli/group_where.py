@@ -3,7 +3,7 @@ command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +16,7 @@ from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
+from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import (
     Column,
     OutputFormat,
@@ -28,6 +29,7 @@ from offsetmgr.cli.render import (
 )
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.migration.group_location import GroupLocation
@@ -108,25 +110,57 @@ def where(
         locator.add_plan(file)
     watched = None if window_s is None else ObservationWindow(window_s, waiting=LockWait().for_commits)
     for one in progress(locator.locate(names, watched), "groups", len(names)):
-        if one.found or one.group in known:
-            found.append(one)
+        if (missing := _missing(one, known)) is not None:
+            errors.append(missing)
         else:
-            stores = ", ".join(store.uri for store in one.sample.stores)
-            errors.append(GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}"))
-    if output is OutputFormat.TABLE:
-        write_rows(WHERE, map(_group_row, found), output)
-        if found and (partitions or len(found) <= _SHORT):
-            separate_tables()
-            write_rows(PARTITIONS, _partition_rows(found), output)
-        if found:
-            separate_tables()
-            write_rows(NEXT, _next_rows(found, connect.given_options), output)
-    else:
-        write_structured_rows(OBJECT, (_object(one, connect.given_options) for one in found), output)
+            found.append(one)
+    for unread in locator.unread_plans:
+        connect.on_warning(f"not used as evidence: {unread}")
+    _write(found, output, connect.given_options, partitions=partitions)
+    note_unrecognised(data for one in found for store in one.sample.stores for data in store.unrecognised)
+    for kind in filter(None, (one.other_kind for one in found)):
+        note(str(kind))
+    _note_expiry(found, connect.followup_options)
     if not found and not errors:
         note(empty_note(connect.uri, "groups"))
     if code := report_and_exit_code(errors):
         raise typer.Exit(code)
+
+
+def _write(found: list[GroupLocation], output: OutputFormat, options: str, *, partitions: bool) -> None:
+    if output is not OutputFormat.TABLE:
+        write_structured_rows(OBJECT, (_object(one, options) for one in found), output)
+        return
+    write_rows(WHERE, map(_group_row, found), output)
+    if found and (partitions or len(found) <= _SHORT):
+        separate_tables()
+        write_rows(PARTITIONS, _partition_rows(found), output)
+    if found:
+        separate_tables()
+        write_rows(NEXT, _next_rows(found, options), output)
+
+
+def _missing(one: GroupLocation, known: Container[str]) -> OffsetMgrError | None:
+    """Returns the error of a group without offsets that is of another kind or that no store knows."""
+    if one.other_kind is not None and not any(store.offsets for store in one.sample.stores):
+        return one.other_kind
+    if one.found or one.group in known:
+        return None
+    stores = ", ".join(store.uri for store in one.sample.stores)
+    return GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}")
+
+
+def _note_expiry(found: Iterable[GroupLocation], options: str) -> None:
+    """Prints when the copied offsets of groups without consumers expire, for each plan."""
+    from offsetmgr.cli.group_next import expiry_of
+    from offsetmgr.cli.plan_execution import note_expiry
+
+    dates: dict[str, list[int | None]] = {}
+    for one in found:
+        if one.sample.plan is not None:
+            dates.setdefault(one.sample.plan.path, []).append(expiry_of(one))
+    for path, expiring in dates.items():
+        note_expiry(path, expiring, options, watched=True)
 
 
 def _members_text(one: GroupLocation) -> str:
@@ -140,12 +174,18 @@ def _members_text(one: GroupLocation) -> str:
 
 
 def _group_row(one: GroupLocation) -> tuple[Any, ...]:
-    phase = one.phase
-    return (one.group, phase.phase.value, phase.confidence.value, one.lag, _members_text(one), phase.why)
+    phase, why = one.phase, one.phase.why
+    if one.below_start:
+        why = f"{why}; the lag lacks the deleted records of {count_of(one.below_start, 'partition')} (see --partitions)"
+    return (one.group, phase.phase.value, phase.confidence.value, one.lag, _members_text(one), why)
 
 
 def _offset(found: Any) -> int | str | None:
-    return found.offset if isinstance(found, Committed) else "unreadable" if isinstance(found, OffsetMgrError) else None
+    from offsetmgr.groups.lag import state_of
+
+    return (
+        found.offset if isinstance(found, Committed) else state_of(found) if isinstance(found, OffsetMgrError) else None
+    )
 
 
 def _partition_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]:

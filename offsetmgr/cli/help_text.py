@@ -7,12 +7,22 @@ from typing import Any, Final
 import typer
 
 from offsetmgr.cli.examples import example_lines
-from offsetmgr.cli.options import BootstrapServer, CommandConfig, ContextName, Store, Timeout, Zookeeper
+from offsetmgr.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    ContextName,
+    IgnorePersistentMembers,
+    Store,
+    Timeout,
+    Zookeeper,
+)
 
-CONNECTION_PARAMETERS: Final = ("bootstrap_server", "zookeeper", "store", "context", "command_config", "timeout")
+_ADDRESSES: Final = ("bootstrap_server", "zookeeper", "store", "context")
+CONNECTION_PARAMETERS: Final = (*_ADDRESSES, "command_config", "timeout", "ignore_persistent_members")
 _CONNECTION: Final = """\b
 Connection options (see offsetmgr help connection): --bootstrap-server,
---zookeeper, --store, --context, --command-config, --timeout"""
+--zookeeper, --store, --context, --command-config, --timeout,
+--ignore-persistent-members"""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Help on a subject.")
 
@@ -31,6 +41,7 @@ def connection(
     context_name: ContextName = None,  # noqa: ARG001
     command_config: CommandConfig = None,  # noqa: ARG001
     timeout: Timeout = None,  # noqa: ARG001
+    ignore_persistent_members: IgnorePersistentMembers = None,  # noqa: ARG001
 ) -> None:
     """Print the connection options, which most commands accept.
 

@@ -3,6 +3,7 @@ members of groups, for commits, or for brokers."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster
 
 _LOG_INTERVAL_S: Final = 3.0
+_FILE_INTERVAL_S: Final = 30.0
 
 
 class LockWait:
     """Prints that the command waits for group locks, and the remaining time. The first call prints a line; later calls
-    print at most one line every 3 s."""
+    print at most one line every 3 s, or every 30 s if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -51,7 +53,7 @@ class LockWait:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + _LOG_INTERVAL_S
+        self._next = now + (_LOG_INTERVAL_S if sys.stderr.isatty() else _FILE_INTERVAL_S)
         return True
 
     def __call__(self, groups: list[str], seconds: float) -> None:

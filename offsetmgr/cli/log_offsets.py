@@ -160,7 +160,7 @@ def offsets(
 
         store = connect.store(to)
         crossing = cross_cluster_check("log offsets", DiskLogs(sources), store, translate)
-        edit = connect.edit("log offsets", flags, store, connect.group_describer(to))
+        edit = connect.edit("log offsets", flags, store, connect.group_describer_for_edit(to))
         proposals = plan_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
         failed = edit.run(proposals)
     if saved.finish(target) or failed:
@@ -273,7 +273,10 @@ class _SavedOffsets:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         for group in self.groups():
             name = group.group
-            for tp, one in group.offsets.items():
+            for tp in sorted({*group.offsets, *group.errors}):
+                if (one := group.offsets.get(tp)) is None:
+                    yield (name, tp[0], tp[1], "unreadable", *[None] * 6)
+                    continue
                 offset, metadata, epoch, committed, expires, at = one
                 yield (name, tp[0], tp[1], "committed", offset, metadata, epoch, committed, expires, at)
 

@@ -11,7 +11,7 @@ import typer
 
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
+from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
@@ -89,6 +89,7 @@ def recover(
                 recorded.written += one.action == "cut"
                 recorded.failed += one.action == "failed"
     write_rows(_RECOVER, (one.row() for one in cuts), output)
+    note_scope(paths)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
     if report_and_exit_code(errors):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.render import Column
+from offsetmgr.cli.render import Column, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ SEGMENT: Final = (
 
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
     """Yields the log files and partitions' directories under a path, each with its segments. If a directory cannot be
-    read, its error is added to ``errors``. Raises `UsageError` for a path without a log."""
+    read, or has a file with which a broker does not start, its error is added to ``errors``. Raises `UsageError` for a
+    path without a log."""
+    from offsetmgr.segments.checkpoints import unusable_files
     from offsetmgr.segments.partition import is_directory, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
@@ -46,6 +48,7 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
         yield path, (Segment.of(path),)
         return
     if own := segments_in(path):
+        errors += unusable_files(path)
         yield path, own
         return
     directories = list(partitions_in(path))
@@ -54,9 +57,20 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
     for directory in directories:
         try:
             if segments := segments_in(directory):
+                errors += unusable_files(directory)
                 yield directory, segments
         except OffsetMgrError as error:
             errors.append(error)
+
+
+def note_scope(paths: Iterable[Path]) -> None:
+    """Prints the files that the prediction about a broker is based on."""
+    if all(path.is_file() for path in paths):
+        note("checked: only the segments that are named, not the other files of their directories")
+    else:
+        note(
+            "checked: segments, partition.metadata, leader-epoch-checkpoint; a broker reads other files when it starts"
+        )
 
 
 def mib_in(segments: Iterable[Segment]) -> int:

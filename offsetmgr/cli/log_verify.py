@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
+from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources, state
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import OffsetMgrError
@@ -38,11 +38,14 @@ def verify(
     """Check that every entry of every segment is complete, and has the right checksum and a plausible offset.
 
     SOUND is the number of bytes before the first damage. NEXT-OFFSET is the log end offset at that position. BROKER is
-    what Kafka's own recovery would do with the segment. The command writes nothing. The exit code is 0 if everything is
-    valid, else 1.
+    what Kafka's own recovery would do with the segment, and unknown if the broker would not start. The command writes
+    nothing. The exit code is 0 if everything is valid, else 1.
     """
+    from offsetmgr.segments.recovery import RecoveryOutcome
+
     errors: list[OffsetMgrError] = []
     segments = list(_segments(paths, errors))
+    offline = {Path(error.what).parent for error in errors}
     _note_running_brokers(paths)
     bad = 0
 
@@ -58,10 +61,15 @@ def verify(
                 ([f"position {found.valid_bytes}: {found.why}"] if found.damage else [])
                 + [f"position {doubt.position}: {doubt.why}" for doubt in found.suspicions[:1]]
             )
-            yield (*columns(seen), found.outcome.value, found.suspicion_count, why or None)
+            outcome = RecoveryOutcome.UNKNOWN if seen.segment.log.parent in offline else found.outcome
+            yield (*columns(seen), outcome.value, found.suspicion_count, why or None)
 
     write_rows(_VERIFY, rows(), output)
-    note(f"{count_of(len(segments), 'segment')}, {bad} not sound" + (f", {len(errors)} not read" if errors else ""))
+    note(
+        f"{count_of(len(segments), 'segment')}, {bad} not sound"
+        + (f", {count_of(len(errors), 'error')}" if errors else "")
+    )
+    note_scope(paths)
     if report_and_exit_code(errors) or bad:
         raise typer.Exit(FAILED)
 

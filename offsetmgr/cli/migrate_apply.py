@@ -64,9 +64,7 @@ def apply_command(
 
     plan, state = open_plan(plan_path)
     only = select_groups(plan, group or (), wave or ())
-    sides = SourceAndTarget.of_plan(
-        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
-    )
+    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(from_command_config, to_command_config))
     target = sides.target
     check_endpoint("target", plan.header.target, target)
     require_comparison(plan)

@@ -3,7 +3,7 @@ members that commit to the source alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +16,8 @@ from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
-from offsetmgr.cli.options import Reason, Yes
-from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer
+from offsetmgr.cli.options import AcceptUnseen, Reason, Yes
+from offsetmgr.cli.plan_execution import exit_if_interrupted, note_expiry, option_text, plan_writer
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.fleet import select_groups
@@ -25,8 +25,12 @@ from offsetmgr.migration.plan_file import summary_of
 from offsetmgr.migration.plan_run import PlanRun, open_plan
 
 if TYPE_CHECKING:
+    from offsetmgr.migration.finalize import GroupGate
     from offsetmgr.migration.finalize_groups import GroupFinalizeReport
     from offsetmgr.migration.journaled_writer import Report
+    from offsetmgr.migration.plan import GroupScope
+    from offsetmgr.migration.plan_file import PlanFile
+    from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
 
 app = typer.Typer()
@@ -49,6 +53,7 @@ def finalize_command(
     accept_refused: Annotated[
         bool, typer.Option("--accept-refused", help="Ignore the partitions that the plan refused.")
     ] = False,
+    accept_unseen: AcceptUnseen = False,
     yes: Yes = False,
     reason: Reason = None,
     from_command_config: FromConfig = None,
@@ -65,44 +70,42 @@ def finalize_command(
     names the others. Without them, the whole plan passes or fails, unless single groups were finalized or rolled back
     before.
 
-    With --delete-source, the command also deletes the source's offsets; the journal keeps their before-images. To go
-    back after the deletion, create a plan in the other direction (migrate rollback --reverse-plan).
+    With --delete-source, the command also deletes the source's offsets; the journal keeps their before-images. A group
+    that may have offsets in Kafka which this login may not see keeps them all, unless --accept-unseen. To go back after
+    the deletion, create a plan in the other direction (migrate rollback --reverse-plan).
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize
     from offsetmgr.migration.finalize_groups import finalize_groups
     from offsetmgr.migration.group_observer import ObservationWindow
-    from offsetmgr.migration.verify import Status
+    from offsetmgr.migration.verify_rules import Status
 
     plan, state = open_plan(plan_path)
-    sides = SourceAndTarget.of_plan(
-        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
-    )
+    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(from_command_config, to_command_config))
     verifier = sides.verifier(plan, state)
     only = select_groups(plan, groups or (), wave or ())
     if only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
         only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
     verifier.only = only
-    if delete_source:
-        actions = summary_of(plan, only).actions
-        count = sum(n for action, n in actions.items() if action != "target-only")
-        confirm(f"after the checks, remove up to {count_of(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
-    elif state.finalized_at is None:
-        scope = count_of(len(only) if only is not None else plan.summary.groups, "group")
-        confirm(f"after the checks, record in the journal that the migration of {scope} has ended?", yes=yes)
+    options = option_text(connect.repeated_options(from_command_config, to_command_config))
+    if delete_source or state.finalized_at is None:
+        _confirm(plan, only, delete_source=delete_source, yes=yes)
     watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
     gate = sides.member_gate(plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), watched)
     accept = (Status.REFUSED,) if accept_refused else ()
     if only is not None:
         with plan_writer(plan, PlanRun("delete", only, reason or ""), verifier.source) as (writer, state):
             remover = writer if delete_source else None
-            each = finalize_groups(verifier, state, writer.journal, gate, remover, accept)
+            each = finalize_groups(verifier, state, writer.journal, gate, remover, accept, accept_unseen=accept_unseen)
             writer.incomplete = bool(each.blocked or each.kept)
+        _warn(sides, plan, state, only, options, each.finalized)
         _show_groups(each, verifier)
         return
     with plan_writer(plan, PlanRun("delete", reason=reason or ""), verifier.source) as (writer, state):
-        done = finalize(verifier, state, writer.journal, gate, writer if delete_source else None, accept)
+        remover = writer if delete_source else None
+        done = finalize(verifier, state, writer.journal, gate, remover, accept, accept_unseen=accept_unseen)
         writer.incomplete = bool(done.kept)
+    _warn(sides, plan, state, only, options, done.gates)
     if state.finalized_at is not None:
         note(f"finalized already, on {migrate_output.moment(state.finalized_at)}")
     else:
@@ -112,6 +115,41 @@ def finalize_command(
         note(f"finalized: {verified} verified{left}; {migrate_output.gates_text(done.gates)}")
     if done.deleted is not None and not _show_deleted(done.deleted, done.kept, verifier):
         raise typer.Exit(1)
+
+
+def _confirm(plan: PlanFile, only: GroupScope | None, *, delete_source: bool, yes: bool) -> None:
+    if delete_source:
+        actions = summary_of(plan, only).actions
+        count = sum(n for action, n in actions.items() if action != "target-only")
+        confirm(f"after the checks, remove up to {count_of(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
+    else:
+        scope = count_of(len(only) if only is not None else plan.summary.groups, "group")
+        confirm(f"after the checks, record in the journal that the migration of {scope} has ended?", yes=yes)
+
+
+def _warn(
+    sides: SourceAndTarget,
+    plan: PlanFile,
+    state: MigrationState,
+    only: GroupScope | None,
+    options: str,
+    gates: Iterable[GroupGate],
+) -> None:
+    """Prints the groups whose members left the last phase after they had been finalized, and when the copied offsets of
+    groups without consumers expire."""
+    copied: dict[str, int | None] = {}
+    live = {gate.group for gate in gates if gate.live}
+    for group in plan.groups_of(only):
+        later = state.phase_after_end(group.group, plan.header.end)
+        if later is not None and later.phase is not None:
+            went_back = f"{later.phase.value} on {migrate_output.moment(later.at)}"
+            note(f"warning: group {group.group}: its members went back to phase {went_back}, after it was finalized")
+        if not group.error and group.group not in state.phases and group.group not in live:
+            copied[group.target_group] = plan.header.expiry_of(state.copied_at(group))
+    if any(copied.values()) and (cluster := sides.cluster()) is not None:
+        described = cluster.describe_groups(list(copied))
+        idle = (at for name, at in copied.items() if not getattr(described.get(name), "members", ()))
+        note_expiry(plan.path, idle, options, watched=True)
 
 
 def _show_groups(each: GroupFinalizeReport, verifier: MigrationVerifier) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
-from offsetmgr.cli.migrate_plan import parse_renames
+from offsetmgr.cli.migrate_plan import IfAhead, parse_renames
 from offsetmgr.cli.options import (
     AllGroups,
     BeforeImage,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.operation_log import OperationStart
     from offsetmgr.migration.mirror import Mirror
+    from offsetmgr.migration.mirror_group import GroupMirror
+    from offsetmgr.migration.mirror_images import MirrorImages
     from offsetmgr.migration.plan import PlanHeader
 
 app = typer.Typer()
@@ -62,6 +65,7 @@ def mirror_command(
     topic: TopicsOption = None,
     rename: Rename = None,
     translate: TranslateOption = None,
+    if_ahead: IfAhead = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
     interval_ms: Annotated[
         int, typer.Option("--interval", metavar="MS", min=50, help="Polling interval of a source without watches.")
@@ -108,10 +112,10 @@ def mirror_command(
     from offsetmgr.migration.mirror_images import MirrorImages
 
     groups = require_groups(group, all_groups)
-    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
-    sides = SourceAndTarget(
-        connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
-    )
+    if if_ahead is AheadPolicy.REWIND:
+        raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
+    options = PlanOptions(if_ahead, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
+    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(from_command_config, to_command_config))
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
     planner = Planner(source, target, options, SystemClock(), translate=translate)
@@ -144,12 +148,26 @@ def mirror_command(
             window_s,
             refresh_s,
             planner.crossing,
-            images.save,
+            partial(_prepare, images, sides, options),
         )
         with _recorded(mirror, images.operation(names, origin)):
             status = mirror.run(once=once)
     shown.show(status, last=True)
     _show_result(mirror, format)
+
+
+def _prepare(images: MirrorImages, sides: SourceAndTarget, options: PlanOptions, new: Sequence[GroupMirror]) -> None:
+    """Determines the last writers of new groups, and saves their before-images."""
+    from offsetmgr.migration.copied_offsets import last_writes
+
+    writes = last_writes(sides.source, sides.target, window_s=0, selects=options.selects)
+    for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
+        mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
+        mirrored.unread_partitions = frozenset({**pair.source.errors, **pair.target.errors})
+        mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden
+        if mirrored.unread is not None:
+            mirrored.fail(mirrored.unread, lag_unknown=True)
+    images.save([mirrored for mirrored in new if mirrored.unread is None])
 
 
 @contextmanager

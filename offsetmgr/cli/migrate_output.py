@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.columns import GROUP_PARTITION, PARTITION
 from offsetmgr.cli.render import Column, note, progress
+from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.plan import Action
@@ -31,9 +32,10 @@ MEANING: Final[Mapping[str, str]] = {
     Action.COPY: "will be written",
     Action.REWIND: "will be moved BACK (a rewind was allowed)",
     Action.SKIP_EQUAL: "are equal already",
-    Action.KEEP_NEWER: "stay: the target is ahead",
+    Action.KEEP_NEWER: "stay: the target is ahead, and newer or kept by --if-ahead",
     Action.TARGET_ONLY: "stay: only the target has a commit",
-    Action.REFUSE_REWIND: "refused: would move back",
+    Action.REFUSE_REWIND: "refused: the target is ahead, and is not known to be newer",
+    Action.REFUSE_NEWER: "refused: the target was written last",
     Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
     Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
@@ -97,6 +99,8 @@ def show_plan_header(header: PlanHeader) -> None:
         note("logs    not checked: no --bootstrap-server, so topics and log ranges are unknown")
     else:
         note(f"logs    checked against Kafka cluster {header.cluster_id}")
+    if header.options.shift:
+        note(f"shift   {header.options.shift} is added to each copied offset")
     show_weaknesses(header.weaknesses)
     if header.partition_map is not None:
         used = header.partition_map
@@ -115,6 +119,9 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int, clock: Clo
     """Prints when offsets written at ``at_ms``, a time of this machine, expire by the brokers' clock. ``clock`` is the
     difference of the two clocks. For offsets that the target had before, the expiry is unknown."""
     if header.retention_ms is None:
+        if header.target.kind == "kafka" and summary.writes:
+            why = "the brokers do not report offsets.retention.minutes (offsetmgr doctor: DescribeConfigs)"
+            note(f"expiry  unknown for offsets that no consumer commits again, because {why}")
         return
     expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
     if summary.writes:
@@ -152,7 +159,7 @@ def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int, clock: C
     until = (
         "" if header.retention_ms is None else f"; without a consumer they expire about {_expiry(header, at_ms, clock)}"
     )
-    note(f"{count_of(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
+    note(f"{count_of(len(report.renewed), 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
         note(f"{count_of(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
     for error in list(report.failed.values())[:SHOWN]:
@@ -175,10 +182,10 @@ def show_plan_summary(summary: PlanSummary) -> None:
     note(f"{count_of(summary.groups, 'group')}, {count_of(sum(summary.actions.values()), 'partition')}:")
     for action, count in sorted(summary.actions.items(), key=lambda item: list(MEANING).index(item[0])):
         note(f"  {count:>8} {action:<26} {MEANING[action]}")
+    if summary.dropped:
+        note(f"warning the plan drops {dropped_text(summary.dropped)}")
     if summary.failed_groups:
-        note(
-            f"  {summary.failed_groups:>8} not planned: the group as a whole is refused; nothing of it will be written"
-        )
+        note(f"  {summary.failed_groups:>8} not planned: the whole group is refused; nothing of it will be written")
     if summary.left_out_groups:
         note(f"  {summary.left_out_groups:>8} left out: the group was never copied, so there is nothing to copy back")
     if summary.active_groups:

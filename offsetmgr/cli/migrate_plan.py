@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,7 +11,10 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.durations import seconds_option
+from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.followup_commands import command_line
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.options import (
@@ -25,32 +27,46 @@ from offsetmgr.cli.options import (
     file_to_write,
     require_groups,
 )
+from offsetmgr.cli.plan_execution import end_of_planning
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.partition_map import read_map
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
-from offsetmgr.migration.plan_file import PlanFile, PlanSummary
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.waves import read_waves
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer()
+
+IfAhead = Annotated[
+    AheadPolicy | None,
+    typer.Option(
+        "--if-ahead",
+        help="For targets that are ahead. Default: keep those that were written last, and refuse the others.",
+        show_default=False,
+    ),
+]
 
 
 def parse_renames(pairs: list[str] | None) -> dict[str, str]:
     renames: dict[str, str] = {}
     for pair in pairs or []:
         old, equals, new = pair.partition("=")
-        if not (equals and old and new):
+        if not (equals and new):  # the empty group id is valid in Kafka
             raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
         if old in renames:
             raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
         renames[old] = new
     return renames
+
+
+_ONE_BEHIND: Final = (
+    "note    every offset is exactly one behind the end of its log. If the consumers have processed everything,"
+    " they commit the last processed offset, and would process it again: plan with --shift 1"
+)
 
 
 @app.command("plan")
@@ -78,11 +94,20 @@ def plan_command(
     topic: TopicsOption = None,
     rename: Rename = None,
     clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
-    if_ahead: Annotated[
-        AheadPolicy | None,
-        typer.Option("--if-ahead", help="If the target is ahead: keep it (live stores), or reject (files)."),
-    ] = None,
+    if_ahead: IfAhead = None,
     allow_rewind: AllowRewind = False,
+    window_s: Annotated[
+        float,
+        seconds_option("--window", "Maximum time to watch commits, if the target is ahead without other evidence."),
+    ] = 0.0,
+    shift: Annotated[
+        int,
+        typer.Option(
+            "--shift",
+            metavar="N",
+            help="Add N to each copied offset. 1 is for clients that commit the last processed offset.",
+        ),
+    ] = 0,
     onto_existing: Annotated[
         bool, typer.Option("--onto-existing", help="Allow --rename to a group that the target already has.")
     ] = False,
@@ -117,11 +142,9 @@ def plan_command(
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     options = PlanOptions(
-        rewind, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
+        rewind, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing, shift
     ).for_source(from_)
-    sides = SourceAndTarget(
-        connect, from_, to, connect.connection(from_command_config), connect.connection(to_command_config)
-    )
+    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(from_command_config, to_command_config))
     options = applicable_options(sides, options)
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)
@@ -136,6 +159,7 @@ def plan_command(
         translate=translate,
         waves=table,
         shown=lambda plans, count: progress(plans, "groups planned", count),
+        window=ObservationWindow(window_s, waiting=LockWait().for_commits),
     )
     header, summary, digest = written.header, written.summary, written.sha256
     if written.is_empty:
@@ -151,10 +175,16 @@ def plan_command(
         migrate_output.show_attention(plan)
     if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= migrate_output.SHOWN:
         write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(plan.groups()), format)
+    if written.one_behind and not shift:
+        note(_ONE_BEHIND)
     note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
-    _print_next_steps(output, summary, connect.repeated_options(from_command_config, to_command_config))
-    if summary.failed_groups:
-        raise typer.Exit(1)
+    if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
+        note(
+            f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
+            f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
+        )
+    options_again = connect.repeated_options(from_command_config, to_command_config)
+    end_of_planning(summary, f"next: {command_line('migrate', 'apply', output, options=options_again)}")
 
 
 def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFound:
@@ -165,26 +195,14 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
     )
 
 
-def _print_next_steps(output: Path, summary: PlanSummary, options: Sequence[str]) -> None:
-    """Prints the commands that the user runs after the plan was written."""
-    if rejected := summary.actions[Action.REFUSE_BYTE_POSITION]:
-        note(
-            f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
-            f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
-        )
-    if not rejected or rejected < sum(summary.actions.values()):
-        note(f"next: {command_line('migrate', 'apply', output, options=options)}")
-
-
 def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None:
     from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 
     cluster = sides.cluster()
     names = Planner(sides.source, sides.target, options, SystemClock(), cluster).selected_groups()
-    draft = MapDraft()
+    draft, failed = MapDraft(), list[OffsetMgrError]()
     for found in progress(sides.source.scan(names), "reading", len(names)):
-        if found.error is not None:
-            raise found.error
+        failed += [one for one in (found.error, *found.errors.values()) if one is not None]
         draft.add(found, [tp for tp in found.offsets if options.selects(tp)])
     counts = None if cluster is None else cluster.topics(draft.topics())
     write_draft(path, draft.encode(sides.source.uri, counts))
@@ -193,3 +211,5 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
         'next: correct it, set "confirmed_by" to your name, then: '
         "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
     )
+    if code := report_and_exit_code(failed):
+        raise typer.Exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,9 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_plan import IfAhead
 from offsetmgr.cli.options import file_to_write
-from offsetmgr.cli.plan_execution import scope_options
+from offsetmgr.cli.plan_execution import end_of_planning, scope_options
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.plurals import count_of
@@ -39,6 +41,7 @@ def renew_command(
     ],
     groups: PlanGroups = None,
     wave: WaveOption = None,
+    if_ahead: IfAhead = None,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
@@ -56,14 +59,12 @@ def renew_command(
         return
     plan, _ = open_plan(plan_path)
     only = select_groups(plan, groups or (), wave or ())
-    sides = SourceAndTarget.of_plan(
-        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
-    )
+    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(from_command_config, to_command_config))
     with sides.legacy_members() as members:
-        header = plan.header
+        options_now = replace(plan.header.options, if_ahead=if_ahead or plan.header.options.if_ahead)
         planner = Planner(
-            sides.source, sides.target, header.options, SystemClock(), sides.cluster(), members,
-            translate=header.translate,
+            sides.source, sides.target, options_now, SystemClock(), sides.cluster(), members,
+            translate=plan.header.translate,
         )  # fmt: skip
         done = renew(plan, planner, output, only)
     migrate_output.show_plan_header(done.header)
@@ -72,6 +73,4 @@ def renew_command(
     migrate_output.show_waves(PlanFile(output))
     again, kept = count_of(done.renewed, "group"), count_of(done.kept, "group")
     note(f"planned {again} again; {kept} kept; {plan_path} is replaced")
-    note(following)
-    if done.summary.failed_groups:
-        raise typer.Exit(1)
+    end_of_planning(done.summary, following)

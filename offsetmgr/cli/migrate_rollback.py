@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.written_plan import write_reverse_plan_file
+from offsetmgr.api.written_plan import WrittenPlan, write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_plan import IfAhead
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
-from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
+from offsetmgr.cli.plan_execution import end_of_planning, exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
@@ -66,6 +68,7 @@ def rollback_command(
             "--allow-rewind", help="With --reverse-plan: also rewind offsets that were rewound in the target since."
         ),
     ] = False,
+    if_ahead: IfAhead = None,
     run: Annotated[
         str | None,
         typer.Option(
@@ -95,16 +98,18 @@ def rollback_command(
     """
     from offsetmgr.migration.rollback import preview, restored_offsets, rollback
 
-    sources = connect.connection(from_command_config), connect.connection(to_command_config)
-    if reverse_plan is None and allow_rewind:
-        raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
+    sources = connect.of_sides(from_command_config, to_command_config)
+    if reverse_plan is None and (allow_rewind or if_ahead is not None):
+        option = "--allow-rewind" if allow_rewind else "--if-ahead"
+        raise UsageError(option, "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
         _reject_options(force=force, wait_empty=wait_empty_s > 0, run=run, dry_run=dry_run)
         plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
         only = select_groups(plan, group or (), wave or ())
         options = connect.repeated_options(to_command_config, from_command_config)  # the sides are exchanged
-        _plan_back(back, plan, state, reverse_plan, only, options, allow_rewind=allow_rewind)
+        write = partial(write_reverse_plan_file, back, plan, state, allow_rewind=allow_rewind, if_ahead=if_ahead)
+        _plan_back(partial(write, only=only), reverse_plan, options)
         return
     plan, state = _open(plan_path)
     only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
@@ -261,14 +266,14 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 def _note_empty_groups(plan: PlanFile, state: MigrationState, target: OffsetStore, options: Sequence[str]) -> None:
     """Prints the groups that had no offset before ``migrate apply``, and exist without an offset now, with the command
     that removes them."""
+    from offsetmgr.groups.edits import groups_left_without_offsets
+
     created = {
         group.target_group
         for group in plan.groups()
         if group.group in state.apply.intents and all(step.target is None for step in group.steps)
     }
-    found = target.scan(sorted(created.intersection(target.groups())))
-    empty = [one.group for one in found if not (one.offsets or one.errors or one.error)]
-    if empty:
+    if empty := groups_left_without_offsets(target, sorted(created)):
         note(
             f"{count_of(len(empty), 'group')} that had no offset before {'is' if len(empty) == 1 else 'are'} empty now"
         )
@@ -314,32 +319,14 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore, 
     return count
 
 
-def _plan_back(
-    sides: SourceAndTarget,
-    plan: PlanFile,
-    state: MigrationState,
-    output: Path,
-    only: GroupScope | None,
-    options: Sequence[str],
-    *,
-    allow_rewind: bool,
-) -> None:
+def _plan_back(write: Callable[..., WrittenPlan], output: Path, options: Sequence[str]) -> None:
     """Writes the reverse plan. ``options`` are the connection options of the commands that execute it."""
-    written = write_reverse_plan_file(
-        sides,
-        plan,
-        state,
-        output,
-        allow_rewind=allow_rewind,
-        only=only,
-        shown=lambda plans, count: progress(plans, "groups planned", count),
-    )
+    written = write(output, shown=lambda plans, count: progress(plans, "groups planned", count))
     header, summary = written.header, written.summary
     migrate_output.show_plan_header(header)
     migrate_output.show_expiry(header, summary, header.created_at, header.clock)
     migrate_output.show_plan_summary(summary)
     migrate_output.show_attention(PlanFile(output))
     note(f"reverse plan written to {output}; nothing was changed")
-    note(f"next: {command_line('migrate', 'apply', output, options=options)}")
-    if summary.failed_groups or summary.actions[Action.REFUSE_LOST]:
-        raise typer.Exit(1)
+    following = f"next: {command_line('migrate', 'apply', output, options=options)}"
+    end_of_planning(summary, following, failed=summary.actions[Action.REFUSE_LOST])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,8 +17,8 @@ from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import file_to_write
-from offsetmgr.cli.plan_execution import option_text
-from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
+from offsetmgr.cli.plan_execution import note_expiry, option_text
+from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows, write_text
 from offsetmgr.cli.table_fit import table_width
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.atomic_file import replace_file
@@ -37,6 +37,10 @@ from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.fleet_bounce import OpenBounce
+    from offsetmgr.migration.plan import GroupScope
 
 app = typer.Typer()
 
@@ -60,6 +64,7 @@ COLUMNS: Final = (
     Column("since", time=True, rank=12),
     Column("known", optional=True, rank=11),
     Column("evidence", detail=True),
+    Column("expires", time=True, optional=True, rank=13),
     Column("blocked_by", optional=True),
     Column("next", optional=True, command=True),
 )
@@ -100,8 +105,9 @@ def status_command(
 ) -> None:
     """Show the state of every group in words, with its obstacle and the next command.
 
-    The state comes from the plan and the journal. With --window, it also comes from the servers: the phase of live
-    members, and the partitions that do not verify.
+    The state comes from the plan, the journal, and the state files of bounces that are not finished. With --window, it
+    also comes from the servers, for finalized groups too: the phase of live members, and the partitions that do not
+    verify.
     """
     is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
     options = CommandOptions(
@@ -119,19 +125,29 @@ def status_command(
             from offsetmgr.migration.group_observer import ObservationWindow
 
             sides = SourceAndTarget.of_plan(
-                connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+                connect, plan.header, *connect.of_sides(from_command_config, to_command_config)
             )
             note(f"asking the servers, and watching live members for up to {window_s:g} s")
             watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
             live = sides.fleet_view(plan, state, watched).observe(only)
-        found = group_statuses(plan, state, only, live, None if is_page else options)
+        found = group_statuses(plan, state, only, live, None if is_page else options, _open_bounces(plan, only))
         if is_page:
             _write_page(plan, found, format, output, watched=live is not None)
         else:
             _write_rows(plan, state, found, OutputFormat(format.value))
+            note_expiry(plan.path, (one.expires_ms for one in found), options.plan, watched=live is not None)
         return 0
 
     watch_command(once, watch, count)
+
+
+def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBounce]:
+    """Returns the open bounces of the groups, by their names in the plan."""
+    from offsetmgr.migration.fleet_bounce import open_bounces
+
+    to_zookeeper = plan.header.target.kind == "zookeeper"
+    names = {one.target_group if to_zookeeper else one.group: one.group for one in plan.groups_of(only)}
+    return {names[name]: found for name, found in open_bounces(names, plan.header).items()}
 
 
 def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat) -> None:
@@ -162,7 +178,7 @@ def _write_page(
     render = to_html if format is StatusFormat.HTML else to_markdown
     page = render(fleet_title(plan), fleet_parts(plan, found, SystemClock().now_ms(), watched=watched))
     if output is None:
-        typer.echo(page, nl=False)
+        write_text(page.rstrip("\n"))
         return
     replace_file(output, lambda out: out.write(page.encode()), overwrite=True)
     note(f"wrote {output}")
@@ -171,7 +187,8 @@ def _write_page(
 def _row(one: GroupStatus) -> Sequence[object]:
     names = one.group, one.target_group, one.wave, one.owner or None
     known = one.known.value, one.evidence or None
-    return *names, one.state.value, one.since_ms, *known, one.blocked_by or None, one.next_command or None
+    blocked = one.blocked_by or None
+    return *names, one.state.value, one.since_ms, *known, one.expires_ms, blocked, one.next_command or None
 
 
 def summary_lines(found: Sequence[GroupStatus]) -> list[str]:

@@ -36,11 +36,11 @@ def verify_command(
     to_command_config: ToConfig = None,
 ) -> None:
     """Read both sides again and compare them with the plan; exit 1 on any difference."""
-    from offsetmgr.migration.verify import Status
+    from offsetmgr.migration.verify_rules import Status
 
     plan, state = open_plan(plan_path)
     verifier = SourceAndTarget.of_plan(
-        connect, plan.header, connect.connection(from_command_config), connect.connection(to_command_config)
+        connect, plan.header, *connect.of_sides(from_command_config, to_command_config)
     ).verifier(plan, state)
     verifier.only = select_groups(plan, group or (), wave or ())
     checked = progress(verifier.results(), "partitions verified")

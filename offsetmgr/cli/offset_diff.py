@@ -65,7 +65,7 @@ def diff(
     contexts. Without --group it compares all groups of both stores.
     """
     from offsetmgr.groups.diff import diff as differences
-    from offsetmgr.groups.selection import TopicSelection, matching_groups
+    from offsetmgr.groups.selection import TopicSelection, matching_groups, require_kind
     from offsetmgr.groups.topic_matches import TopicMatches
 
     if group and all_groups:
@@ -77,6 +77,8 @@ def diff(
     known = {*left.groups(), *right.groups()}
     for name in group or []:
         if not matching_groups([name], known):
+            for store in (left, right):
+                require_kind(store, name)
             raise GroupNotFound(f"group {name!r}", "is in neither store")
     chosen = matching_groups(group or [], sorted(known))
     if not chosen:

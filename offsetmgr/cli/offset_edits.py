@@ -66,7 +66,14 @@ def set_offsets(
     to_offset: Annotated[
         int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")
     ],
-    metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            help="Metadata to commit with the offset; without it, an offset that stays keeps its metadata.",
+            show_default=False,
+        ),
+    ] = None,
     new_group: NewGroup = False,
     running: RunningFlag = False,
     wait_empty_s: WaitEmpty = 0.0,
@@ -86,18 +93,21 @@ def set_offsets(
     topics = TopicSelection.parse(topic)
     store = connect.store()
 
+    named = topics.numbered(store.capabilities.partitions)
+
     def new_offsets(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        chosen = {*topics.numbered(store.capabilities.partitions), *(tp for tp in committed if topics.matches(tp))}
+        chosen = {*named, *(tp for tp in committed if topics.matches(tp))}
         if not chosen:
             raise GroupNotFound(
                 f"group {group!r}", "has no committed offsets in these topics", "name partitions, as in --topic t:0,1"
             )
-        return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
+        return {tp: OffsetAndMetadata(to_offset, metadata or "") for tp in chosen}
 
     how = running_edit(running, wait_empty_s)
     connect.wait_until_empty([group], wait_empty_s)
     edit = connect.edit_of("offsets set", flags, store, how)
-    proposal = plan_set(store, group, new_offsets, create=new_group)
+    keeps_metadata = metadata is None
+    proposal = plan_set(store, group, new_offsets, named, create=new_group, keeps_metadata=keeps_metadata)
     proposals = noted_outside_logs(connect, edit, [proposal], "set")
     exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 

@@ -12,7 +12,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.offset_reports import UncommittedTopics
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
-from offsetmgr.cli.read_error_report import ReadErrorReport
+from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows, write_structured_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
@@ -69,7 +69,7 @@ def peek(
     connect.cluster("offsets peek")  # raises an error if no brokers are known
     bootstrap = connect.bootstrap()
     assert bootstrap is not None
-    store = connect.store()
+    store = connect.store_of(names, all_groups=all_groups)
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
@@ -81,6 +81,8 @@ def peek(
             if found.error is not None:
                 errors.add(found.error)
                 continue
+            for hidden in unrecognised_errors(found):
+                errors.add(hidden)
             if found.group in named and not (found.offsets or found.errors):
                 try:
                     require_known(store, [found.group])
@@ -138,7 +140,12 @@ def _record_cells(outcome: PeekedRecord, offset: int, max_bytes: int, output: Ou
     if outcome.markers:
         notes.append(f"{count_of(outcome.markers, 'transaction marker')} skipped")
     if record is None:
-        notes.insert(0, "no record yet (end of log)")
+        end = outcome.log_end
+        readable = f"consumers may read up to {end} (high watermark)"
+        if offset < end:
+            notes.insert(0, f"no record from {offset} up to {end} (high watermark)")
+        else:
+            notes.insert(0, f"{'no record yet' if offset == end else 'not readable yet'}: {readable}")
         return (*(None,) * 7, "; ".join(notes))
     if gap := record.offset - offset - outcome.markers:
         notes.append(f"{count_of(gap, 'offset')} without a record before {record.offset}")

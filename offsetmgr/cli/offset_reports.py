@@ -11,13 +11,13 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
-from offsetmgr.cli.read_error_report import ReadErrorReport
+from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, TopicNotAuthorized
+from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from offsetmgr.groups.selection import TopicSelection
@@ -42,10 +42,11 @@ LAG: Final = (
 )
 
 
-def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
+def _cells(group: str, tp: TopicPartition, found: Offset | None, state: str = "absent") -> tuple[Any, ...]:
+    """Cells of `OFFSETS`. ``state`` is the state of a partition without a committed offset that can be read."""
     if isinstance(found, Committed):
         return (group, tp[0], tp[1], "committed", found[0], found[1], found[2], found[3])
-    return (group, tp[0], tp[1], "absent", None, None, None, None)
+    return (group, tp[0], tp[1], state, None, None, None, None)
 
 
 class UncommittedTopics:
@@ -89,11 +90,14 @@ class UncommittedTopics:
 
 def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
     """Returns the partition counts of existing topics. Returns an empty mapping if no brokers are known. Prints a note
-    and returns an empty mapping if the topics cannot be read."""
+    and returns an empty mapping if the topics cannot be read. If the login may not describe one, returns a single
+    partition of each, whose committed offset the coordinator then refuses to show."""
     if cluster is None or not topics:
         return {}
     try:
         return cluster.topics(topics)
+    except TopicNotAuthorized:
+        return dict.fromkeys(topics, 1)
     except OffsetMgrError as error:
         note(f"warning: only committed partitions are shown, because the topics cannot be read: {error}")
         return {}
@@ -115,6 +119,7 @@ def get(
 
     Partitions given by number, and those of topics given by full name, are shown even without a commit.
     """
+    from offsetmgr.groups.lag import state_of
     from offsetmgr.groups.selection import (
         TopicSelection,
         choose_groups,
@@ -125,7 +130,7 @@ def get(
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
-    store = connect.store()
+    store = connect.store_of(names, all_groups=all_groups)
     table = PartitionTable(OFFSETS, value="offset", watched=watch is not None)
 
     def once() -> int:
@@ -137,9 +142,11 @@ def get(
         )
         errors = ReadErrorReport()
         uncommitted = UncommittedTopics(store.uri, topics, errors)
+        numbered = topics.numbered(kinds)
+        also = {name: expected if name in named else numbered for name in chosen} if expected or numbered else {}
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
+            for found in progress(scan_in_order(store, chosen, expected=also), "reading", len(chosen)):
                 if not all_groups and not (found.offsets or found.errors or found.error):
                     try:
                         require_known(store, [found.group])
@@ -149,16 +156,16 @@ def get(
                         continue
                 if found.error is not None:
                     errors.add(found.error)
-                for tp, error in sorted(found.errors.items()):
-                    if topics.matches(tp):
-                        errors.add(error)
+                for hidden in unrecognised_errors(found):
+                    errors.add(hidden)
+                unreadable = {tp: state_of(error) for tp, error in found.errors.items() if topics.matches(tp)}
+                for tp in sorted(unreadable):
+                    errors.add(found.errors[tp])
                 matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
                 if found.error is None:
                     uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
-                missing = expected if found.group in named else topics.numbered(kinds)
-                missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
-                for tp in sorted([*matched, *missing]):
-                    yield _cells(found.group, tp, matched.get(tp, ABSENT))
+                for tp in sorted({*matched, *unreadable, *(also.get(found.group, ()) if found.error is None else ())}):
+                    yield _cells(found.group, tp, matched.get(tp), unreadable.get(tp, "absent"))
 
         shown = table.write(rows(), output)
         uncommitted.report(shown)
@@ -188,9 +195,10 @@ def lag(
 
     Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
-    from offsetmgr.groups.lag import ELSEWHERE, NOTHING, needs_log_range
+    from offsetmgr.groups.lag import NOTHING, UNREAD, needs_log_range
     from offsetmgr.groups.lag import lag as lag_of_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
+    from offsetmgr.migration.copied_offsets import last_writes
 
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
@@ -207,21 +215,31 @@ def lag(
         uncommitted = UncommittedTopics(store.uri, topics, errors)
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, partitions=also, others=others)
+            found = lag_of_groups(
+                store,
+                cluster,
+                chosen,
+                topics,
+                strict=not all_groups,
+                partitions=also,
+                others=others,
+                writes=last_writes,
+            )
             for one in progress(found, "reading", len(chosen)):
                 if one.error is not None:
                     errors.add_or_raise(one.error, len(chosen))
                 else:
                     there = [r.partition for r in one.rows if r.note != NOTHING]
                     uncommitted.record(one.group, there, named=one.group in named)
+                for hidden in unrecognised_errors(one.read):
+                    errors.add(hidden)
                 for row in one.rows:
                     if row.error is not None:
                         errors.add(row.error)
-                        if row.committed is ABSENT and row.note != NOTHING and not row.note.startswith(ELSEWHERE):
-                            continue  # the offset could not be read
                     if only_with_lag and not needs_log_range(row):
                         continue
-                    yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
+                    state = row.note if row.note in UNREAD else "absent"
+                    yield (*_cells(*row[:3], state), row.log_start, row.log_end, row.lag, row.note or None)
 
         stale = StaleOffsetCounter(store, others)
         shown = table.write(stale.count(rows()), output)

@@ -86,6 +86,14 @@ Timeout = Annotated[
         show_default=False,
     ),
 ]
+IgnorePersistentMembers = Annotated[
+    bool | None,
+    typer.Option(
+        "--ignore-persistent-members",
+        help="Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
+        show_default=False,
+    ),
+]
 GroupsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -149,6 +157,9 @@ TranslateOption = Annotated[
         help="Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same.",
         show_default=False,
     ),
+]
+AcceptUnseen = Annotated[
+    bool, typer.Option("--accept-unseen", help="Also delete offsets that this login cannot read, or may not see.")
 ]
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from offsetmgr.cli import migrate_output
-from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import note
 from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.fleet import expiry_texts
 from offsetmgr.migration.journaled_writer import JournaledWriter, Report
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan import Action
+from offsetmgr.migration.plan_file import PlanFile, PlanSummary
 from offsetmgr.migration.plan_run import PlanRun, journaled_writer
 from offsetmgr.migration.progress import MigrationState
 
@@ -30,6 +37,17 @@ def print_next_step(report: Report, then: str) -> None:
         note(then)
 
 
+def end_of_planning(summary: PlanSummary, following: str, *, failed: object = False) -> None:
+    """Prints the next command of a new plan, unless the plan refuses everything. Raises `typer.Exit` if it does, if it
+    refuses a whole group, or if ``failed``."""
+    if not summary.refuses_all:
+        note(following)
+    elif not summary.actions[Action.REFUSE_BYTE_POSITION]:  # a note names the map that these need
+        note("nothing can be applied: the plan refuses everything; correct the causes above, then plan again")
+    if failed or summary.failed_groups or summary.refuses_all:
+        raise typer.Exit(FAILED)
+
+
 def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[str, ...]:
     """Returns the options that limit a further command to the same groups."""
     given = [("--group", name) for name in groups or ()] + [("--wave", str(wave)) for wave in waves or ()]
@@ -39,6 +57,13 @@ def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[st
 def option_text(words: Iterable[str]) -> str:
     """Returns words of a command line as text, each with a leading space."""
     return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def note_expiry(plan: Path | str, dates: Iterable[int | None], options: str, *, watched: bool) -> None:
+    """Prints when copied offsets expire that no consumer commits again, and the command that renews them."""
+    refresh = f"{command_line('migrate', 'apply', plan, '--refresh')}{options}"
+    for text in expiry_texts(dates, SystemClock().now_ms(), refresh, watched=watched):
+        note(f"warning: {text}")
 
 
 def exit_if_interrupted(report: Report) -> None:

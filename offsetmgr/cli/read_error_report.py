@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.group_tree import UnrecognisedData
+from offsetmgr.core.offset_store import GroupOffsets
+
+_MAX_NAMED: Final = 20
+
+
+def note_unrecognised(data: Iterable[UnrecognisedData]) -> None:
+    """Prints a warning for data of groups that offsetmgr does not understand."""
+    found = list(data)
+    for one in found[:_MAX_NAMED]:
+        note(f"warning: {one}")
+    if len(found) > _MAX_NAMED:
+        note(f"warning: and {len(found) - _MAX_NAMED:,} more; offsetmgr zk check names them")
+
+
+def unrecognised_errors(found: GroupOffsets | None) -> list[OffsetMgrError]:
+    """Names data of a group that offsetmgr does not understand: returns the error if it may be offsets, and prints a
+    warning otherwise."""
+    if found is not None and found.hidden is None:
+        note_unrecognised(found.unrecognised)
+    return [] if found is None or found.hidden is None else [found.hidden]
 
 
 class ReadErrorReport:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from offsetmgr.cli.cells import CellCache, PaddedCells, cell_text, time_cell
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.cli.table_fit import (
+    distinct_cut,
     fit_note,
     fitted_widths,
     rank_of,
@@ -28,11 +30,15 @@ from offsetmgr.cli.table_fit import (
 )
 from offsetmgr.core.batches import batched
 from offsetmgr.core.model import BrokerPartition
+from offsetmgr.core.plurals import printable
 
 BATCH: Final = 4_000
 """Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
+LONGEST_PADDED: Final = 80
+"""The widest column that pads its cells if a table is not fitted to a terminal."""
 PROGRESS_AFTER_S: Final = 1.0
 """Progress is shown after a command has run for this number of seconds."""
+LEAST_SHOWN: Final = 16
 _TTY_EVERY_S: Final = 0.1
 _LOG_EVERY_S: Final = 10.0
 
@@ -70,9 +76,16 @@ class Column(NamedTuple):
 
 
 def _json_value(value: Any) -> str:
-    if isinstance(value, BrokerPartition):
-        value = str(value)
-    return json.dumps(value, ensure_ascii=False)
+    """Returns the value as JSON, with escapes for the control characters that JSON allows."""
+    text = json.dumps(str(value) if isinstance(value, BrokerPartition) else value, ensure_ascii=False, default=str)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _csv_rows(rows: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
+    """Returns the rows of CSV, for a terminal without control characters."""
+    if not sys.stdout.isatty():
+        return rows
+    return ([printable(one) if isinstance(one, str) else one for one in row] for row in rows)
 
 
 def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
@@ -101,12 +114,12 @@ def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
         for row in rows:
-            writer.writerow([_json_value(v) if isinstance(v, dict | list) else v for v in row])
+            writer.writerows(_csv_rows([[_json_value(v) if isinstance(v, dict | list) else v for v in row]]))
             count += 1
     else:
         for row in rows:
             sys.stdout.write(",\n" if count else "[\n")
-            sys.stdout.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+            sys.stdout.write(_json_value(dict(zip(names, row, strict=True))))
             count += 1
         sys.stdout.write("\n]\n" if count else "[]\n")
     sys.stdout.flush()
@@ -118,7 +131,7 @@ def write_json_lines(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -
     names = [c.name for c in columns]
     count = 0
     for row in rows:
-        sys.stdout.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(_json_value(dict(zip(names, row, strict=True))) + "\n")
         count += 1
     sys.stdout.flush()
     return count
@@ -148,7 +161,7 @@ def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, title
         writer.writerow([c.name for c in columns])
     count = 0
     for batch in batched(rows, BATCH):
-        writer.writerows(batch)
+        writer.writerows(_csv_rows(batch))
         count += len(batch)
     sys.stdout.flush()
     return count
@@ -156,7 +169,7 @@ def write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, title
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
     """Writes CSV without a header line to stdout."""
-    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(_csv_rows(rows))
     sys.stdout.flush()
 
 
@@ -197,12 +210,15 @@ def _table_columns(
     """Returns the columns that a table shows, with widths that fit ``values`` and, if possible, the ``available``
     width. ``whole`` is true if ``values`` contains all rows of the table."""
     complete: list[tuple[int, int]] = []
+    texts: list[set[str]] = []
     for i, column in enumerate(columns):
         cells = {_encoder(column)(value) for value in set(values[i])}
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
         complete.append((i, max(len(column.title or column.name), *map(text_width, cells))))
-    widths: list[int | None] = [width for _, width in complete]
+        texts.append(cells)
+    # Without a terminal's width, a name that is much longer than the others must not pad the rows of the others.
+    widths: list[int | None] = [min(width, max(LONGEST_PADDED, len(_title(columns[i])))) for i, width in complete]
     if available is not None:
         whole_widths = [width for _, width in complete]
         ranks = [rank_of(columns[i].name, columns[i].rank) for i, _ in complete]
@@ -210,9 +226,12 @@ def _table_columns(
         if text := fit_note([_title(columns[i]) for i, _ in complete], ranks, whole_widths, widths):
             note(text)
     shown = []
-    for (i, whole_width), width in zip(complete, widths, strict=True):
-        if width is not None:
-            encode = _encoder(columns[i]) if width == whole_width else _shortener(_encoder(columns[i]), width)
+    for (i, whole_width), fitted, cells in zip(complete, widths, texts, strict=True):
+        if fitted is not None:
+            encode, width = _encoder(columns[i]), fitted
+            if width < whole_width and available is not None:
+                width, start = distinct_cut(cells, width)
+                encode = _shortener(encode, width, start)
             shown.append((i, PaddedCells(encode, width, right=columns[i].right)))
     return shown
 
@@ -221,8 +240,8 @@ def _encoder(column: Column) -> Callable[[Any], str]:
     return time_cell if column.time else cell_text
 
 
-def _shortener(encode: Callable[[Any], str], width: int) -> Callable[[Any], str]:
-    return lambda value: shortened(encode(value), width)
+def _shortener(encode: Callable[[Any], str], width: int, start: int) -> Callable[[Any], str]:
+    return lambda value: shortened(encode(value), width, start)
 
 
 def _with_attention(
@@ -247,6 +266,11 @@ def _with_attention(
         yield text
 
 
+def write_text(text: str) -> None:
+    """Prints lines of text on stdout, without control characters."""
+    print("\n".join(map(printable, text.split("\n"))))
+
+
 def separate_tables() -> None:
     """Prints an empty line between two tables."""
     if COLLECTOR.get() is None:
@@ -258,75 +282,77 @@ def note(text: str) -> None:
     if (collector := COLLECTOR.get()) is not None:
         collector.notes.append(text)
         return
+    Meter.clear()
     print(coloured_message(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yields ``items``, and shows progress on stderr. On a terminal, each progress line overwrites the previous one;
-    otherwise a new line is printed from time to time.
+    """Yields ``items``, and shows progress on stderr, also while it waits for an item. On a terminal, each progress
+    line overwrites the previous one; otherwise a new line is printed from time to time.
 
-    Shows no progress during the first second.
+    Shows no progress during the first second, and none of fewer than `LEAST_SHOWN` items.
     """
     if COLLECTOR.get() is not None:
         yield from items
         return
-    started = time.monotonic()
-    on_terminal = sys.stderr.isatty()
-    next_at = started + PROGRESS_AFTER_S
-    drawn = False
-    done = 0
+    meter, ended, done = Meter(what), threading.Event(), 0
+
+    def draw() -> None:
+        while not ended.wait(_TTY_EVERY_S):
+            if max(done, total or 0) >= LEAST_SHOWN:
+                meter.show(done, total)
+
+    thread = threading.Thread(target=draw, name="offsetmgr-progress", daemon=True)
+    thread.start()
     try:
         for item in items:
             yield item
             done += 1
-            if done & 15 == 0 and (now := time.monotonic()) >= next_at:
-                next_at = now + (_TTY_EVERY_S if on_terminal else _LOG_EVERY_S)
-                line = _progress_line(what, done, total, now - started)
-                if on_terminal:
-                    sys.stderr.write(f"\r\x1b[K{line}")
-                    sys.stderr.flush()
-                    drawn = True
-                else:
-                    note(line)
+            if done % LEAST_SHOWN == 0:
+                meter.show(done, total)
     finally:
-        if drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        ended.set()
+        thread.join()
+        meter.clear()
 
 
 class Meter:
     """Like `progress`, but the caller gives the progress as a number and a total. Both are printed in multiples of
     ``unit``."""
 
+    drawn: ClassVar[bool] = False
+    """Whether the last line of the terminal is a progress line."""
+
     def __init__(self, what: str, unit: int = 1) -> None:
         self._what = what
         self._unit = unit
         self._started = time.monotonic()
         self._next_at = self._started + PROGRESS_AFTER_S
-        self._drawn = False
         self._hidden = COLLECTOR.get() is not None
 
-    def show(self, done: int, total: int) -> None:
+    def show(self, done: int, total: int | None) -> None:
         """Prints the progress, unless it was printed a short time ago."""
         now = time.monotonic()
         if self._hidden or now < self._next_at:
             return
         on_terminal = sys.stderr.isatty()
         self._next_at = now + (_TTY_EVERY_S if on_terminal else _LOG_EVERY_S)
-        line = _progress_line(self._what, done // self._unit, total // self._unit, now - self._started)
+        of = None if total is None else total // self._unit
+        line = _progress_line(self._what, done // self._unit, of, now - self._started)
         if on_terminal:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
-            self._drawn = True
+            Meter.drawn = True
         else:
             note(line)
 
-    def clear(self) -> None:
+    @classmethod
+    def clear(cls) -> None:
         """Clears the progress line, so that another line can be printed."""
-        if self._drawn:
+        if cls.drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-            self._drawn = False
+            cls.drawn = False
 
 
 def offsets_topic_progress() -> Callable[[int, int], None]:

@@ -30,7 +30,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "runbook": ("offsetmgr.cli.runbook:app", "Rolling-bounce runbooks: write, check, bounce."),
     "zk": (
         "offsetmgr.cli.zk:app",
-        "Kafka in ZooKeeper: tree, brokers, topics, members, owners, rebalance, check, elect, reassign, delete-topic.",
+        "Kafka in ZooKeeper: tree, brokers, topics, members, owners, check, elect, reassign, delete-topic.",
     ),
     "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
     "log": ("offsetmgr.cli.log:app", "Kafka's logs on disk, without a broker: dump, verify, recover, offsets."),

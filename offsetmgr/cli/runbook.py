@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, OneGroup
 from offsetmgr.cli.output_collector import COLLECTOR
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_text
 from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups, view_of
 from offsetmgr.cli.runbook_options import (
     Baseline,
@@ -34,7 +35,7 @@ from offsetmgr.cli.runbook_options import (
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, printable
 from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.fleet_bounce import phase_record
@@ -93,7 +94,10 @@ def write(
     wait = LockWait()
 
     def make(each: str) -> runbooks.Runbook:
-        arguments = runbook_arguments(connect, planned, view, name, restart, each)
+        arguments = replace(
+            runbook_arguments(connect, planned, view, name, restart, each),
+            retention_ms=view.cluster.offsets_retention_ms(),
+        )
         if len(names) > 1:
             note(f"group {each}: watching it for its phase")
         return runbooks.write_runbook(
@@ -202,7 +206,7 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
             raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
         note(f"wrote {file}")
     if not files:
-        print(to_markdown(title, parts))
+        write_text(to_markdown(title, parts))
         note(f"warning: the steps need the baseline {baseline}, which was not written; to write it, add -o {baseline}")
     for book in books if files else ():
         for warning in book.warnings:
@@ -252,7 +256,7 @@ def check(
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     several = COLLECTOR.get() is not None
     if output is OutputFormat.TABLE and not several:
-        print(text.report_text(report))
+        write_text("\n".join(map(printable, text.report_lines(report))))
     elif output is OutputFormat.JSON and not several:
         print(json.dumps(text.report_json(report), indent=2))
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -35,8 +36,9 @@ from offsetmgr.cli.runbook_options import (
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import UsageError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.groups.operation_log import own_command_line
 from offsetmgr.groups.saved_edit import EditOrigin
 from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook_render as text
@@ -111,7 +113,8 @@ def bounce(
     A group's bounce stops at the first failed restart or gate; the same command line resumes there. Several groups
     follow one another and share one state file, and a group that stops does not hold up the others.
     """
-    planned, view, names = groups.select(connect, to)
+    with _progress_on_failure(state or Path(f"{_stem(groups.plan, groups.group or [], to)}.json") if execute else None):
+        planned, view, names = groups.select(connect, to)
     warn_of_unapplied(planned, names, to)
     if not names:
         note("no selected group has a live member in ZooKeeper, so there is nothing to restart")
@@ -152,7 +155,8 @@ def bounce(
         which = f"group {names[0]}" if len(names) == 1 else f"{len(names)} groups"
         confirm(f"restart each member of {which} into phase {to.value}, {restart.how}?", yes=yes)
     found: list[GroupBounce] = []
-    with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
+    interrupt = stop_on_signal("after this observation or restart; the same command line resumes")
+    with _progress_on_failure(state if execute else None, names), interrupt as stop:
         origin = EditOrigin("runbook bounce", reason or "", connect.repeated_options())
         done = bounce_groups(
             view, specs, state, execute=execute, several=several, progress=note, stop=stop, origin=origin
@@ -160,7 +164,26 @@ def bounce(
         for one in done:
             found.append(one)
             _report(one, planned if execute else None, several)
-    _end(found, len(names), output)
+        _end(found, len(names), output)
+
+
+@contextmanager
+def _progress_on_failure(path: Path | None, names: Sequence[str] | None = None) -> Iterator[None]:
+    """If the block fails, prints how far the bounces in the state file are, and the command line that resumes them.
+    Without ``names``, the groups are not known yet, so the function prints nothing unless the failure is an outage."""
+    try:
+        yield
+    except (OffsetMgrError, Interrupted, typer.Exit) as error:
+        outage = isinstance(error, OffsetMgrError) and error.retriable
+        if path is not None and (outage or names is not None):
+            saved = [state for name, state in load_all(path).items() if names is None or name in names]
+            for state in (one for one in saved if one.is_open):
+                note(state.progress)
+            if outage and not saved and names is not None:
+                note("no bounce has begun, so no member was restarted")
+            if (outage and names is not None) or any(state.is_open for state in saved):
+                note(f"resume: {own_command_line()}")
+        raise
 
 
 def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: PhaseName) -> None:
@@ -183,7 +206,8 @@ def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> No
     if planned is not None and (record := journal_record(planned.names[one.group], one)):
         planned.record([record])
     if isinstance(one.error, GateClosed):
-        note(text.report_text(one.error.report))
+        for line in text.report_lines(one.error.report):
+            note(line)
     if one.error is not None and several:
         note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
 
@@ -216,9 +240,8 @@ def _default_state(
     """Returns the name of the state file: after the plan, else after the group if there is only one. The name gets a
     number if this is a new bounce: if a bounce in the file has another baseline, or if all bounces are finished and a
     group has restarted since. With one group, a finished bounce is enough."""
-    label = plan.stem if plan is not None else specs[0].group if len(specs) == 1 else "groups"
     valid = [spec for spec in specs if isinstance(spec, bounce_plan.BounceSpec)]
-    stem = f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
+    stem = _stem(plan, [spec.group for spec in specs], to)
     for number in count(2):
         path = Path(f"{stem}.json" if number == 2 else f"{stem}-{number - 1}.json")
         saved = load_all(path)
@@ -230,6 +253,12 @@ def _default_state(
         else:
             return path
     raise AssertionError
+
+
+def _stem(plan: Path | None, groups: Sequence[str], to: PhaseName) -> str:
+    """Returns the name of the state file without its number and suffix."""
+    label = plan.stem if plan is not None else groups[0] if len(groups) == 1 else "groups"
+    return f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"
 
 
 def _needs_new_file(view: GroupView, states: Sequence[BounceState], several: bool) -> bool:
@@ -271,7 +300,8 @@ def _show_results(found: Sequence[GroupBounce], output: OutputFormat) -> None:
 
 def _show_notes(result: bounce_plan.BounceResult) -> None:
     if result.report is not None:
-        note(text.report_text(result.report))
+        for line in text.report_lines(result.report):
+            note(line)
     for copy in result.copies:
         before = "no offset" if copy.before is None else copy.before
         note(f"copy to ZooKeeper: {copy.topic}-{copy.partition} {before} -> {copy.after}: {copy.outcome}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,6 +73,8 @@ class PlanOfGroups(NamedTuple):
             left |= {GroupState.ROLLED_BACK, GroupState.ROLLED_BACK_IN_PART}
         planned = {self.names[group]: group for group in groups}
         found = group_statuses(self.plan, self.state, frozenset(planned))
+        ended = {one.group for one in found if self.state.group_finalized_at(one.group) is not None}
+        found = [replace(one, state=GroupState.FINALIZED) if one.group in ended else one for one in found]
         return {planned[one.group]: one.state for one in found if one.state in left}
 
     def not_applied(self, groups: Iterable[str]) -> list[str]:

@@ -44,7 +44,8 @@ class RunningEditCommand(Edit):
     def announce(self, proposal: EditPlan) -> None:
         super().announce(proposal)
         if any(group.members for group in self._checks.found.values()):
-            note("\n".join(notice(self._checks.found, self._options.wait_s)))
+            for line in notice(self._checks.found, self._options.wait_s):
+                note(line)
 
     def report(self, result: GroupEditResult) -> None:
         if result.atomic and result.how:

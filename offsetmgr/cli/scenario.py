@@ -4,6 +4,7 @@ name."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
+from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.durations import parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
@@ -28,6 +30,7 @@ from offsetmgr.groups.reset import (
 )
 
 if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import GroupOffsets
     from offsetmgr.groups.export import SnapshotFile
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
@@ -154,6 +157,7 @@ def _from_file(
     file: str, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck], *, accept_unterminated: bool
 ) -> ToOffsets:
     from offsetmgr.groups.export import name_of, open_file, seekable
+    from offsetmgr.groups.selection import matching_groups
 
     single = groups[0] if len(groups) == 1 else None
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
@@ -166,10 +170,18 @@ def _from_file(
         crossed = crossing(snapshot)
         offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
         rejected: dict[TopicPartition, OffsetMgrError] = {}
+        unread: dict[str, GroupOffsets] = {}
+        dropped: Counter[str] = Counter()
         for entry in snapshot.read():
+            if entry.errors or entry.error:
+                unread[entry.group] = entry
             crossed.load_topics({tp.topic for tp in entry.offsets})
             offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
             for tp, committed in entry.offsets.items():
                 if (error := crossed.recreation_error(tp, committed)) is not None:
                     rejected[tp] = error
-        return ToOffsets(offsets_by_group, rejected)
+            if matching_groups(groups, [entry.group]):
+                dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
+        if dropped:
+            note(f"warning: a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does")
+        return ToOffsets(offsets_by_group, rejected, unread)

@@ -14,6 +14,7 @@ import typer
 
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.followup_commands import delete_groups_command
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
@@ -30,12 +31,13 @@ from offsetmgr.cli.options import (
     require_groups,
     running_edit,
 )
+from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.core.errors import GroupNotFound
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 
 app = typer.Typer()
 
@@ -92,20 +94,28 @@ def export(
         connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
         path_of_all = Path(file)
         file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
-    store = connect.store()
+    store = connect.store_of(names, all_groups=all_groups)
     topics.within(store.capabilities.partitions)
     chosen = choose_groups(store, names, all_groups=all_groups)
     ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_topic(name)}
     header = header_for(store, f"offsetmgr {__version__}", ids)
+    failed: list[OffsetMgrError] = []
+
+    def noted(found: GroupOffsets) -> GroupOffsets:
+        note_unrecognised(found.unrecognised)
+        return found
+
     groups = export_groups(store, chosen, topics, strict=not all_groups)
     with _written_to(file) as path:
         done = write_snapshot(
             path,
             header,
-            progress(groups, "exporting", len(chosen)),
+            progress(map(noted, groups), "exporting", len(chosen)),
             format=name,
             group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
             overwrite=overwrite,
+            keep_errors=True,
+            on_error=failed.append,
         )
     if connect.cluster_name:
         write_rows(EXPORTED, [(file, done.groups, done.offsets)], output)
@@ -113,6 +123,10 @@ def export(
     note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
     for lost in done.lost:
         note(f"not in the file, because its format cannot hold it: {lost}")
+    if failed:
+        records = "records what could not be read" if done.errors else "does not record which groups it lacks"
+        note(f"warning: {where} is incomplete, and {records}")
+        raise typer.Exit(report_and_exit_code(failed))
 
 
 @contextmanager
@@ -201,7 +215,7 @@ def import_offsets(
             proposals = proposals if unchecked else noted_outside_logs(connect, edit, proposals, "restored")
             code = edit.run(require_topics(proposals, topics, file))
             if edit.confirmed:
-                created = (one.group for one in load_images(path) if not one.before)
+                created = (one.group for one in load_images(path) if not (one.before or one.nodes))
                 _note_empty_groups(store, [one for one in created if one in selected], connect.undo_options(store))
             exit_edit(code)
             return

@@ -3,6 +3,7 @@ operations."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -299,9 +300,11 @@ def copy(
         topics = TopicSelection.parse(topic or [])
         origin = RowOrigin(source, config, translate)
         rows = table_of(spark, source, groups, topics=topics, config=config)
+        keeps = connect.store(target, target_config).capabilities.metadata
+        if not keeps:
+            _warn_of_dropped_metadata(rows)
         if not execute:
             held = table_of(spark, target, groups, topics=topics, config=target_config)
-            keeps = connect.store(target, target_config).capabilities.metadata
             deleted = recreated(rows, target, origin, config=target_config)
             found = dry_run(rows, held, metadata=keeps, recreated=deleted).persist()
             planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
@@ -327,6 +330,14 @@ def copy(
         _require_topics(topics, outcomes, source)
     if counts.get("failed") or counts.get(RECREATED):
         raise typer.Exit(FAILED)
+
+
+def _warn_of_dropped_metadata(rows: DataFrame) -> None:
+    """Prints a warning if a store that cannot hold metadata gets these rows, and some of them have metadata."""
+    from offsetmgr.core.commit_metadata import dropped_text, form_of
+
+    if forms := Counter(form_of(row[0]) for row in rows.where("metadata != ''").select("metadata").toLocalIterator()):
+        note(f"warning: the target cannot hold {dropped_text(forms)}")
 
 
 def _planned_counts(counts: dict[str, int]) -> str:

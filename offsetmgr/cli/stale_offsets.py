@@ -1,5 +1,4 @@
-"""Reports stale offsets: offsets that are smaller than the offsets of the same group in another configured store, or
-absent."""
+"""Reports stale offsets: offsets of a group that is, or may be, further on in another configured store."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class StaleOffsetCounter:
-    """Counts the rows whose offset in ``store`` is stale or absent, because the group has a larger offset in one of
-    ``others``. The last cell of such a row is a note that starts with `STALE` or `ELSEWHERE`. `report` prints the
-    counts."""
+    """Counts the rows whose offset in ``store`` is or may be stale, or is absent, because one of ``others`` has an
+    offset of the group. The last cell of such a row is a note that starts with `STALE`, `UNCLEAR` or `ELSEWHERE`.
+    `report` prints the counts."""
 
     def __init__(self, store: OffsetStore, others: Sequence[OffsetStore]) -> None:
         self._store = store
@@ -27,34 +26,35 @@ class StaleOffsetCounter:
 
     def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yields all rows, and counts the rows of stale and absent offsets."""
-        from offsetmgr.groups.lag import ELSEWHERE, STALE
+        from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
 
         for row in rows:
-            for beginning, separator in ((STALE, "'s "), (ELSEWHERE, ": ")):
+            for beginning, separator in ((STALE, "'s "), (UNCLEAR, "'s "), (ELSEWHERE, ": ")):
                 if row[-1] is not None and row[-1].startswith(beginning):
                     self._counts[beginning, row[-1].removeprefix(beginning).partition(separator)[0]] += 1
             yield row
 
     def report(self) -> None:
-        """Prints the numbers of stale and absent offsets, and the option that shows the larger offsets."""
-        from offsetmgr.groups.lag import ELSEWHERE, STALE, TITLES
+        """Prints the numbers of stale and absent offsets, and the option that shows the other offsets."""
+        from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
+        from offsetmgr.groups.last_writes import TITLES
 
         here = TITLES.get(self._store.uri.partition(":")[0])
         for other in self._others:
             title = TITLES[other.uri.partition(":")[0]]
-            stale, absent = self._counts[STALE, title], self._counts[ELSEWHERE, title]
+            stale, unclear, absent = (self._counts[beginning, title] for beginning in (STALE, UNCLEAR, ELSEWHERE))
             if stale:
-                unclear = title == TITLES["zookeeper"]
-                lag = (
-                    f"unknown where {here} has a smaller offset" if unclear else f"computed from the offsets in {title}"
-                )
                 offsets = f"{count_of(stale, 'offset')} in {here} {'is' if stale == 1 else 'are'}"
-                note(f"warning: {offsets} older than the group's in {title}; the lag is {lag}")
+                note(f"warning: {offsets} older than the group's in {title}; the lag is computed from those in {title}")
+            if unclear:
+                offsets = f"{count_of(unclear, 'offset')} in {here} {'differs' if unclear == 1 else 'differ'}"
+                why = "and the times of the commits do not show which is newer; the lag is unknown"
+                note(f"warning: {offsets} from the group's in {title}, {why}")
             if absent:
                 offsets = (
                     f"{count_of(absent, 'offset')} {'is' if absent == 1 else 'are'} only in {title}, not in {here}"
                 )
                 note(f"warning: {offsets}; the lag is computed from {'it' if absent == 1 else 'them'}")
-            if stale or absent:
+            if stale or unclear or absent:
                 shows = f"--store {quote(other.uri)} shows what {title} holds"
-                note(f"hint: {shows}; groups where shows where a group commits")
+                note(f"hint: {shows}; groups where GROUP --window 60 shows where a group commits")

@@ -6,11 +6,12 @@ last column. Names of groups and topics are shortened before the most important 
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from typing import Final
 
@@ -30,6 +31,7 @@ WHOLE_RANK: Final = 10
 """The smallest rank of columns that are never shortened, only left out."""
 _NAMES: Final = frozenset({"group", "target_group", "topic"})
 _GAP: Final = 2
+_MAX_COMPARED: Final = 200
 _wide: Final = ContextVar("_wide", default=False)
 
 
@@ -122,13 +124,24 @@ def padded(text: str, width: int, *, right: bool) -> str:
     return spaces + text if right else text + spaces
 
 
-def shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int, start: int | None = None) -> str:
     """Returns the text without its middle if it is wider than ``width``. The end stays, because the end of a member id
-    identifies the member."""
+    identifies the member. ``start`` is the width of the beginning that stays (default: half)."""
     if text_width(text) <= width:
         return text
-    end = (width - 2) // 2
-    return f"{_beginning(text, width - 2 - end)}..{_beginning(text[::-1], end)[::-1]}"
+    start = (width - 1) // 2 if start is None else start
+    return f"{_beginning(text, start)}..{_beginning(text[::-1], width - 2 - start)[::-1]}"
+
+
+def distinct_cut(texts: Collection[str], width: int) -> tuple[int, int]:
+    """Returns the least width from ``width`` on, and the width of the beginning, with which no two of the texts are
+    shortened to the same text. For very many texts, returns ``width`` and its half."""
+    for wider in itertools.count(width) if len(texts) <= _MAX_COMPARED else ():
+        middle = (wider - 1) // 2
+        for start in sorted(range(wider - 1), key=lambda at: abs(at - middle)):
+            if len({shortened(text, wider, start) for text in texts}) == len(texts):
+                return wider, start
+    return width, (width - 1) // 2
 
 
 def _beginning(text: str, width: int) -> str:

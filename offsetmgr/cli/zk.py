@@ -11,9 +11,9 @@ from typing import Final
 
 import typer
 
-from offsetmgr.cli import zk_admin, zk_check, zk_cluster, zk_groups, zk_rebalance, zk_tree
+from offsetmgr.cli import zk_admin, zk_check, zk_cluster, zk_groups, zk_tree
 
-PARTS: Final = (zk_tree.app, zk_cluster.app, zk_groups.app, zk_rebalance.app, zk_check.app, zk_admin.app)
+PARTS: Final = (zk_tree.app, zk_cluster.app, zk_groups.app, zk_check.app, zk_admin.app)
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -314,4 +314,6 @@ def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | N
     except OffsetMgrError as error:
         note(f"not checked: delete.topic.enable of the controller ({error})")
         return None
+    if value is None and controller is not None:
+        note("not checked: delete.topic.enable of the controller (the broker does not report it to this login)")
     return None if value is None else value == "true"

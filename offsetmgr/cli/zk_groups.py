@@ -63,7 +63,7 @@ def members(
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the live members of groups registered in ZooKeeper, with their subscriptions.
+    """List the members of groups registered in ZooKeeper, with their subscriptions.
 
     SUBSCRIPTION is topic=streams; with a pattern (white_list, black_list) it is expression=streams.
     """
@@ -199,7 +199,7 @@ def _owner_rows(
 
 
 def _persistent(session_id: int) -> list[str]:
-    return [] if session_id else ["persistent: consumers create only ephemeral nodes"]
+    return [] if session_id else ["persistent: does not show whether its consumer runs"]
 
 
 def _inconsistencies(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:

@@ -70,11 +70,12 @@ def tree(
         raise typer.Exit(code)
 
 
-def _rows(found: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
-    for one in found:
-        errors += [error for error in (one.error, one.children_error) if error is not None]
+def _rows(nodes: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in nodes:
         stat, what = one.node, one.description
-        broken = "; ".join(e.why for e in (one.error, one.children_error) if e is not None)
+        found = [error for error in (one.read_error or what.error, one.children_error) if error is not None]
+        errors += found
+        broken = "; ".join(error.why for error in found)
         yield (
             one.path,
             None if what.kind == "other" else what.kind,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.client_properties import ClientProperties
 from offsetmgr.config.user_directories import home_directory
-from offsetmgr.core.errors import ConfigError, UsageError
+from offsetmgr.core.errors import ConfigError, InvalidUri, UsageError
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
@@ -31,7 +31,8 @@ class ConnectionConfig:
     ``creator``, or a list such as ``sasl:app:cdrw``. ``zookeeper_tls`` contains the TLS settings for ZooKeeper under
     librdkafka's names (``ssl.ca.location``, ...), or None for connections without TLS. ``timeout_ms`` limits each call
     to a server. ``stores`` maps the name of each ``[store.NAME]`` section to its settings, and ``store_errors`` that of
-    each section that is not valid to its error.
+    each section that is not valid to its error. With ``ignore_persistent_members``, members whose registration in
+    ZooKeeper is a persistent node do not count if no commit of their group is seen.
 
     >>> config = ConnectionConfig(kafka={"security.protocol": "SSL"}, timeout_ms=5_000)
     >>> config  # its text has no credentials
@@ -45,6 +46,7 @@ class ConnectionConfig:
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     store_errors: Mapping[str, ConfigError] = field(default_factory=dict, repr=False)
+    ignore_persistent_members: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class SettingsLayer:
     timeout_ms: int | None = None
     zookeeper_auth: str | None = field(default=None, repr=False)
     zookeeper_acl: str | None = None
+    ignore_persistent_members: bool | None = None
 
 
 class ResolvedConnection(NamedTuple):
@@ -72,7 +75,9 @@ class ResolvedConnection(NamedTuple):
     the ``.properties`` file. If ``bootstrap.servers`` is missing too, ``store`` is None. ``bootstrap_server`` and
     ``zookeeper`` (HOST:PORT/CHROOT) are set even if the store uses neither of them, because commands also read logs
     from the brokers, and registrations of old consumers from ZooKeeper. ``context`` is the name of the context; None
-    without a context.
+    without a context. ``command_config`` is the path of the ``.properties`` file; None without one.
+    ``store_is_named`` is whether ``--store`` (in a program, an argument) names the store; otherwise
+    the store is a default, and the group that a command is about may live in another configured store.
     """
 
     connection: ConnectionConfig
@@ -80,6 +85,8 @@ class ResolvedConnection(NamedTuple):
     bootstrap_server: str | None
     zookeeper: str | None = None
     context: str | None = None
+    command_config: str | None = None
+    store_is_named: bool = True
 
 
 def resolve(
@@ -112,6 +119,7 @@ def resolve(
             auth = (parse_zookeeper_auth(layer.zookeeper_auth, source),)
             break
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
+    zookeeper = first("zookeeper")
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
         store = f"kafka://{properties.bootstrap_servers}"
@@ -125,12 +133,28 @@ def resolve(
             timeout_ms=first("timeout_ms") or properties.timeout_ms or DEFAULT_TIMEOUT_MS,
             stores=stores,
             store_errors=store_errors,
+            ignore_persistent_members=bool(flags.ignore_persistent_members),
         ),
         store=store,
-        bootstrap_server=bootstrap,
-        zookeeper=first("zookeeper"),
+        bootstrap_server=bootstrap and ",".join(map(str.strip, bootstrap.split(","))),
+        zookeeper=zookeeper and "".join(split_connect(zookeeper)),
         context=name or None,
+        command_config=command_config,
+        store_is_named=flags.store is not None,
     )
+
+
+def split_connect(text: str, what: str = "ZooKeeper connect string") -> tuple[str, str]:
+    """Splits ``h1:2181, h2:2181/chroot`` into the servers and the chroot (empty, or with a leading slash). Removes
+    blanks around the servers, as ZooKeeper's own client does.
+
+    Raises `InvalidUri`, which names ``what``, if a server follows the chroot.
+    """
+    servers, slash, chroot = text.strip().partition("/")
+    if "," in chroot:
+        hint = "write the chroot once, at the end: h1:2181,h2:2181/chroot"
+        raise InvalidUri(what, "the chroot follows the last host only", hint)
+    return ",".join(part.strip() for part in servers.split(",")), f"/{chroot}".rstrip("/") if slash else ""
 
 
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
@@ -183,7 +207,7 @@ def load_document(path: Path, *, required: bool) -> dict[str, Any]:
     """Returns the content of the configuration file; empty if there is no file, unless it is ``required``. Raises
     `ConfigError`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         if required:
             raise ConfigError(

@@ -58,11 +58,6 @@ class Contexts:
         document = load_document(path, required="OFFSETMGR_CONFIG" in environ)
         return cls(path, read_contexts(document, path), default_context(document))
 
-    def selects_several(self, text: str) -> bool:
-        """Whether the value of ``--context`` is a list of names or a glob. The name of a context always selects only
-        this context."""
-        return text not in self.layers and any(character in text for character in ",*?[")
-
     def select(self, text: str) -> list[str]:
         """Returns the names of the contexts that a list of names and globs selects, sorted. Raises `ConfigError` if a
         part selects no context."""
@@ -94,7 +89,7 @@ class Contexts:
         self.layer(name)
         hint = f"or set the environment variable: export OFFSETMGR_CONTEXT={name}"
         try:
-            text = self.path.read_bytes().decode("utf-8")
+            text = self.path.read_bytes().decode("utf-8-sig")
             written = with_default(text, name)
             if parse_document(written) != {**parse_document(text), "default-context": name}:
                 raise ConfigError(f"config file {self.path}", "its layout is unusual", "edit default-context by hand")

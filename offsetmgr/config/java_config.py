@@ -1,12 +1,13 @@
 """Translates the settings of Kafka's Java client, from ``--command-config`` files, into settings of librdkafka.
 
-Each key is kept, translated, or rejected with a hint that names its replacement. No key is ignored. Sources: Kafka's
-AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
-contains a value.
+Each key is kept, translated, or rejected with a hint that names its replacement. Keys of Kafka's clients that do not
+concern the connection are ignored. Sources: Kafka's ConsumerConfig and ProducerConfig (new and old), AdminClientConfig,
+SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error contains a value.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -32,38 +33,67 @@ _UNCHANGED: Final = frozenset(
 """Keys that have the same name and meaning in Kafka's Java client and in librdkafka."""
 
 _RENAMED: Final = {
+    "metadata.broker.list": "bootstrap.servers",
     "request.timeout.ms": "socket.timeout.ms",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
 }
 
-_SPECIAL: Final = (
-    TLS_KEYS
-    | SASL_KEYS
-    | {
-        "default.api.timeout.ms",
-        "zookeeper.auth",
-        "zookeeper.acl",
-    }
-)
+_SPECIAL: Final = TLS_KEYS | SASL_KEYS | {"default.api.timeout.ms", "zookeeper.auth", "zookeeper.acl"}
 """Keys whose translation is more than a change of the name."""
 
+_IGNORED: Final = frozenset(
+    """
+    group.id group.instance.id group.protocol group.remote.assignor session.timeout.ms heartbeat.interval.ms
+    max.poll.records max.poll.interval.ms enable.auto.commit auto.commit.interval.ms auto.offset.reset
+    partition.assignment.strategy key.deserializer value.deserializer isolation.level allow.auto.create.topics
+    fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes check.crcs exclude.internal.topics
+    internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported share.acknowledgement.mode
+    share.acquire.mode acks retries key.serializer value.serializer batch.size linger.ms buffer.memory
+    delivery.timeout.ms compression.type compression.gzip.level compression.lz4.level compression.zstd.level
+    max.request.size max.block.ms max.in.flight.requests.per.connection enable.idempotence transactional.id
+    transaction.timeout.ms transaction.two.phase.commit.enable internal.auto.downgrade.txn.commit partitioner.class
+    partitioner.ignore.keys partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+    metadata.max.idle.ms partitioner.rack.aware buffer.memory.allocation.strategy block.on.buffer.full timeout.ms
+    metadata.fetch.timeout.ms interceptor.classes metric.reporters metrics.num.samples metrics.sample.window.ms
+    metrics.recording.level auto.include.jmx.reporter enable.metrics.push metadata.recovery.strategy
+    metadata.recovery.rebootstrap.trigger.ms metadata.cluster.check.enable bootstrap.resolve.timeout.ms
+    socket.connection.setup.timeout.max.ms security.providers ssl.protocol ssl.provider ssl.keymanager.algorithm
+    ssl.trustmanager.algorithm ssl.secure.random.implementation sasl.kerberos.kinit.cmd
+    sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter sasl.kerberos.min.time.before.relogin
+    sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds
+    sasl.login.refresh.buffer.seconds sasl.login.connect.timeout.ms sasl.login.read.timeout.ms
+    sasl.login.retry.backoff.ms sasl.login.retry.backoff.max.ms sasl.oauthbearer.scope.claim.name
+    sasl.oauthbearer.sub.claim.name sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
+    sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.allow.unverified.audience sasl.oauthbearer.allow.unverified.issuer
+    sasl.oauthbearer.jwt.validator.class consumer.id consumer.timeout.ms offsets.storage dual.commit.enabled
+    auto.commit.enable fetch.message.max.bytes fetch.wait.max.ms num.consumer.fetchers queued.max.message.chunks
+    producer.type request.required.acks serializer.class key.serializer.class compression.codec compressed.topics
+    message.send.max.retries topic.metadata.refresh.interval.ms queue.buffering.max.ms queue.buffering.max.messages
+    queue.enqueue.timeout.ms batch.num.messages
+    rebalance.max.retries rebalance.backoff.ms refresh.leader.backoff.ms offsets.channel.backoff.ms
+    offsets.channel.socket.timeout.ms offsets.commit.max.retries zookeeper.session.timeout.ms
+    zookeeper.connection.timeout.ms zookeeper.sync.time.ms
+    """.split()  # noqa: SIM905 - as above
+)
+"""Keys of consumers, of producers, of all clients, of Java's TLS, of logins, and of old clients that do not concern
+the connection, or only how Java makes it."""
+_PROTOCOLS: Final = "ssl.enabled.protocols"
+
+_SIMILAR: Final = 0.9
+"""The least similarity of an unknown key and a key that a hint proposes."""
+
 _UNSUPPORTED: Final = {
-    "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
-    "ssl.enabled.protocols": "OpenSSL negotiates the TLS version by itself: remove it",
-    "ssl.provider": "offsetmgr uses OpenSSL: remove it",
-    "ssl.keymanager.algorithm": "offsetmgr uses OpenSSL: remove it",
-    "ssl.trustmanager.algorithm": "offsetmgr uses OpenSSL: remove it",
-    "ssl.secure.random.implementation": "offsetmgr uses OpenSSL: remove it",
+    _PROTOCOLS: "OpenSSL negotiates TLSv1.2 or TLSv1.3 by itself: allow TLSv1.2, or remove it",
     "ssl.engine.factory.class": "a Java class cannot be loaded here: give PEM files (ssl.ca.location, ...)",
-    "security.providers": "a Java class cannot be loaded here: remove it",
     "sasl.login.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
+    "config.providers": "configuration providers work only in Java: write the values themselves",
+    "bootstrap.controllers": "offsetmgr connects to brokers: set bootstrap.servers",
+    "zookeeper.connect": "name the ZooKeeper with --zookeeper HOST:PORT/CHROOT, and remove it",
     "sasl.oauthbearer.config": "unsigned tokens are not supported: set sasl.oauthbearer.token.endpoint.url or "
     "sasl.oauthbearer.token.command",
-    "metric.reporters": "a Java class cannot be loaded here: remove it",
-    "interceptor.classes": "a Java class cannot be loaded here: remove it",
-    "group.id": "groups are chosen with --group: remove it",
-    "retries": "limit the wait with --timeout instead",
 }
 
 
@@ -71,20 +101,28 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
     """Translates ``properties`` of the Java client into librdkafka settings. ``source`` is the name of their file in
     errors.
 
-    Raises `ConfigError` for an unsupported key, with a hint at its replacement.
+    Raises `ConfigError` with all unsupported keys, and with a hint at the replacement of each.
     """
     kafka: dict[str, str] = {}
+    unsupported: dict[str, str] = {}
+    properties = {key: value.strip() for key, value in properties.items()}  # as Kafka's ConfigDef does
     for key, value in properties.items():
+        if _is_ignored(key, value):
+            continue
         if "${" in value and re.search(r"\$\{[^}]*:[^}]*\}", value):
-            raise _unsupported(
-                source, key, "configuration providers (${...:...}) work only in Java: write the value itself"
-            )
-        if key in _UNCHANGED:
+            unsupported[key] = "configuration providers (${...:...}) work only in Java: write the value itself"
+        elif key in _UNCHANGED:
             kafka[key] = value
         elif key in _RENAMED:
             kafka[_RENAMED[key]] = value
         elif key not in _SPECIAL and not is_zookeeper_tls(key):
-            raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
+            unsupported[key] = _UNSUPPORTED.get(key) or _hint_for_unknown(key)
+    if len(unsupported) == 1:
+        ((key, hint),) = unsupported.items()
+        raise ConfigError(f"{source}: {key}", "this setting is not supported", hint)
+    if unsupported:
+        hint = "; ".join(f"{key}: {hint}" for key, hint in unsupported.items())
+        raise ConfigError(source, f"these settings are not supported: {', '.join(unsupported)}", hint)
     kafka.update(translate_sasl(properties, source))
     kafka.update(translate_tls(properties, source))
     auth = properties.get("zookeeper.auth")
@@ -108,17 +146,19 @@ def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
     return scheme, credential
 
 
-def _unsupported(source: str, key: str, instead: str) -> ConfigError:
-    return ConfigError(f"{source}: {key}", "this setting is not supported", instead)
+def ignored_keys(properties: Mapping[str, str]) -> list[str]:
+    """Returns the keys that `translate_properties` ignores, sorted."""
+    return sorted(key for key, value in properties.items() if _is_ignored(key, value))
+
+
+def _is_ignored(key: str, value: str) -> bool:
+    return key in _IGNORED or (key == _PROTOCOLS and "TLSv1.2" in value)
 
 
 def _hint_for_unknown(key: str) -> str:
-    if key.startswith(("key.", "value.", "enable.auto", "auto.", "max.poll", "fetch.", "isolation.")):
-        return "it is a setting for consumers of records, and offsetmgr consumes none: remove it"
-    if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
-        return "it is a setting for producers of records, and offsetmgr produces none: remove it"
-    if key.startswith(("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.", "sasl.login.read.")):
-        return "offsetmgr renews a token when 80 % of its lifetime have passed: remove it"
+    known = [*_UNCHANGED, *_RENAMED, *_SPECIAL, *_IGNORED]
+    if similar := difflib.get_close_matches(key, known, 1, _SIMILAR):
+        return f"is it {similar[0]}?"
     if key.startswith("zookeeper."):
         return "the ZooKeeper settings are zookeeper.auth, zookeeper.acl and those of TLS (zookeeper.ssl...): remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,16 +17,18 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for other characters). If a key is repeated, its
-    last value wins.
+    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for other characters), and skips a byte order mark
+    of UTF-8. If a key is repeated, its last value wins.
 
     Raises `ConfigError` with the file and the line. No error contains a value, because values may be secrets.
     """
     try:
-        text = path.read_bytes().decode("iso-8859-1")
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"client properties {path}", error.strerror or "cannot be read") from error
-    return parse_properties(text, str(path))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError(f"client properties {path}", "is UTF-16 text", "save it again as UTF-8")
+    return parse_properties(data.removeprefix(codecs.BOM_UTF8).decode("iso-8859-1"), str(path))
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:

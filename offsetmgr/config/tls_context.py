@@ -6,9 +6,20 @@ import os
 import ssl
 import tempfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+_EXPIRED: Final = 10
+_INVALID_TIMES: Final = (9, _EXPIRED)
+_OTHER_NAMES: Final = (62, 64)
+"""OpenSSL's codes for a certificate that is not valid at present, and for one of another host name or IP address."""
+_PROBE_TIMEOUT_S: Final = 2.0
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
@@ -63,3 +74,42 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: str) -> None:
         context.load_cert_chain(name, password=password)
     finally:
         Path(name).unlink()
+
+
+def verification_failure(error: ssl.SSLCertVerificationError, host: str, port: int) -> tuple[str, str]:
+    """Returns the reason, with the subject and the dates of the server's certificate, and a hint. Connects to the
+    server once more, because the error does not contain the certificate."""
+    why = f"certificate verification failed: {error.verify_message}"
+    try:
+        found = _certificate(ssl.get_server_certificate((host, port), timeout=_PROBE_TIMEOUT_S))
+    except (OSError, ValueError):
+        found = None
+    if found is not None:
+        why += f" ({_text(found)})"
+        if error.verify_code == _EXPIRED and found.not_valid_after_utc > datetime.now(UTC):
+            why += "; the certificate of one of its authorities has expired"
+    if error.verify_code in _INVALID_TIMES:
+        return why, "renew the certificate, or correct the clock of this machine"
+    if error.verify_code in _OTHER_NAMES:
+        return why, "connect to a name that the certificate contains; brokers announce theirs in advertised.listeners"
+    return why, "name the authority that issued the certificate with ssl.truststore.location"
+
+
+def own_certificate_text(pem_or_path: str) -> str:
+    """Returns the subject and the dates of the client's certificate; empty if it cannot be read."""
+    try:
+        pem = pem_or_path if pem_or_path.lstrip().startswith("-") else Path(pem_or_path).read_text("ascii")
+        return _text(_certificate(pem))
+    except (OSError, ValueError):
+        return ""
+
+
+def _certificate(pem: str) -> Certificate:
+    from cryptography.x509 import load_pem_x509_certificate  # only after a failure
+
+    return load_pem_x509_certificate(pem.encode())
+
+
+def _text(found: Certificate) -> str:
+    first, last = (f"{one:%Y-%m-%d %H:%M:%S}" for one in (found.not_valid_before_utc, found.not_valid_after_utc))
+    return f"{found.subject.rfc4514_string()}, valid from {first} to {last} UTC"

@@ -24,10 +24,11 @@ _MAX_FETCH_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PeekedRecord:
-    """The first record at or after an offset. ``record`` is None if the log ends before such a record.
+    """The first record at or after an offset. ``record`` is None if there is no such record before ``log_end``.
 
     ``markers`` is the number of transaction markers between the offset and the record. ``transactional`` is True if the
-    record belongs to a transaction, which may be open or aborted. ``log_end`` is the end of the log.
+    record belongs to a transaction, which may be open or aborted. ``log_end`` is the high watermark: consumers get only
+    records before it, and the log may have records after it that are not replicated yet.
     """
 
     record: Record | None

@@ -26,7 +26,8 @@ from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadRe
 from offsetmgr.consumer.simple_offsets import OffsetManagers
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, UsageError
-from offsetmgr.core.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import fetched
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import FetchLimits
@@ -198,12 +199,7 @@ class SimpleConsumer(Closeable):
             return {}
         at = _address(coordinator)
         found = self._run(lambda deadline: self._offset_managers.fetch(group, requested, at, deadline))
-        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if requested is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
-        if found.errors:
-            raise PartialFailure(f"offsets of group {group}", successes=offsets, failures=found.errors)
-        return offsets
+        return fetched(f"offsets of group {group}", found.offsets, found.errors, requested)
 
     def commit_offsets(
         self,

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.document_style import STYLE
+from offsetmgr.core.plurals import printable
 
 _LINE: Final = "\\_" * 12
 """A line to write on, in Markdown."""
@@ -179,7 +180,7 @@ def to_markdown(title: str, parts: Iterable[DocumentPart]) -> str:
 
 def _markdown_text(text: str) -> str:
     """Escapes the characters that Markdown would interpret."""
-    line = "".join(f"\\{char}" if char in "\\`*_[]<#" else char for char in " ".join(text.split()))
+    line = "".join(f"\\{char}" if char in "\\`*_[]<#" else char for char in printable(" ".join(text.split())))
     return f"\\{line}" if line.startswith((">", "+", "-")) else line
 
 
@@ -188,7 +189,7 @@ def _markdown_cell(value: Any, kind: str = "words") -> str:
         return "unknown"
     if isinstance(value, int | float):
         return f"{value:,}"
-    text = str(value)
+    text = printable(str(value))
     if not text or kind == "time":
         return text
     if kind in ("name", "code") and "`" not in text:

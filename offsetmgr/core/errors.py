@@ -271,7 +271,9 @@ class Overwritten(OffsetMgrError):
 
 class CorruptData(OffsetMgrError):
     """Data exists but cannot be decoded, such as a znode or record that contains no offset. Such data never counts as
-    absent."""
+    absent. ``data`` is the content of the znode of an offset."""
+
+    data: bytes | None = None
 
 
 class LimitExceeded(CorruptData):
@@ -313,9 +315,6 @@ class PartialFailure(OffsetMgrError):
         super().__init__(what, why)
         self.successes = dict(successes)
         self.failures = dict(failures)
-
-
-# --- assignment of partitions ------------------------------------------------------------------------
 
 
 class AssignmentRefused(OffsetMgrError):

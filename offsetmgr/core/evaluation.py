@@ -6,7 +6,10 @@ only the changes for which `evaluate` returns None.
 
 from __future__ import annotations
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
+
+from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UnknownTopicOrPartition
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus
 
@@ -19,7 +22,7 @@ def evaluate(
     The outcome is FAILED with the error of `rejection`, or UNCHANGED if the store already holds the new value.
     ``current`` is the partition's value in the store. ``compared`` are the fields that the store saves.
     """
-    after, expected, _ = change
+    after, expected, _, keeps_metadata = change
     if (
         after is not None
         and (isinstance(current, Absent) or after.offset > current.offset)
@@ -29,6 +32,8 @@ def evaluate(
     error = rejection(group, tp, change, current)
     if error is not None:
         return ChangeOutcome(EditStatus.FAILED, current, error)
+    if keeps_metadata and after is not None and isinstance(current, Committed) and after.offset == current.offset:
+        return ChangeOutcome(EditStatus.UNCHANGED, current)
     if same_value(current, change.after, compared):
         return ChangeOutcome(EditStatus.UNCHANGED, current)
     return None
@@ -41,7 +46,7 @@ def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -
     The error is `Conflict` if the current value is not the expected one (data rule "conditional writes"), or
     `RewindRefused` if the change lowers the offset without permission (data rule "no accidental rewind").
     """
-    after, expected, allow_rewind = change
+    after, expected, allow_rewind, _ = change
     if expected is not None and not _meets(current, expected):
         why = f"expected {_described(expected)}, found {_described(current)}"
         return Conflict(_name(group, tp), why, "nothing was written; read the offset again", actual=current)
@@ -52,6 +57,24 @@ def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -
         f"would go back from {current.offset} to {after.offset}",
         "add --allow-rewind (in a program allow_rewind=True) if this is intended",
     )
+
+
+def stops_group(error: OffsetMgrError | None) -> TypeGuard[OffsetMgrError]:
+    """Returns whether the error of one partition stops all changes of its group (see `GroupEdit.whole`). A partition
+    that the cluster does not have stops nothing, because no consumer reads it."""
+    return error is not None and not isinstance(error, UnknownTopicOrPartition)
+
+
+def stopped(
+    group: str, outcomes: Mapping[TopicPartition, ChangeOutcome], others: Iterable[TopicPartition]
+) -> dict[TopicPartition, ChangeOutcome]:
+    """Returns the outcomes of ``others`` if one of ``outcomes`` stops the changes of its group; otherwise an empty
+    mapping."""
+    for tp, outcome in outcomes.items():
+        if stops_group(error := outcome.error):
+            why = f"stays unchanged, because {tp} cannot be changed"
+            return {o: ChangeOutcome(EditStatus.FAILED, None, type(error)(_name(group, o), why)) for o in others}
+    return {}
 
 
 def same_value(current: Offset | None, new: OffsetAndMetadata | None, compared: Capabilities) -> bool:

@@ -6,7 +6,8 @@ these groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OffsetMgrError
@@ -79,8 +80,11 @@ class LockableStore(Protocol):
         `HeldLock.commit` would return or with the error that it would raise."""
         ...
 
-    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
+    def refresh_locked(
+        self, held: Iterable[HeldLock], leave_out: Mapping[str, Collection[TopicPartition]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """Commits all offsets of locked groups once more, unchanged, so that they do not expire. ``leave_out`` has the
+        partitions of groups whose offsets are not committed.
 
         Yields one pair for each group. The second element is None if all offsets of the group were committed again. If
         the commit failed for some partitions, it is the error of one of these partitions. A failed partition does not

@@ -76,10 +76,12 @@ class Relation(StrEnum):
 
 class OriginComparison(NamedTuple):
     """The relation between the logs of two stores. ``how`` is a text for messages that gives the reason for the
-    relation."""
+    relation. ``needs_consent`` is True if a store of live servers does not identify its cluster: only the user can know
+    that both belong together."""
 
     relation: Relation
     how: str
+    needs_consent: bool = False
 
     @property
     def keeps_epochs(self) -> bool:
@@ -96,7 +98,8 @@ class OriginComparison(NamedTuple):
         if self.relation is Relation.NEW:
             return f"the source's: {self.how}"
         if self.relation is Relation.UNKNOWN:
-            return f"origin unknown: {self.how}"
+            consent = "; accepted by --translate none" if translate is not None and self.needs_consent else ""
+            return f"origin unknown: {self.how}{consent}"
         if translate is OffsetTranslation.NONE:
             done = "offsets are written unchanged, without leader epochs"
             return f"accepted by --translate none: {self.how}; {done}"
@@ -109,9 +112,10 @@ def compare_origins(
     """Compares the origins of two stores. ``names`` are the names of the two stores in messages."""
     if target.new and not source.unnamed:
         return OriginComparison(Relation.NEW, target.how)
-    if source.unnamed or target.unnamed:
-        which = f"{names[0]}: {source.how}" if source.unnamed else f"{names[1]}: {target.how}"
-        return OriginComparison(Relation.UNKNOWN, f"{which}, so it is unknown whether both belong to the same cluster")
+    for name, one in zip(names, (source, target), strict=True):
+        if one.cluster_id is None and not one.brokers:
+            how = f"{name}: {one.how}, so it is unknown whether both belong to the same cluster"
+            return OriginComparison(Relation.UNKNOWN, how, not (source.unnamed or target.unnamed))
     if source.cluster_id is not None and target.cluster_id is not None:
         if source.cluster_id == target.cluster_id:
             return OriginComparison(Relation.SAME, f"cluster id {source.cluster_id}")

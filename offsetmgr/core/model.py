@@ -191,6 +191,10 @@ def is_valid_offset(offset: int) -> bool:
     return 0 <= offset <= MAX_OFFSET
 
 
+NEGATIVE_OFFSET: Final = "a negative number is not a committed offset, and does not mean that none is committed"
+"""The reason for which a stored number such as -1 or -2 is unreadable. Brokers accept such numbers in commits."""
+
+
 class LogRange(NamedTuple):
     """The offsets of a partition's log: ``start`` (inclusive) to ``end`` (the offset of the next record)."""
 
@@ -203,7 +207,8 @@ class GroupMember:
     """An active member of a consumer group, from the coordinator or from the member's registration in ZooKeeper.
 
     ``partitions`` are the partitions that the coordinator has assigned to the member (Kafka) or that the member owns
-    (ZooKeeper).
+    (ZooKeeper). ``topics`` are the topics to which the member subscribes; None if they are unknown. ``persistent`` is
+    True if the registration in ZooKeeper is a persistent node, which does not show whether the member runs.
     """
 
     member_id: str
@@ -211,10 +216,20 @@ class GroupMember:
     host: str = ""
     instance_id: str | None = None
     partitions: tuple[TopicPartition, ...] = ()
+    topics: tuple[str, ...] | None = None
+    persistent: bool = False
 
     def __str__(self) -> str:
         at = f" at {self.host}" if self.host else ""
         return f"{self.client_id or 'member'}{at} ({self.member_id})"
+
+
+PERSISTENT_MEMBERS: Final = "{} in ZooKeeper, which does not show whether its consumer runs"
+"""The reason why a group with only persistent registrations is refused; the placeholder is their number."""
+PERSISTENT_MEMBERS_HINT: Final = (
+    "stop the consumers; kafka-spark-consumer registers such nodes while it runs. If none runs, add"
+    " --ignore-persistent-members"
+)
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
@@ -293,6 +308,11 @@ class GroupDescription:
         """Returns whether the group has no members. An edit can acquire the group lock only if the group has no
         members."""
         return self.state in ("EMPTY", "DEAD")
+
+    def may_consume(self, topic: str) -> bool:
+        """Returns whether a member has partitions of the topic, or may subscribe to it."""
+        owned = any(tp.topic == topic for member in self.members for tp in member.partitions)
+        return owned or any(member.topics is None or topic in member.topics for member in self.members)
 
     @property
     def lock_ends_s(self) -> float:

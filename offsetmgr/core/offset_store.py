@@ -20,8 +20,9 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
+from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
+from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition, Weakness
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class Change(NamedTuple):
     ``after`` is the new value; None deletes the commit. ``expected`` is the condition for the write. If ``expected`` is
     None, the store accepts any previous value. The store still reads the previous value in this case, so that it can
     reject a rewind. ``Absent`` requires that nothing is committed. ``Committed`` requires exactly this offset and, if
-    ``expected`` and the stored value have versions, the same version.
+    ``expected`` and the stored value have versions, the same version. With ``keeps_metadata``, a commit of the same
+    offset is left as it is, with its metadata.
 
     >>> Change(None, expected=Committed(41)).allow_rewind
     False
@@ -116,6 +118,7 @@ class Change(NamedTuple):
     after: OffsetAndMetadata | None
     expected: Offset | None = None
     allow_rewind: bool = False
+    keeps_metadata: bool = False
 
 
 class Committer(NamedTuple):
@@ -132,8 +135,9 @@ class GroupEdit:
     """Changes to the offsets of one group.
 
     Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
-    scan that returned every ``expected`` value, or None. If ``as_of`` is set, a store can skip the read of values that
-    cannot have changed since the scan.
+    scan that returned every ``expected`` value, or None: a store need not read values that cannot have changed since.
+    With ``whole``, a change that is rejected before the first write stops all others. ``raw`` has the partitions whose
+    znode has no offset, before or after the change: the data that a change replaces, and that a deletion writes.
 
     >>> GroupEdit("shop", {TopicPartition("orders", 0): Change(OffsetAndMetadata(42))}).guard.value
     'lock'
@@ -144,6 +148,8 @@ class GroupEdit:
     guard: Guard = Guard.LOCK
     committer: Committer | None = None
     as_of: int | None = None
+    whole: bool = False
+    raw: Mapping[TopicPartition, tuple[bytes | None, bytes | None]] = field(default_factory=dict, hash=False)
 
 
 class EditStatus(Enum):
@@ -193,9 +199,8 @@ class GroupEditResult:
 class GroupOffsets:
     """All committed offsets of one group, and the partitions whose value could not be read.
 
-    If the whole group could not be read, ``error`` is set and both mappings are empty. ``as_of`` is a position in the
-    store's history of changes, such as a zxid of ZooKeeper. The store read all values at or after this position.
-    ``as_of`` is None if the store has no history of changes.
+    If the whole group could not be read, ``error`` is set and both mappings are empty. All values were read at or after
+    ``as_of``, a zxid if the store has them. ``hidden`` is set if ``unrecognised`` data may be offsets.
     """
 
     group: str
@@ -203,6 +208,23 @@ class GroupOffsets:
     errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     error: OffsetMgrError | None = None
     as_of: int | None = None
+    unrecognised: tuple[UnrecognisedData, ...] = ()
+    hidden: OffsetMgrError | None = None
+
+
+def fetched(
+    what: str,
+    offsets: Mapping[TopicPartition, Offset],
+    errors: Mapping[TopicPartition, OffsetMgrError],
+    partitions: Iterable[TopicPartition] | None,
+) -> Mapping[TopicPartition, Offset]:
+    """Returns the result of `OffsetStore.fetch` for ``partitions``, or for all partitions of the group if they are
+    None. Raises `PartialFailure` if there are errors."""
+    if partitions is not None:
+        offsets = {tp: offsets.get(tp, ABSENT) for tp in partitions if tp not in errors}
+    if errors:
+        raise PartialFailure(what, successes=offsets, failures=errors)
+    return offsets
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Formats counts and lists for messages."""
+"""Formats counts, lists and names for messages."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def list_of(items: Iterable[object], limit: int, separator: str = ", ") -> str:
     if len(texts) <= limit:
         return shown
     return f"{shown}{' ' if separator == ', ' else separator}and {len(texts) - limit:,} more"
+
+
+def printable(text: str) -> str:
+    """Returns the text with escapes in place of control characters. A name with control characters could otherwise
+    clear a terminal, change its title or forge a message."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

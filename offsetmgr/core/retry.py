@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import LockLost, OffsetMgrError
+from offsetmgr.core.errors import LockLost, OffsetMgrError, Unreachable
 
 _MAX_DOUBLINGS: Final = 64
 """A limit for the exponent, because a float overflows after about 1,000 doublings."""
@@ -50,10 +50,15 @@ REQUEST_BACKOFF: Final = Backoff(0.02, 0.5)
 """The pauses between two requests of a Kafka client."""
 
 
+class UnusableAddress(Unreachable):
+    """A bootstrap server answers, but no address that its cluster advertises accepts connections. A repetition within
+    the same call cannot succeed."""
+
+
 def is_retriable(error: OffsetMgrError) -> bool:
     """Returns whether the caller should repeat the operation after this error. Returns False for `LockLost`, because
-    the caller has to join the group again first."""
-    return error.retriable and not isinstance(error, LockLost)
+    the caller has to join the group again first, and for `UnusableAddress`."""
+    return error.retriable and not isinstance(error, LockLost | UnusableAddress)
 
 
 class _Attempts:

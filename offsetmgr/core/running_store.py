@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 
 CLASSIC_HEARTBEAT_S: Final = 3.0
 """The default of ``heartbeat.interval.ms`` of consumers in seconds. Brokers do not know the setting of a consumer."""
+
+
+class OtherGroupKind(UnsupportedOperation):
+    """The group is a share group or a group of the Streams protocol, which offsetmgr does not edit. ``state`` is the
+    state of the group, as in `GroupDescription`."""
+
+    state = "UNKNOWN"
 
 
 class RunningGroup(NamedTuple):

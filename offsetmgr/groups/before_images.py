@@ -14,6 +14,8 @@ from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import remove_abandoned, write_atomically
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, UsageError
+from offsetmgr.core.group_tree import GroupTreeStore, SavedNode
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEditResult, OffsetStore
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
@@ -73,7 +75,8 @@ class BeforeImageFile:
     """A new file with the before-images of a whole plan. The object is the sink of one edit (see `EditSink`). An import
     of the file undoes the edit.
 
-    Calls ``on_durable`` once the file is durable, before any change.
+    Calls ``on_durable`` once the file is durable, before any change. The file also contains the znodes of the groups
+    that the plan deletes.
     """
 
     path: Path
@@ -95,20 +98,27 @@ class BeforeImageFile:
     def rewrite(self, batch: Iterable[GroupEditPlan]) -> None:
         """Replaces the file by the values before and after each change of ``batch``, like `intend`. A crash leaves
         either the old or the new file. Raises `FileFailure` if the file cannot be written."""
-        self._write(batch, overwrite=True)
+        self._write(list(batch), overwrite=True)  # `_write` iterates over the batch twice
 
     def _write(self, batch: Iterable[GroupEditPlan], *, overwrite: bool) -> None:
-        def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
+        def groups() -> Iterator[tuple[str, list[PlannedChange], tuple[SavedNode, ...], dict[TopicPartition, bytes]]]:
             for group in batch:
                 rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, and no problem
-                if rows and group.problem is None:
-                    yield group.group, rows
+                if (rows or group.removes) and group.problem is None:
+                    written = {row.partition for row in rows} if group.raw else ()
+                    raw = {tp: data for tp, (data, _) in group.raw.items() if data is not None and tp in written}
+                    yield group.group, rows, group.removes, raw
 
         path = self.path
+        with_nodes = any(group.removes or group.raw for group in batch)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_abandoned(path.parent, _NAMES)  # each run has another file name, so no later run replaces the file
-            write_atomically(path, lambda stream: write_images(stream, self.header, groups()), overwrite=overwrite)
+            write_atomically(
+                path,
+                lambda stream: write_images(stream, self.header, groups(), with_nodes=with_nodes),
+                overwrite=overwrite,
+            )
         except OSError as error:
             unchanged, hint = "nothing was changed", "name another file with --before-image"
             if overwrite:  # the edit may have changed other groups already
@@ -119,10 +129,11 @@ class BeforeImageFile:
             why = f"cannot be written: {error.strerror}; {unchanged}"
             raise FileFailure(f"before-image {path}", why, hint) from error
 
-    def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:  # noqa: ARG002
+    def record(self, planned: GroupEditPlan, result: GroupEditResult | None) -> GroupEditResult | None:
         """Returns ``result`` and writes nothing. An undo compares the values in the store with the planned values, so
-        the file needs no outcomes."""
-        return result
+        the file needs no outcomes. A group of which only znodes are deleted or restored has a result, too."""
+        only_tree = result is None and planned.problem is None and (planned.removes or planned.restores)
+        return GroupEditResult(planned.group, {}) if only_tree else result
 
     def close(self) -> None:
         """Does nothing, because the file is complete before the first edit."""
@@ -134,10 +145,18 @@ def image_file(
     """Returns the file for the before-images of a plan; ``on_durable`` is called as soon as the file is durable.
 
     The header of the file contains the ids of the topics whose offsets the plan writes, because the before-images are
-    valid only for topics with these ids.
+    valid only for topics with these ids. The trees that the plan restores are created as soon as the file is durable.
     """
     topics = {change.partition.topic for group in plan for change in group.changes if change.writes}
-    return BeforeImageFile(path, header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics)), on_durable)
+    header = header_for(store, f"offsetmgr {__version__}", store.topic_ids(topics))
+
+    def durable(saved: Path) -> None:
+        on_durable(saved)
+        for group in plan:
+            if group.restores and group.problem is None and isinstance(store, GroupTreeStore):
+                store.restore_tree(group.group, group.restores)
+
+    return BeforeImageFile(path, header, durable)
 
 
 def holds_images(path: Path) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from offsetmgr.core.errors import Conflict, GroupNotFound
+from offsetmgr.core.errors import Conflict, GroupNotFound, PartialFailure
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.edit_plan import GroupEditPlan
@@ -22,27 +23,42 @@ def plan_copy(
     *,
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
+    accept_unseen: bool = False,
 ) -> Iterator[GroupEditPlan]:
-    """Plans to copy the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``.
+    """Plans to copy the committed offsets of ``group`` in ``source`` to the group ``name`` in ``target``. With
+    ``accept_unseen``, leaves out the offsets that cannot be read.
 
     Raises `GroupNotFound` if ``group`` does not exist in ``source``, or has no offsets in ``topics``.
     """
     (found,) = scan_in_order(source, [group])
+    if found.hidden is not None and not found.offsets:
+        raise found.hidden
     if not (found.offsets or found.errors or found.error):
         require_known(source, [group])
         raise GroupNotFound(f"group {group!r}", "has no committed offsets to copy")
     if found.offsets and not any(topics.matches(tp) for tp in found.offsets):
         raise GroupNotFound(f"group {group!r}", "has no committed offsets in these topics")
-    yield from plan_import(target, [found], topics, rename={group: name}, allow_rewind=allow_rewind, crossing=crossing)
+    if accept_unseen and found.offsets:
+        found = replace(found, errors={})
+    rename = {group: name}
+    for plan in plan_import(target, [found], topics, rename=rename, allow_rewind=allow_rewind, crossing=crossing):
+        yield replace(plan, unrecognised=found.unrecognised + plan.unrecognised)
 
 
-def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
+def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str, *, accept_unseen: bool = False) -> int:
     """Reads both groups again, and compares the offset and the metadata of each partition of the original group with
-    the copy. Returns the number of partitions of the original group.
+    the copy. Returns the number of compared partitions.
 
-    Raises `Conflict` if the copy differs from the original, and any error from reading the groups.
+    Raises `Conflict` if the copy differs from the original, and any error from reading the groups. With
+    ``accept_unseen``, leaves out the offsets of the original that cannot be read.
     """
-    original, copied = source.fetch(group), target.fetch(name)
+    try:
+        original = source.fetch(group)
+    except PartialFailure as partial:
+        if not accept_unseen:
+            raise
+        original = partial.successes
+    copied = target.fetch(name)
     for tp in sorted({*original, *copied}):
         expected, actual = original.get(tp), copied.get(tp)
         if not isinstance(expected, Committed):

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
-from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.model import (
+    PERSISTENT_MEMBERS,
+    PERSISTENT_MEMBERS_HINT,
+    GroupDescription,
+    GroupMember,
+    TopicPartition,
+)
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
+from offsetmgr.groups.last_writes import LastWrites
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere
 from offsetmgr.kafka.cluster.base import Cluster
 
@@ -37,13 +44,15 @@ class DescribedPartition(NamedTuple):
 class DescribedGroup(NamedTuple):
     """One group: its ``description``, and the ``partitions`` that have a commit or an owner, sorted.
 
-    If the group could not be described, ``error`` is the reason, and ``partitions`` is empty.
+    If the group could not be described, ``error`` is the reason, and ``partitions`` is empty. ``read`` is what the
+    store returned.
     """
 
     group: str
     description: GroupDescription
     partitions: list[DescribedPartition]
     error: OffsetMgrError | None = None
+    read: GroupOffsets | None = None
 
 
 def describe(
@@ -54,16 +63,17 @@ def describe(
     topics: TopicSelection = ALL_TOPICS,
     *,
     others: Sequence[OffsetStore] = (),
+    writes: Callable[..., LastWrites] = LastWrites,
 ) -> Iterator[DescribedGroup]:
     """Yields the described groups in the order of ``groups``. Without a ``cluster``, the log ranges and the lag are
-    unknown. ``others`` has the same meaning as in `offsetmgr.groups.lag.lag`.
+    unknown. ``others`` and ``writes`` have the same meaning as in `offsetmgr.groups.lag.lag`.
 
     If neither a store nor ``describe_groups`` knows a group, the group's ``error`` is `GroupNotFound`.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
     descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
-    for found in lag(store, cluster, names, topics, others=others):
+    for found in lag(store, cluster, names, topics, others=others, writes=writes):
         if found.group not in descriptions:
             descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
         description = descriptions[found.group]
@@ -85,7 +95,8 @@ def describe(
                 yield DescribedGroup(found.group, description, [], missing)
                 continue
         rows.sort(key=_partition)
-        yield DescribedGroup(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
+        partitions = [DescribedPartition(row, owners.get(row.partition)) for row in rows]
+        yield DescribedGroup(found.group, description, partitions, read=found.read)
 
 
 def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:
@@ -119,9 +130,13 @@ def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan
 def _active(what: str, found: GroupDescription) -> GroupActive:
     members = tuple(str(member) for member in found.members)
     why = f"{found.state} with {count_of(len(members), 'member')}: {list_of(members, 5)}"
+    hint = "stop its consumers first"
     if found.lock_ends_s:
         why = f"another run of offsetmgr holds its lock: {members[0]}"
-    return GroupActive(what, why, "stop its consumers first", members=members, lock_ends_s=found.lock_ends_s)
+    elif all(member.persistent for member in found.members):
+        registered = count_of(len(members), "persistent registration")
+        why, hint = f"{PERSISTENT_MEMBERS.format(registered)}: {list_of(members, 5)}", PERSISTENT_MEMBERS_HINT
+    return GroupActive(what, why, hint, members=members, lock_ends_s=found.lock_ends_s)
 
 
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:

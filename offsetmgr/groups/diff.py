@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import tee
 from typing import NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
+from offsetmgr.groups.lag import state_of
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 
@@ -16,10 +17,10 @@ from offsetmgr.groups.topic_matches import TopicMatches
 class OffsetDifference(NamedTuple):
     """A difference between the stores, or a partition that could not be compared.
 
-    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable``. If ``kind``
-    is ``unreadable``, ``error`` is the reason. ``left`` is None if the offset in the left store is unreadable, and
-    ``right`` is None if the offset in the right store is unreadable. If the whole group is unreadable, ``partition``,
-    ``left`` and ``right`` are None.
+    ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch``, ``pending`` or
+    ``unreadable``. In the last two cases ``error`` is the reason. ``left`` is None if the offset in the left store
+    cannot be read, and ``right`` is None if the offset in the right store cannot be read. If the whole group is
+    unreadable, ``partition``, ``left`` and ``right`` are None.
     """
 
     group: str
@@ -45,33 +46,38 @@ def diff(
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
-    for in_left, in_right in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
+    read = zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True)
+    for in_left, in_right in (map(_without_impossible, pair) for pair in read):
         if topic_matches is not None:
             topic_matches.record_group(in_left)
             topic_matches.record_group(in_right)
         yield from _group_differences(in_left, in_right, topics, capabilities)
 
 
+def _without_impossible(found: GroupOffsets) -> GroupOffsets:
+    """Returns a group without offsets if the store cannot contain a group of this name."""
+    return GroupOffsets(found.group, {}) if isinstance(found.error, UsageError) else found
+
+
 def _group_differences(
     left: GroupOffsets, right: GroupOffsets, topics: TopicSelection, capabilities: tuple[Capabilities, Capabilities]
 ) -> Iterator[OffsetDifference]:
-    if (error := left.error or right.error) is not None:
+    if (error := left.error or right.error or left.hidden or right.hidden) is not None:
         yield OffsetDifference(left.group, None, "unreadable", None, None, error)
         return
     for tp in sorted({*left.offsets, *right.offsets, *left.errors, *right.errors}):
         if not topics.matches(tp):
             continue
-        left_offset: Offset | None = None if tp in left.errors else left.offsets.get(tp, ABSENT)
-        right_offset: Offset | None = None if tp in right.errors else right.offsets.get(tp, ABSENT)
-        if (kind := _kind(left_offset, right_offset, capabilities)) is not None:
-            yield OffsetDifference(
-                left.group, tp, kind, left_offset, right_offset, left.errors.get(tp) or right.errors.get(tp)
-            )
+        left_offset: Offset = left.offsets.get(tp, ABSENT)
+        right_offset: Offset = right.offsets.get(tp, ABSENT)
+        if (unread := left.errors.get(tp) or right.errors.get(tp)) is not None:
+            known = (None if tp in left.errors else left_offset), (None if tp in right.errors else right_offset)
+            yield OffsetDifference(left.group, tp, state_of(unread), *known, unread)
+        elif (kind := _kind(left_offset, right_offset, capabilities)) is not None:
+            yield OffsetDifference(left.group, tp, kind, left_offset, right_offset)
 
 
-def _kind(left: Offset | None, right: Offset | None, capabilities: tuple[Capabilities, Capabilities]) -> str | None:
-    if left is None or right is None:
-        return "unreadable"
+def _kind(left: Offset, right: Offset, capabilities: tuple[Capabilities, Capabilities]) -> str | None:
     if not isinstance(left, Committed):
         return "only-right" if isinstance(right, Committed) else None
     if not isinstance(right, Committed):

@@ -23,7 +23,6 @@ from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
-from offsetmgr.records.kafka import KEY_NAMES
 from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.offsets_partition import SavedPartition, read_decisions, read_partition
 from offsetmgr.segments.partition import partition_of
@@ -175,12 +174,7 @@ def _report(found: SavedPartition, listener: RecoveryListener) -> None:
         )
     if found.keyless:
         listener.note(f"{name}: offsetmgr skips {count_of(found.keyless, 'record')} without a key")
-    for what, count in sorted(found.decoded.other.items()):
-        if what.startswith("of"):
-            listener.error(OffsetMgrError(str(name), f"{count} keys are {what}"))
-        elif int(what.rpartition(" ")[2]) not in KEY_NAMES:
-            listener.note(f"{name}: {count} keys are of {what}, which is not a known key version; they are skipped")
-    for error in found.decoded.errors:
+    for error in (*found.decoded.unknown(), *found.decoded.errors):
         listener.error(OffsetMgrError(str(name), str(error)))
 
 

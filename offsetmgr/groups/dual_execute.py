@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.evaluation import same_value
+from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -27,7 +28,7 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
 )
 from offsetmgr.groups.before_images import BeforeImageFile
-from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange, holds_offset
 from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
@@ -52,10 +53,10 @@ def execute_dual(
     If the write of a partition fails only in the secondary store, the status of the partition is FAILED, and the error
     says whether the primary store was changed.
     """
-    names = [p.group for p in plan if p.edit() is not None]
+    names = [p.group for p in plan if _has_work(p)]
     with EditPlan() as first, EditPlan() as second:
         both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
-        for group_plan, (in_primary, in_secondary) in zip((p for p in plan if p.edit() is not None), both, strict=True):
+        for group_plan, (in_primary, in_secondary) in zip(filter(_has_work, plan), both, strict=True):
             changed = _changed_since_plan(group_plan, in_primary, in_secondary)
             first.add(_plan_for_store(group_plan, in_primary, changed, store.primary))
             second.add(_plan_for_store(group_plan, in_secondary, changed, store.secondary))
@@ -66,15 +67,21 @@ def execute_dual(
             yield from _execute_batch(store, batch)
 
 
+def _has_work(plan: GroupEditPlan) -> bool:
+    return plan.edit() is not None or (bool(plan.removes) and plan.problem is None)
+
+
 def _changed_since_plan(
     plan: GroupEditPlan, in_primary: GroupOffsets, in_secondary: GroupOffsets
 ) -> Mapping[TopicPartition, OffsetMgrError]:
     """Returns the partitions that must not be changed, each with its error. These are the partitions that one of the
-    stores cannot read, and the partitions whose offset has changed since the plan was made."""
+    stores cannot read, and the partitions whose offset has changed since the plan was made. If the plan deletes the
+    znodes, the secondary's value may be unreadable."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in plan.changes:
         tp = change.partition
-        unchanged = Change(change.after, change.before, allow_rewind=True)
+        before = None if plan.removes and change.before is ABSENT else change.before
+        unchanged = Change(change.after, before, allow_rewind=True)
         outcome = dual_rejection(
             plan.group, tp, unchanged, outcome_of(in_primary, tp), outcome_of(in_secondary, tp), None
         )
@@ -90,11 +97,14 @@ def _plan_for_store(
 
     def for_store(planned: PlannedChange) -> PlannedChange:
         before: Offset = found.offsets.get(planned.partition, ABSENT)
-        differs = not same_value(before, planned.after, store.capabilities)
-        problem = changed.get(planned.partition)
+        after, problem = planned.after, changed.get(planned.partition)
+        differs = not same_value(before, after, store.capabilities)
+        if after is not None and not after.metadata and holds_offset(before, after.offset):
+            differs = differs and holds_offset(planned.before, after.offset)  # this store keeps its offset and metadata
         return planned._replace(before=before, problem=problem, writes=differs and problem is None)
 
-    return GroupEditPlan(plan.group, tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None))
+    changes = tuple(for_store(c) for c in plan.changes if c.writes and c.problem is None)
+    return GroupEditPlan(plan.group, changes, removes=plan.removes if isinstance(store, GroupTreeStore) else ())
 
 
 def _execute_batch(store: StorePair, batch: list[tuple[GroupEditPlan, GroupEditPlan]]) -> Iterator[GroupEditResult]:
@@ -124,8 +134,8 @@ def _combined(plan: GroupEditPlan, first: GroupEditResult | None, second: GroupE
         tp = change.partition
         in_primary = first.outcomes.get(tp) if first is not None else None
         in_secondary = second.outcomes.get(tp) if second is not None else None
-        if change.problem is not None:
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, change.problem)
+        if (problem := change.problem or plan.problem) is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, problem)
         elif in_primary is not None and in_primary.error is not None:
             outcomes[tp] = in_primary
         elif in_secondary is not None and in_secondary.error is not None:

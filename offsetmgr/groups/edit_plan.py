@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import IO, Final, NamedTuple, Self
 
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.evaluation import same_value
-from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.commit_metadata import dropped_form, with_drop
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.evaluation import same_value, stops_group
+from offsetmgr.core.group_tree import GroupTreeStore, SavedNode, UnrecognisedData
+from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit
+from offsetmgr.core.plurals import count_of, list_of
 
 MAX_CHANGES_IN_MEMORY: Final = 60_000
 """The number of changes that a plan keeps in memory before it moves them to a temporary file. These changes need about
 40 MB."""
+
+
+_IN_ITS_STORE: Final = "repair it in its ZooKeeper alone: add --store zookeeper://HOST:PORT/CHROOT"
 
 
 class PlannedChange(NamedTuple):
@@ -49,13 +56,21 @@ class GroupEditPlan:
     """The changes of one group, sorted by partition.
 
     If ``problem`` is set, the group will not be changed. ``as_of`` is the `GroupOffsets.as_of` of the scan that read
-    the value ``before`` of every change, or None.
+    the value ``before`` of every change, or None. ``removes`` are all znodes of a group that is deleted after the
+    changes, and ``restores`` the znodes that are created before the changes. ``unrecognised`` is the data of the group
+    that offsetmgr does not understand. See `GroupEdit` for ``raw``.
     """
 
     group: str
     changes: tuple[PlannedChange, ...]
     problem: OffsetMgrError | None = None
     as_of: int | None = None
+    removes: tuple[SavedNode, ...] = ()
+    restores: tuple[SavedNode, ...] = ()
+    unrecognised: tuple[UnrecognisedData, ...] = ()
+    raw: Mapping[TopicPartition, tuple[bytes | None, bytes | None]] = field(default_factory=dict, hash=False)
+    by_partition: bool = False
+    """Whether each change is made although another one fails during the write."""
 
     def edit(self) -> GroupEdit | None:
         """Returns the edit, with each change conditional on its before-image; None if there is nothing to write.
@@ -65,24 +80,37 @@ class GroupEditPlan:
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
-            tp: new(Change, (after, before, True))
+            tp: new(Change, (after, before, True, False))
             for tp, before, after, _, problem, writes in self.changes
             if writes and problem is None
         }
         if not changes or self.problem is not None:
             return None
-        return GroupEdit(self.group, changes, as_of=self.as_of)
+        return GroupEdit(self.group, changes, as_of=self.as_of, whole=not self.by_partition, raw=self.raw)
+
+    def whole(self) -> GroupEditPlan:
+        """Returns the plan, with a problem if only some of its changes can be made. Otherwise consumers would continue
+        at offsets of which only a part was edited. See `stops_group`."""
+        stops = [(change.partition, change.problem) for change in self.changes if stops_group(change.problem)]
+        if not stops or self.problem is not None or all(change.problem is not None for change in self.changes):
+            return self
+        number = f"{len(stops):,} of its {count_of(len(self.changes), 'partition')}"
+        why = f"stays unchanged, because {number} cannot be changed ({list_of((tp for tp, _ in stops), 3)})"
+        return replace(self, problem=type(stops[0][1])(f"group {self.group}", why))
 
 
 @dataclass(slots=True)
 class Counts:
     """Counts the partitions of a plan: partitions to write, partitions that stay unchanged, and partitions with a
-    problem. ``groups`` counts the groups with at least one write."""
+    problem. ``groups`` counts the groups that change, ``trees`` those whose znodes are deleted or restored, and
+    ``dropped`` the writes that drop metadata, by its form."""
 
     groups: int = 0
     writes: int = 0
     unchanged: int = 0
     problems: int = 0
+    trees: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -103,6 +131,8 @@ class EditPlan(Closeable):
         return plan
 
     def add(self, group: GroupEditPlan) -> None:
+        """Adds the plan of one group. One group is edited as a whole or not at all; see `GroupEditPlan.whole`."""
+        group = group.whole()
         counts = self.counts
         writes = 0
         for change in group.changes:
@@ -112,12 +142,16 @@ class EditPlan(Closeable):
                 counts.unchanged += 1
             else:
                 writes += 1
+                if change.note and (form := dropped_form(change.note)):
+                    counts.dropped[form] += 1
         if group.problem is not None and not group.changes:
             counts.problems += 1
         counts.writes += writes
-        counts.groups += writes > 0
+        tree = group.problem is None and bool(group.removes or group.restores)
+        counts.groups += writes > 0 or tree
+        counts.trees += tree
         self._in_memory.append(group)
-        self._changes_in_memory += len(group.changes)
+        self._changes_in_memory += len(group.changes) + len(group.removes) + len(group.restores)
         if self._changes_in_memory > MAX_CHANGES_IN_MEMORY:
             self._spill()
 
@@ -153,17 +187,51 @@ def plan_change(
     capabilities: Capabilities,
     *,
     note: str = "",
+    keeps_metadata: bool = False,
 ) -> PlannedChange:
-    """Returns the change of one partition, with a note if the change is a rewind or has no effect."""
+    """Returns the change of one partition, with a note if the change is a rewind, drops metadata or has no effect. With
+    ``keeps_metadata``, a change that leaves the offset leaves its metadata too, unless ``after`` has metadata."""
+    if after is not None and after.metadata and not capabilities.metadata:
+        note = with_drop(note, after.metadata)
     if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
-    if after is not None and after.offset > before.offset:  # fast path: nearly every import raises offsets
+    if after is not None and after.offset > before.offset and not before.metadata:  # fast path: imports raise offsets
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))
+    if keeps_metadata and after is not None and after.offset == before.offset and not after.metadata:
+        after = before.value()
     if same_value(before, after, capabilities):
         return PlannedChange(partition, before, after, note or "unchanged", None, False)
     if after is not None and after.offset < before.offset:
         note = f"{note}; rewinds" if note else "rewinds"
+    if after is not None and not after.metadata:
+        note = with_drop(note, before.metadata)
     return PlannedChange(partition, before, after, note)
+
+
+def plan_replacement(
+    store: object,
+    partition: TopicPartition,
+    error: OffsetMgrError,
+    after: OffsetAndMetadata | None,
+    named: Container[TopicPartition],
+) -> PlannedChange:
+    """Returns the change of a partition that cannot be read. The change replaces or deletes data that is no offset if
+    the user has ``named`` the partition; otherwise its problem is the error. Of two stores, only one has the data, and
+    the offset in the other one is unknown, so the partition must be repaired in its own store."""
+    if partition in named and isinstance(error, CorruptData) and error.data is not None:
+        if isinstance(store, GroupTreeStore):
+            verb = "deletes" if after is None else "replaces"
+            return PlannedChange(partition, ABSENT, after, f"{verb} {error.data[:40]!r}")
+        error = CorruptData(error.what, error.why, _IN_ITS_STORE)
+    return PlannedChange(partition, ABSENT, after, problem=error, writes=False)
+
+
+def replaced_data(
+    changes: Iterable[PlannedChange], errors: Mapping[TopicPartition, OffsetMgrError]
+) -> dict[TopicPartition, tuple[bytes | None, bytes | None]]:
+    """Returns the data that the changes of unreadable partitions replace; see `GroupEdit.raw`."""
+    broken = ((change.partition, errors.get(change.partition)) for change in changes if change.writes)
+    return {tp: (error.data, None) for tp, error in broken if isinstance(error, CorruptData) and error.data is not None}
 
 
 def holds_offset(found: Offset, offset: int | None) -> bool:

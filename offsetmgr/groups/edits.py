@@ -5,29 +5,58 @@ Each function yields one `GroupEditPlan` for each group and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from shlex import quote
+from typing import Final, Protocol, runtime_checkable
 
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError
+from offsetmgr.core.errors import (
+    Conflict,
+    CorruptData,
+    GateRefused,
+    GroupActive,
+    GroupNotFound,
+    NotAuthorized,
+    OffsetMgrError,
+    TopicNotAuthorized,
+)
 from offsetmgr.core.evaluation import rejection
-from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.group_tree import GroupTreeStore
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
-from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, holds_offset, plan_change
+from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.dual_execute import StorePair
+from offsetmgr.groups.edit_plan import (
+    BY_PARTITION,
+    GroupEditPlan,
+    PlannedChange,
+    holds_offset,
+    plan_change,
+    plan_replacement,
+    replaced_data,
+)
 from offsetmgr.groups.log_checks import LogChecks
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.snapshots.group_images import GroupImages
-from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata
+from offsetmgr.stores.kafka import KafkaStore
+
+_SAVED: Final = "unreadable: its znode is saved"
+_LOST: Final = "unreadable: the data of its znode is lost"
+_ACCEPT_HINT: Final = "fix the cause, or add --accept-unseen to delete it without a before-image"
 
 
 def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Plans the deletion of the groups' committed offsets in the selected topics.
 
-    A partition that cannot be read has no before-image. The plan does not delete the offset of such a partition, and
-    the problem of the change is the read error.
+    The problem of the change of a partition that cannot be read is the read error, unless ``topics`` names it by number
+    and the before-image can hold its data.
     """
-    for found in scan_in_order(store, groups):
+    named = topics.numbered(store.capabilities.partitions)
+    for found in scan_in_order(store, groups, lambda _group: named):
         if found.error is not None:
-            yield GroupEditPlan(found.group, (), found.error)
+            yield GroupEditPlan(found.group, (), found.error, unrecognised=found.unrecognised)
             continue
         if not (found.offsets or found.errors):
             require_known(store, [found.group])
@@ -36,11 +65,99 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
             for tp, committed in found.offsets.items()
             if topics.matches(tp)
         ]
-        changes += _unreadable(found.errors, topics)
+        changes += [plan_replacement(store, tp, e, None, named) for tp, e in found.errors.items() if topics.matches(tp)]
         problem = None
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
-        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem, found.as_of)
+        rows, raw = tuple(sorted(changes, key=BY_PARTITION)), replaced_data(changes, found.errors)
+        yield GroupEditPlan(found.group, rows, problem, found.as_of, unrecognised=found.unrecognised, raw=raw)
+
+
+def inner_stores(store: OffsetStore) -> tuple[OffsetStore, ...]:
+    """Returns the two stores of a pair, or the store itself."""
+    return (store.primary, store.secondary) if isinstance(store, StorePair) else (store,)
+
+
+def tree_store(store: OffsetStore) -> GroupTreeStore | None:
+    """Returns the store whose groups are trees of znodes: ``store``, or one of its two stores."""
+    return next((one for one in inner_stores(store) if isinstance(one, GroupTreeStore)), None)
+
+
+def with_trees(
+    store: OffsetStore, plans: Iterable[GroupEditPlan], unsaved: Container[str] = ()
+) -> Iterator[GroupEditPlan]:
+    """Adds the whole tree of znodes to the plans of groups to delete, so that the before-images hold it. A group whose
+    tree cannot be saved gets a problem. Data that cannot be decoded is no problem, because the tree contains it. In a
+    pair, the offset of such a partition is deleted in the other store, unless the whole group cannot be read."""
+    trees, pair = tree_store(store), isinstance(store, StorePair)
+    for plan in plans:
+        problem = None if _is_saved(plan.problem) and not pair else plan.problem
+        if trees is None or isinstance(problem, GroupActive):
+            yield plan
+            continue
+        try:
+            removes = trees.saved_tree(plan.group, unsaved)
+        except GroupNotFound:  # the group is only in the other store of a pair
+            yield plan
+            continue
+        except OffsetMgrError as error:
+            if problem is not None:  # names all options at once
+                why, hint = f"{problem.why}; {error.why}", f"{problem.hint}; {error.hint}"
+                error = GateRefused(problem.what, why, hint)
+            yield replace(plan, problem=error)
+            continue
+        changes = tuple(
+            one._replace(note=_SAVED if isinstance(one.problem, CorruptData) else _LOST, problem=None, writes=pair)
+            if _is_saved(one.problem)
+            else one
+            for one in plan.changes
+        )
+        yield plan if problem is not None else replace(plan, changes=changes, problem=None, removes=removes)
+
+
+def _is_saved(error: OffsetMgrError | None) -> bool:
+    """Returns whether a group or partition with this error can be in a saved tree, because the error is about a znode.
+    `GroupTreeStore.saved_tree` raises an error for nodes that cannot be read."""
+    return isinstance(error, CorruptData | NotAuthorized) and not isinstance(error, NegativeOffset | TopicNotAuthorized)
+
+
+def unseen(
+    store: OffsetStore, groups: Sequence[str], *, by_deletion: bool = True, accept: bool
+) -> dict[str, OffsetMgrError]:
+    """Returns the reasons of `KafkaStore.unseen`. Stores of other kinds list all offsets. In a pair, a deletion is no
+    proof, because a failed proof would not restore the other store."""
+    by_deletion = by_deletion and not isinstance(store, StorePair)
+    kafka = [one for one in inner_stores(store) if isinstance(one, KafkaStore)]
+    found = [one.unseen(groups, by_deletion=by_deletion, accept=accept) for one in kafka]
+    return {group: error for reasons in found for group, error in reasons.items()}
+
+
+def plan_removal(store: OffsetStore, groups: Sequence[str], *, accept_unseen: bool = False) -> Iterator[GroupEditPlan]:
+    """Plans the deletion of groups with all their offsets. A group in Kafka with an offset that cannot be read, or that
+    may have unseen offsets, has a problem and stays whole. `with_trees` decides on data in ZooKeeper.
+
+    With ``accept_unseen``, the plan deletes the offsets that can be read, and `remove_groups` deletes the others
+    without before-images.
+    """
+    reasons = unseen(store, groups, accept=accept_unseen)
+    stores = inner_stores(store)
+    in_kafka, in_trees = any(isinstance(one, KafkaStore) for one in stores), tree_store(store) is not None
+    for plan in plan_delete(store, groups, ALL_TOPICS):
+        problem, changes = plan.problem or reasons.get(plan.group), list[PlannedChange]()
+        if _is_saved(plan.problem) and problem is not None and len(stores) > 1:
+            each = " and ".join(f"--store {quote(one.uri)}" for one in stores)
+            problem = GateRefused(problem.what, problem.why, f"delete the group in each store: {each}")
+        for one in plan.changes:
+            error = one.problem
+            if not in_kafka or error is None or (in_trees and _is_saved(error)):
+                changes.append(one)
+            elif accept_unseen:
+                note = f"deleted without a before-image: {error.why or error.what}"
+                changes.append(one._replace(problem=None, note=note))
+            else:
+                changes.append(one)
+                problem = problem or type(error)(error.what, error.why, _ACCEPT_HINT)
+        yield replace(plan, changes=tuple(changes), problem=problem)
 
 
 @runtime_checkable
@@ -52,20 +169,28 @@ class GroupRemovingStore(Protocol):
         ...
 
 
-def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+def remove_groups(
+    store: OffsetStore, groups: Iterable[str], *, accept_unseen: bool = False
+) -> Iterator[tuple[str, OffsetMgrError | None]]:
     """Deletes groups whose offsets have already been deleted with before-images. Yields each group with an error, or
     with None if the group was deleted.
 
     If another client has committed to a group in the meantime, the function does not delete the group and yields the
-    error `Conflict`. In some stores a group consists only of its offsets; for these stores the function does nothing.
+    error `Conflict`. The same applies to a Kafka group with unseen offsets, unless ``accept_unseen``.
+    In some stores a group consists only of its offsets; for these stores the function does nothing.
     """
     if not isinstance(store, GroupRemovingStore):
         return
     for group in groups:
         try:
-            if store.fetch(group):
+            (left,) = store.scan([group])
+            if left.error is not None:
+                raise left.error
+            if left.offsets:
                 yield group, Conflict(f"group {group!r}", "another client committed to it meanwhile, so it stays")
                 continue
+            if left.errors and not accept_unseen:
+                raise next(iter(left.errors.values()))
             store.delete_group(group)
         except GroupNotFound:
             yield group, None  # the group disappeared with its last offset
@@ -80,7 +205,7 @@ def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> li
     store."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
-    return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
+    return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error or f.unrecognised)]
 
 
 def plan_import(
@@ -113,10 +238,9 @@ def plan_import(
             pending[target] = source
             yield target
 
-    for found in scan_in_order(store, targets()):
+    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].offsets)):
         source = pending.pop(found.group)
-        problem = source.error or found.error
-        if problem is not None:
+        if (problem := source.error or found.error) is not None:
             yield GroupEditPlan(found.group, (), problem)
             continue
         changes: list[PlannedChange] = []
@@ -132,14 +256,18 @@ def plan_import(
                 committed, note, rejected = checks.clamped(tp, committed, before, store.capabilities)
             if rejected is not None:
                 changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=rejected, writes=False))
-            elif before is not None and committed[0] > before[0]:  # fast path of `_plan_imported` for the usual case
+            elif before is not None and committed[0] > before[0] and not (before[1] or committed[1]):  # fast path
                 changes.append(
                     new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), note, None, True))
                 )
             else:
-                changes.append(_plan_imported(store, tp, found, committed.value(), allow_rewind, note))
-        changes += _unreadable(source.errors, topics)
-        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
+                after = committed.value()
+                if before is not None and before.offset == after.offset and not holds_metadata(crossing):
+                    after = before.value()  # the source could not have the metadata, so it does not clear it
+                changes.append(_plan_imported(store, tp, found, after, allow_rewind, note))
+        changes += [plan_replacement(store, tp, e, None, ()) for tp, e in source.errors.items() if topics.matches(tp)]
+        rows = tuple(sorted(changes, key=BY_PARTITION))
+        yield GroupEditPlan(found.group, rows, as_of=found.as_of, unrecognised=found.unrecognised)
 
 
 def plan_undo(
@@ -165,7 +293,7 @@ def plan_undo(
             pending[one.group] = one
             yield one.group
 
-    for found in scan_in_order(store, targets()):
+    for found in scan_in_order(store, targets(), lambda target: filter(topics.matches, pending[target].after)):
         source = pending.pop(found.group)
         if found.error is not None:
             yield GroupEditPlan(found.group, (), found.error)
@@ -173,25 +301,22 @@ def plan_undo(
         changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.load_topics({tp.topic for tp in source.after})
+        restores = source.nodes if isinstance(store, GroupTreeStore) and not topics.patterns else ()
         for tp, written_offset in source.after.items():
             if not topics.matches(tp):
                 continue
-            if (error := found.errors.get(tp)) is not None:
-                changes.append(PlannedChange(tp, ABSENT, None, problem=error, writes=False))
-                continue
-            current = found.offsets.get(tp, ABSENT)
-            before = source.before.get(tp)
-            back = before.value() if before is not None else None
-            if crossing is not None and before is not None and back is not None:
-                back = crossing.adapt(back)
-                if (rejected := crossing.recreation_error(tp, before)) is not None:
-                    changes.append(PlannedChange(tp, current, back, problem=rejected, writes=False))
-                    continue
-            change = plan_change(tp, current, back, store.capabilities, note="deletes" if back is None else "")
-            if change.writes and not force and not holds_offset(current, written_offset):
-                change = change._replace(problem=_moved_on(found.group, tp, current, written_offset), writes=False)
+            change = _plan_restored(store, tp, found, source, crossing)
+            if restores and change.before is ABSENT and change.writes:
+                change = change._replace(note="restored with its znode", writes=False)
+            if change.writes and not holds_offset(change.before, written_offset):
+                moved_on = _moved_on(found.group, change, written_offset, source.raw.get(tp))
+                note = "; ".join(filter(None, (change.note, moved_on.why)))
+                change = change._replace(note=note) if force else change._replace(problem=moved_on, writes=False)
             changes.append(change)
-        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
+        rows = tuple(sorted(changes, key=BY_PARTITION))
+        problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None
+        raw = {tp: (None, data) for tp, data in source.raw.items()}
+        yield GroupEditPlan(found.group, rows, problem, found.as_of, restores=restores, raw=raw)
 
 
 def _plan_imported(
@@ -207,18 +332,38 @@ def _plan_imported(
     return plan_change(tp, before, after, store.capabilities, note=note)
 
 
-def _moved_on(group: str, tp: TopicPartition, current: Offset, written_offset: int | None) -> Conflict:
+def _plan_restored(
+    store: OffsetStore, tp: TopicPartition, found: GroupOffsets, source: GroupImages, crossing: CrossClusterCheck | None
+) -> PlannedChange:
+    """Returns the change that restores the before-image of one partition."""
+    data, before, current = source.raw.get(tp), source.before.get(tp), found.offsets.get(tp, ABSENT)
+    if (error := found.errors.get(tp)) is not None:
+        if isinstance(error, CorruptData) and error.data is not None and error.data == data:
+            return PlannedChange(tp, ABSENT, None, "unchanged", writes=False)
+        return PlannedChange(tp, ABSENT, None, problem=error, writes=False)
+    if data is not None:
+        return PlannedChange(tp, current, None, f"restores {data[:40]!r}")
+    if before is None:
+        return plan_change(tp, current, None, store.capabilities, note="deletes")
+    back = before.value()
+    if crossing is not None:
+        back = crossing.adapt(back)
+        if (rejected := crossing.recreation_error(tp, before)) is not None:
+            return PlannedChange(tp, current, back, problem=rejected, writes=False)
+    return plan_change(tp, current, back, store.capabilities)
+
+
+def _moved_on(group: str, change: PlannedChange, written_offset: int | None, data: bytes | None) -> Conflict:
+    """Returns the error of an undo of a partition that has changed since the edit. Its reason has the number of
+    messages that the consumers repeat or skip if the undo restores the offset, or names ``data`` that is no offset."""
+    tp, current, back = change[:3]
     now = current.offset if isinstance(current, Committed) else "absent"
-    return Conflict(
-        f"group {group}, {tp}",
-        f"has changed since: {now} now, the edit wrote {'absent' if written_offset is None else written_offset}",
-        "add --allow-rewind to restore it anyway",
-    )
-
-
-def _unreadable(errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSelection) -> list[PlannedChange]:
-    return [
-        PlannedChange(tp, ABSENT, None, problem=error, writes=False)
-        for tp, error in errors.items()
-        if topics.matches(tp)
-    ]
+    why = f"has changed since: {now} now, the edit wrote {'absent' if written_offset is None else written_offset}"
+    if data is not None:
+        why += f"; the undo restores {data[:40]!r}, which is no offset"
+    elif back is None:
+        why += "; the undo deletes it, so auto.offset.reset decides where the consumers start"
+    elif isinstance(current, Committed) and current.offset != back.offset:
+        amount = count_of(abs(current.offset - back.offset), "message")
+        why += f"; the undo {'repeats' if current.offset > back.offset else 'skips'} {amount}"
+    return Conflict(f"group {group}, {tp}", why, "add --allow-rewind to restore it anyway")

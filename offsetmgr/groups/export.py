@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 import tempfile
@@ -12,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from offsetmgr.core.errors import FileFailure, GroupNotFound, UsageError
+from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
-from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
+from offsetmgr.snapshots.base import FormatCapabilities, SnapshotHeader, SnapshotReader
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ def export_groups(
     """
     topic_matches = TopicMatches(topics)
     for found in topic_matches.record_each(scan_in_order(store, groups)):
+        if (hidden := found.hidden) is not None:
+            yield GroupOffsets(found.group, {}, {}, found.error or hidden)
+            continue
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
         if not topics.patterns:
@@ -48,7 +50,7 @@ def export_groups(
         if strict and not offsets and not errors and found.error is None:
             raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         if offsets or errors or found.error:
-            yield GroupOffsets(found.group, offsets, errors, found.error)
+            yield GroupOffsets(found.group, offsets, errors, found.error, unrecognised=found.unrecognised)
     topic_matches.require_all(store.uri)
 
 
@@ -66,6 +68,11 @@ class SnapshotFile:
     def header(self) -> SnapshotHeader | None:
         """The header, which names the origin of the snapshot; None if the file format has no header."""
         return self._reader.header
+
+    @property
+    def capabilities(self) -> FormatCapabilities:
+        """The data that the file's format can contain."""
+        return self._reader.format.capabilities
 
     def log_origin(self) -> LogOrigin:
         """See `offsetmgr.stores.cross_cluster_check.OriginStore`."""
@@ -86,13 +93,24 @@ class SnapshotFile:
         return self._reader.groups()
 
     def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
-        """Yields all offsets of ``groups`` (None: all) in the order of the file, one group at a time."""
+        """Yields all offsets of ``groups`` (None: all) in the order of the file, one group at a time, with the read
+        errors that the file records."""
+        recorded = self._reader.format.capabilities.errors
         for entry in self._reader.read():
-            if groups is None or entry.group in groups:
-                yield GroupOffsets(entry.group, entry.offsets, entry.errors, entry.error)
+            if groups is not None and entry.group not in groups:
+                continue
+            errors, error = entry.errors, entry.error
+            if recorded:
+                errors = {tp: _recorded(str(tp), one) for tp, one in errors.items()}
+                error = None if error is None else _recorded(f"group {entry.group}", error)
+            yield GroupOffsets(entry.group, entry.offsets, errors, error)
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _recorded(what: str, error: OffsetMgrError) -> OffsetMgrError:
+    return OffsetMgrError(what, f"is not in the file, because it could not be read then: {error}")
 
 
 def open_file(
@@ -127,12 +145,7 @@ def open_file(
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
     """Opens the snapshot. ``group`` is used only if the snapshot contains offsets without the name of a group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
-    if name == "csv":
-        first = next((line for line in stream if line.strip()), b"")
-        stream.seek(0)
-        columns = len(next(csv.reader([first.decode("utf-8", "replace")]), []))
-        return read(stream, name, group if columns == 3 else None)
-    if name == "json" and group is not None:
+    if name in ("csv", "json") and group is not None:
         with suppress(UsageError):
             return read(stream, name, None)
         stream.seek(0)

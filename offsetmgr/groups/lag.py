@@ -5,15 +5,19 @@ Log ends are read in bulk after the commits, so that the lag of an active group 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.groups.last_writer import LastWriter
+from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWrites
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
@@ -22,16 +26,28 @@ BATCH: Final = 100_000
 committed offsets than the limit."""
 
 STALE: Final = "older than "
-"""The beginning of a row's note if another store has a larger offset than the store."""
+"""The beginning of a row's note if another store was written after the store."""
+
+UNCLEAR: Final = "maybe older than "
+"""The beginning of a row's note if another store holds another offset, and nothing shows which was written last."""
 
 ELSEWHERE: Final = "only in "
 """The beginning of a row's note if only another store has an offset."""
 
-TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
-"""The names of the kinds of stores in messages."""
-
 NOTHING: Final = "nothing committed"
 """The note of a partition without a commit."""
+
+
+BELOW_START: Final = "below the log's start"
+"""The note of an offset whose records were deleted before the group consumed them. The lag does not count them."""
+UNREAD: Final = ("pending", "unreadable")
+"""The states, and the notes, of partitions whose offset could not be read. The first means that an open transaction
+will commit or abort an offset."""
+
+
+def state_of(error: OffsetMgrError) -> str:
+    """Returns the element of `UNREAD` for the error of a partition."""
+    return UNREAD[error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT]
 
 
 class LagRow(NamedTuple):
@@ -53,26 +69,23 @@ class LagRow(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-class OtherOffsets(NamedTuple):
-    """The offsets of a group in another configured store. ``title`` is the name of the store in messages."""
-
-    title: str
-    found: GroupOffsets
-
-
-class LargerOffset(NamedTuple):
-    """The offset of a partition in another configured store, or the error of its read."""
+class NewerOffset(NamedTuple):
+    """The offset of a partition in another configured store, or the error of its read. ``sure`` tells whether the other
+    store is known to have been written last."""
 
     title: str
     found: Committed | OffsetMgrError
+    sure: bool = True
 
 
 class GroupLag(NamedTuple):
-    """The rows of one group, sorted by partition; ``error`` is set if the whole group could not be read."""
+    """The rows of one group, sorted by partition; ``error`` is set if the whole group could not be read. ``read`` is
+    what the store returned."""
 
     group: str
     rows: list[LagRow]
     error: OffsetMgrError | None = None
+    read: GroupOffsets | None = None
 
 
 def needs_log_range(row: LagRow) -> bool:
@@ -95,29 +108,30 @@ def lag(
     strict: bool = False,
     partitions: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
     others: Sequence[OffsetStore] = (),
+    writes: Callable[..., LastWrites] = LastWrites,
 ) -> Iterator[GroupLag]:
     """Yields the lag of each group, in the order of ``groups``. Without a ``cluster``, the lag and the log ranges are
     unknown.
 
-    ``others`` are the other configured stores of the same cluster. If one of them has a larger offset of a partition
-    than ``store``, the note of the row begins with `STALE`; if only it has an offset, the note begins with `ELSEWHERE`.
-    The lag is then counted from the offset in the other store. It is unknown if only ZooKeeper has a larger offset than
-    ``store``: either the group commits to ZooKeeper, or it was moved back in ``store``. With ``strict``, the ``error``
+    ``others`` are the other configured stores of the same cluster. If one of them was written after ``store`` for a
+    partition, the note of the row begins with `STALE`; if only it has an offset, the note begins with `ELSEWHERE`. The
+    lag is then counted from the offset in the other store. If the offsets differ and nothing shows which store was
+    written last, the note begins with `UNCLEAR`, and the lag is unknown. With ``strict``, the ``error``
     of a group that neither ``store`` nor ``others`` know is `GroupNotFound`. ``partitions`` has, for each group, the
-    partitions that are reported even without a commit.
+    partitions that are reported even without a commit. ``writes`` makes the `LastWrites` of two stores.
 
     The function scans the store once and sends one bulk request to the cluster for each `BATCH` offsets.
     """
     logs = None if cluster is None else LogRangeCache(partial(_read_log_ranges, cluster))
     batch: list[GroupOffsets] = []
     pending = 0
-    for found in scan_in_order(store, groups):
+    for found in scan_in_order(store, groups, expected=partitions):
         batch.append(found)
         pending += len(found.offsets)
         if pending >= BATCH:
-            yield from _flush(store, batch, topics, logs, partitions, others, strict=strict)
+            yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
             batch, pending = [], 0
-    yield from _flush(store, batch, topics, logs, partitions, others, strict=strict)
+    yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
 
 
 def _missing(stores: Sequence[OffsetStore], *read: GroupOffsets) -> GroupNotFound | None:
@@ -138,6 +152,7 @@ def _flush(
     logs: LogRangeCache | None,
     partitions: Mapping[str, Collection[TopicPartition]],
     others: Sequence[OffsetStore],
+    writes: Callable[..., LastWrites],
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
@@ -149,31 +164,32 @@ def _flush(
             (tp for found in batch for tp in partitions.get(found.group, ())),
             (
                 (tp, committed.offset)
-                for found in (*batch, *(one.found for several in elsewhere.values() for one in several))
+                for found in (*batch, *(one for several in elsewhere.values() for one in several.values()))
                 for tp, committed in found.offsets.items()
                 # a byte position of Kafka 0.7 has no lag in messages
                 if not isinstance(tp.partition, BrokerPartition) and (all_topics or topics.matches(tp))
             ),
         )
     known = {} if logs is None else logs.known
+    writers = _last_writers(store, batch, others, elsewhere, writes)
     for found in batch:
         several = elsewhere[found.group]
-        if strict and (missing := _missing([store, *others], found, *(one.found for one in several))) is not None:
+        if strict and (missing := _missing([store, *others], found, *several.values())) is not None:
             yield GroupLag(found.group, [], missing)
             continue
         offsets: dict[TopicPartition, Offset] = {**found.offsets}
         if found.error is None:
-            for _, there in several:
+            for there in several.values():
                 offsets |= {
                     tp: ABSENT for tp in (*there.offsets, *there.errors) if tp not in offsets and tp not in found.errors
                 }
         rows = [
-            _row(found.group, tp, offset, known, _larger_elsewhere(several, tp, offset))
+            _row(found.group, tp, offset, known, _newer_elsewhere(several, tp, offset, writers.get((found.group, tp))))
             for tp, offset in offsets.items()
             if all_topics or topics.matches(tp)
         ]
         rows += [
-            LagRow(found.group, tp, ABSENT, None, None, None, "unreadable", error)
+            LagRow(found.group, tp, ABSENT, None, None, None, state_of(error), error)
             for tp, error in found.errors.items()
             if topics.matches(tp)
         ]
@@ -185,20 +201,21 @@ def _flush(
         rows.sort(key=_partition)
         # If another store could not be read, the rows of the group contain the error. If no row contains the error, the
         # `GroupLag` contains it.
-        failed = (there.error for _, there in several if there.error is not None)
+        failed = (there.error for there in several.values() if there.error is not None)
         unread = next((error for error in failed if not any(row.error is error for row in rows)), None)
-        yield GroupLag(found.group, rows, found.error or unread)
+        yield GroupLag(found.group, rows, found.error or unread, found)
 
 
-def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str, list[OtherOffsets]]:
-    """Reads the groups in the other stores. A store that cannot contain a group of a name has no offset of the
-    group."""
-    elsewhere: dict[str, list[OtherOffsets]] = {name: [] for name in names}
+def _scan_others(others: Sequence[OffsetStore], names: list[str]) -> Mapping[str, dict[str, GroupOffsets]]:
+    """Reads the groups in the other stores, and returns their offsets by the title of the store. A store that cannot
+    contain a group of a name has no offset of the group."""
+    elsewhere: dict[str, dict[str, GroupOffsets]] = {name: {} for name in names}
     for other in others:
         title = TITLES[other.uri.partition(":")[0]]
         for read in other.scan(names):
             absent = isinstance(read.error, UsageError)
-            elsewhere[read.group].append(OtherOffsets(title, GroupOffsets(read.group, {}) if absent else read))
+            unknown = read if read.hidden is None else replace(read, error=read.error or read.hidden)
+            elsewhere[read.group][title] = GroupOffsets(read.group, {}) if absent else unknown
     return elsewhere
 
 
@@ -219,18 +236,43 @@ def _read_log_ranges(
     return {tp: gone.get(tp.topic, log) for tp, log in logs.items()}
 
 
-def _larger_elsewhere(several: list[OtherOffsets], tp: TopicPartition, committed: Offset) -> LargerOffset | None:
-    """Returns the partition's largest offset in other stores if this offset is larger than ``committed`` or if
-    ``committed`` is `Absent`. Otherwise returns None. If an offset could not be read, returns the error."""
-    largest: LargerOffset | None = None
-    for title, there in several:
+_Writers: TypeAlias = Mapping[tuple[str, TopicPartition], Mapping[str, LastWriter]]
+"""By group and partition, and by the title of another store that holds another offset: the last writer of the two."""
+
+
+def _last_writers(
+    store: OffsetStore,
+    batch: list[GroupOffsets],
+    others: Sequence[OffsetStore],
+    elsewhere: Mapping[str, Mapping[str, GroupOffsets]],
+    writes: Callable[..., LastWrites],
+) -> _Writers:
+    """Returns the last writers of ``store`` and of each other store."""
+    writers: dict[tuple[str, TopicPartition], dict[str, LastWriter]] = {}
+    for other in others:
+        title = TITLES[other.uri.partition(":")[0]]
+        pairs = (GroupPair(found, elsewhere[found.group][title]) for found in batch)
+        for pair in writes(store, other, limit_s=VIEW_LIMIT_S).find(pairs):
+            for tp, writer in pair.writers.items():
+                writers.setdefault((pair.source.group, tp), {})[title] = writer
+    return writers
+
+
+def _newer_elsewhere(
+    several: Mapping[str, GroupOffsets], tp: TopicPartition, committed: Offset, writers: Mapping[str, LastWriter] | None
+) -> NewerOffset | None:
+    """Returns the partition's offset in the other store that was or may have been written last; None if there is none.
+    If an offset could not be read, returns the error."""
+    newest: NewerOffset | None = None
+    for title, there in several.items():
         if (error := there.error or there.errors.get(tp)) is not None:
-            return LargerOffset(title, error)
-        found = there.offsets.get(tp)
-        known = committed if largest is None or not isinstance(largest.found, Committed) else largest.found
-        if found is not None and not (isinstance(known, Committed) and found.offset <= known.offset):
-            largest = LargerOffset(title, found)
-    return largest
+            return NewerOffset(title, error)
+        found, writer = there.offsets.get(tp), (writers or {}).get(title)
+        if found is None or (isinstance(committed, Committed) and writer is None):
+            continue
+        if writer is None or writer.store is None or writer.is_offset(found.offset):
+            newest = NewerOffset(title, found, writer is None or writer.store is not None) if newest is None else newest
+    return newest
 
 
 def _row(
@@ -238,19 +280,18 @@ def _row(
     tp: TopicPartition,
     committed: Offset,
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError],
-    ahead: LargerOffset | None,
+    newer: NewerOffset | None,
 ) -> LagRow:
     log = logs.get(tp)
     notes = []
     counted_from: Offset = committed
-    if ahead is not None and isinstance(ahead.found, Committed):
+    if newer is not None and isinstance(newer.found, Committed):
         absent = not isinstance(committed, Committed)
-        where = f"{ELSEWHERE}{ahead.title}: " if absent else f"{STALE}{ahead.title}'s "
-        notes.append(f"{where}{ahead.found.offset}")
-        unclear = ahead.title == TITLES["zookeeper"] and isinstance(committed, Committed)
-        counted_from = ABSENT if unclear else ahead.found
-    elif ahead is not None:
-        notes.append(f"{ahead.title}'s offset unknown")
+        where = f"{ELSEWHERE}{newer.title}: " if absent else f"{STALE if newer.sure else UNCLEAR}{newer.title}'s "
+        notes.append(f"{where}{newer.found.offset}")
+        counted_from = newer.found if newer.sure else ABSENT
+    elif newer is not None:
+        notes.append(f"{newer.title}'s offset unknown")
     behind: int | None = None
     if log is None:
         notes += ["a byte position of Kafka 0.7"] if isinstance(tp.partition, BrokerPartition) else []
@@ -260,8 +301,8 @@ def _row(
         if (behind := lag_of(counted_from.offset, log)) is None:
             notes.append("beyond the log's end")
         elif counted_from.offset < log.start:
-            notes.append("below the log's start")
-    unread = ahead.found if ahead is not None and isinstance(ahead.found, OffsetMgrError) else None
+            notes.append(BELOW_START)
+    unread = newer.found if newer is not None and isinstance(newer.found, OffsetMgrError) else None
     error = log if isinstance(log, OffsetMgrError) else unread
     start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
     return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.batches import batched
+from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
@@ -58,7 +59,8 @@ class LogChecks:
         offset, note = clamp(committed.offset, log) if log is not None else (committed.offset, "")
         if not note or (held is not None and same_value(held, committed.value(), capabilities)):
             return committed, "", None
-        return committed._replace(offset=offset, leader_epoch=None), note, None
+        note = with_drop(note, committed.metadata)
+        return committed._replace(offset=offset, metadata="", leader_epoch=None), note, None
 
 
 class OutsideLogChecks:

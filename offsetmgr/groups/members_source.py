@@ -23,8 +23,8 @@ def registry_describer(session: ZookeeperSession) -> DescribeGroups:
     """Returns a function that describes groups of old consumers. The function reads the members of a group from
     ``/consumers/G/ids``, and the partitions that the members own from ``/consumers/G/owners``.
 
-    ZooKeeper stores no group state. A group with members is reported as STABLE, a group without members as EMPTY, and a
-    group without a znode as DEAD.
+    ZooKeeper stores no group state. A group with live members is reported as STABLE, a group whose members may have
+    stopped as UNKNOWN (see `registry`), a group without members as EMPTY, and a group without a znode as DEAD.
     """
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -53,21 +53,20 @@ def registry_describer(session: ZookeeperSession) -> DescribeGroups:
                 if owner.member_id is not None:
                     holds.setdefault(owner.member_id, []).append(tp)
             members = tuple(
-                GroupMember(m.member_id, host=m.host or "", partitions=tuple(sorted(holds.get(m.member_id, ()))))
+                GroupMember(
+                    m.member_id,
+                    host=m.host or "",
+                    partitions=tuple(sorted(holds.get(m.member_id, ()))),
+                    persistent=not found.live,
+                )
                 for m in found.members
             )
             empty = "DEAD" if listed[found.group] is None else "EMPTY"
-            out[found.group] = GroupDescription(
-                found.group, "STABLE" if members else empty, "zookeeper", members=members
-            )
+            state = "STABLE" if found.live else "UNKNOWN" if members else empty
+            out[found.group] = GroupDescription(found.group, state, "zookeeper", members=members)
         return out
 
     return describe
-
-
-def coordinator_describer(cluster: Cluster) -> DescribeGroups:
-    """Returns a function that describes groups with the members that the coordinators report."""
-    return cluster.describe_groups
 
 
 def describe_memberless_groups(groups: Iterable[str]) -> Descriptions:

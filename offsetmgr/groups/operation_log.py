@@ -144,7 +144,7 @@ class OperationLog:
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start": start_time(os.getpid()),
-                "command": _command_line(),
+                "command": own_command_line(),
                 "undoes": _undoes.get(),
                 **asdict(start),
             }
@@ -217,7 +217,7 @@ class OperationLog:
         if error := self.newer.get(id_):
             raise error
         raise OperationNotFound(
-            f"operation {id_}", "the operation log does not have it", "offsetmgr edits list shows the ids"
+            f"operation {id_}", f"{self.path} does not have it", "offsetmgr edits list shows the ids of this log"
         )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
@@ -289,7 +289,7 @@ def user_name() -> str:
     return f"{name} (sudo by {caller})" if caller and caller != name else name
 
 
-def _command_line() -> str:
+def own_command_line() -> str:
     """Returns the command line of this process, without credentials in URIs."""
     program = Path(sys.argv[0]).name
     words: Sequence[str] = ["offsetmgr" if program == "__main__.py" else program, *sys.argv[1:]]

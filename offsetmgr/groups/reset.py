@@ -8,7 +8,7 @@ time; to-current uses the log's end if nothing is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,11 +18,13 @@ from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
-from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change
+from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.kafka.protocol.errors import NegativeOffset
 
 _NEW: Final = "--new-group creates a new one; offsetmgr groups list shows the existing ones"
+_REPLACES: Final = "replaces a negative offset, which an undo does not restore"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose log ranges are requested together."""
 MAX_GROUPS_NAMED: Final = 5
@@ -100,7 +102,7 @@ class ToTime:
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
     """An offset for each partition of each group, for example from a file, clamped to the log. The reset rejects each
-    partition in ``rejected`` with the error there.
+    partition in ``rejected`` with the error there, and each partition of a group in ``unread``.
 
     >>> from offsetmgr import TopicPartition
     >>> wanted = ToOffsets({"shop": {TopicPartition("orders", 0): 42}})
@@ -112,6 +114,8 @@ class ToOffsets:
     rejected: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """The partitions whose offsets must not be used, for example because their topic was recreated, each with the
     reason."""
+    unread: Mapping[str, GroupOffsets] = field(default_factory=dict)
+    """The groups that could not be read completely when the file was written, with the errors."""
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
@@ -201,9 +205,16 @@ def plan_reset(
             "it holds byte positions of Kafka 0.7, and no log can be read at them",
             "offsetmgr offsets set commits a position unchanged",
         )
-    counts = cluster.topics(topics.named()) if topics.named() else {}
+    named = topics.named()
+    counts = cluster.topics(named) if named else {}
     logs = _Logs(cluster, scenario)
-    scanned = scan_in_order(store, groups)
+
+    def wanted(group: str) -> Iterable[TopicPartition]:
+        if isinstance(scenario, ToOffsets):
+            return filter(topics.matches, scenario.offsets.get(group, {}))
+        return topics.explicit_partitions(counts)
+
+    scanned = scan_in_order(store, groups, wanted)
     for batch in batched(scanned, GROUPS_AT_ONCE):
         chosen: list[tuple[GroupOffsets, list[TopicPartition]]] = []
         for found in batch:
@@ -212,14 +223,15 @@ def plan_reset(
             chosen.append((found, _partitions(found, topics, scenario, counts)))
         logs.load(tp for _, partitions in chosen for tp in partitions)
         for found, partitions in chosen:
-            yield _plan_group(store, logs, found, partitions, scenario)
+            yield _plan_group(store, logs, found, partitions, scenario, named)
 
 
 def _partitions(
     found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
 ) -> list[TopicPartition]:
     if isinstance(scenario, ToOffsets):
-        return sorted(tp for tp in scenario.offsets.get(found.group, {}) if topics.matches(tp))
+        known = {*scenario.offsets.get(found.group, {}), *_unread(found.group, scenario).errors}
+        return sorted(filter(topics.matches, known))
     return topics.expand(counts, [*found.offsets, *found.errors])
 
 
@@ -246,10 +258,16 @@ class _Logs:
 
 
 def _plan_group(
-    store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
+    store: OffsetStore,
+    logs: _Logs,
+    found: GroupOffsets,
+    partitions: list[TopicPartition],
+    scenario: Scenario,
+    named_topics: Collection[str],
 ) -> GroupEditPlan:
-    if found.error is not None:
-        return GroupEditPlan(found.group, (), found.error)
+    unread = _unread(found.group, scenario)
+    if (problem := found.error or unread.error) is not None:
+        return GroupEditPlan(found.group, (), problem)
     if not partitions:
         return GroupEditPlan(found.group, (), _nothing_to_reset(found.group, scenario))
     explicit_offsets = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
@@ -257,8 +275,11 @@ def _plan_group(
     def change(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges.known[tp], logs.times.get(tp), found.errors.get(tp)
+        replaces = isinstance(unreadable, NegativeOffset) and tp.topic in named_topics
+        if replaces:
+            unreadable = None
         if isinstance(scenario, ToOffsets) and unreadable is None:
-            unreadable = scenario.rejected.get(tp)
+            unreadable = scenario.rejected.get(tp) or unread.errors.get(tp)
         if unreadable is not None:
             return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):
@@ -270,11 +291,16 @@ def _plan_group(
         except UsageError as error:
             return PlannedChange(tp, current, None, problem=error, writes=False)
         after = OffsetAndMetadata(resolved.offset)
-        if isinstance(current, Committed) and current.offset == resolved.offset:
-            after = current.value()  # the offset stays, so the metadata stays too
-        return plan_change(tp, current, after, store.capabilities, note=resolved.note)
+        note = "; ".join(filter(None, (_REPLACES if replaces else "", resolved.note)))
+        return plan_change(tp, current, after, store.capabilities, note=note, keeps_metadata=True)
 
-    return GroupEditPlan(found.group, tuple(change(tp) for tp in partitions), as_of=found.as_of)
+    changes = tuple(change(tp) for tp in partitions)
+    return GroupEditPlan(found.group, changes, as_of=found.as_of, unrecognised=found.unrecognised)
+
+
+def _unread(group: str, scenario: Scenario) -> GroupOffsets:
+    nothing = GroupOffsets(group, {})
+    return scenario.unread.get(group, nothing) if isinstance(scenario, ToOffsets) else nothing
 
 
 def _nothing_to_reset(group: str, scenario: Scenario) -> GroupNotFound:
@@ -294,19 +320,32 @@ def plan_set(
     store: OffsetStore,
     group: str,
     offsets_for: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
+    named: Iterable[TopicPartition] = (),
     *,
     create: bool = False,
+    keeps_metadata: bool = True,
 ) -> GroupEditPlan:
     """Plans to set the given offsets; `OutsideLogChecks` compares them with the logs.
 
-    ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, so that
-    ``offsets_for`` can expand patterns.
+    ``offsets_for`` returns the offsets to set. Its argument contains the partitions that have a commit, also an
+    unreadable one, so that ``offsets_for`` can expand patterns. ``named`` are the partitions that are set even if
+    others cannot be read, and even if their data is no offset. ``keeps_metadata`` is as in `plan_change`.
     """
-    current: dict[TopicPartition, Offset] = dict(store.fetch(group))
-    if not current and not create:
+    partitions = list(named)
+    (found,) = scan_in_order(store, [group], lambda _group: partitions)
+    if found.error is not None:
+        raise found.error
+    if not (found.offsets or found.errors or create):
         require_known(store, [group], _NEW)
-    offsets = offsets_for(current)
-    changes = (
-        plan_change(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items())
-    )
-    return GroupEditPlan(group, tuple(changes))
+    offsets = offsets_for([*found.offsets, *found.errors])
+
+    def change(tp: TopicPartition, after: OffsetAndMetadata) -> PlannedChange:
+        error = found.errors.get(tp)
+        if error is not None and not isinstance(error, NegativeOffset):
+            return plan_replacement(store, tp, error, after, partitions)
+        note, before = "" if error is None else _REPLACES, found.offsets.get(tp, ABSENT)
+        return plan_change(tp, before, after, store.capabilities, note=note, keeps_metadata=keeps_metadata)
+
+    changes = tuple(change(tp, after) for tp, after in sorted(offsets.items()))
+    raw = replaced_data(changes, found.errors)
+    return GroupEditPlan(group, changes, unrecognised=found.unrecognised, raw=raw)

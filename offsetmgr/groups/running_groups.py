@@ -87,13 +87,16 @@ def check_running(checks: RunningChecks, plans: Iterable[GroupEditPlan]) -> Iter
         )
         for plan in batch:
             problem = plan.problem or _old_consumers(plan.group, everywhere[plan.group], in_kafka[plan.group])
-            group = inspected[plan.group]
+            group, described = inspected[plan.group], in_kafka[plan.group]
+            disturbs = isinstance(described, OffsetMgrError) or any(
+                c.writes and (c.after or described.may_consume(c.partition.topic)) for c in plan.changes
+            )
             if isinstance(group, OffsetMgrError):
                 problem = problem or group
-            elif problem is None:
+            elif problem is None and disturbs:
                 checks.found[plan.group] = group
             changes = tuple(_within_log(change, logs.get(change.partition)) for change in plan.changes)
-            if isinstance(group, RunningGroup) and group.consumer_protocol:
+            if isinstance(group, RunningGroup) and group.consumer_protocol and disturbs:
                 changes = tuple(_without_deletion(change) for change in changes)
             yield replace(plan, changes=changes, problem=problem)
 

@@ -8,13 +8,23 @@ from __future__ import annotations
 import glob
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import (
+    CorruptData,
+    GroupNotFound,
+    NotAuthorized,
+    UnknownTopicOrPartition,
+    UsageError,
+)
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds, PartitionScanStore
+from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.stores.dual_calls import fetch_group
 
 _GLOB: Final = frozenset("*?[")
 MAX_PARTITION: Final = 2**31 - 1
@@ -300,6 +310,13 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
             )
 
 
+def require_kind(store: OffsetStore, group: str) -> None:
+    """Raises `OtherGroupKind` if a group that the store does not list is a share group, for example."""
+    for found in store.scan([group]):
+        if isinstance(found.error, OtherGroupKind):
+            raise found.error
+
+
 def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
     """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
     if not any(group in set(store.groups()) for store in stores):
@@ -307,9 +324,18 @@ def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
         raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS)
 
 
-def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-    """Scans groups like ``store.scan``, with the results in the order of ``groups``.
+def scan_in_order(
+    store: OffsetStore,
+    groups: Iterable[str],
+    named: Callable[[str], Iterable[TopicPartition]] = lambda _group: (),
+    *,
+    expected: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
+) -> Iterator[GroupOffsets]:
+    """Scans groups like ``store.scan``, with the results in the order of ``groups``. If data of a group that cannot be
+    decoded or read prevents the scan, reads the partitions that ``named`` returns for the group.
 
+    ``expected`` has partitions of groups that the caller knows by name. If a scan omits one, the function asks for it
+    by name, because its offset may be pending or hidden.
     The function keeps a result in memory until it has yielded the results of all earlier groups. Therefore memory grows
     with the number of groups that the store reads at the same time.
     """
@@ -324,4 +350,26 @@ def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOf
     for result in store.scan(remember()):
         early[result.group] = result
         while requested and requested[0] in early:
-            yield early.pop(requested.popleft())
+            found = early.pop(requested.popleft())
+            if found.error is not None:
+                yield _with_named(store, found, named)
+            else:
+                yield _with_expected(store, found, expected.get(found.group, ())) if expected else found
+
+
+def _with_named(
+    store: OffsetStore, found: GroupOffsets, named: Callable[[str], Iterable[TopicPartition]]
+) -> GroupOffsets:
+    if not isinstance(found.error, CorruptData | NotAuthorized) or not (partitions := list(named(found.group))):
+        return found
+    fetched = fetch_group(store, found.group, partitions)
+    return found if fetched.error is not None else fetched
+
+
+def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
+    missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
+    if not missing or not isinstance(store, PartitionScanStore):
+        return found
+    (named,) = store.scan_partitions({found.group: missing})
+    offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
+    return replace(found, offsets=offsets, errors=errors, error=named.error)

@@ -30,7 +30,8 @@ class TopicMatches:
             self._unmatched = TopicSelection(tuple(self._unmatched)).unmatched(partitions)
 
     def record_group(self, group: GroupOffsets) -> None:
-        self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=group.error is not None)
+        incomplete = group.error is not None or group.hidden is not None
+        self.record([*group.offsets, *group.errors] if self._unmatched else (), incomplete=incomplete)
 
     def record_each(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
         """Yields the groups, and records the partitions of each group."""

@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Final
 
 from offsetmgr.core.java_hash import java_hash as uncached_java_hash
+from offsetmgr.core.java_hash import partition_of_hash
 
 MAX_CACHED_GROUPS: Final = 65_536
 """The number of groups whose hash is cached: about 10 MB for names of the usual length, 25 MB at most."""
 MAX_CACHED_NAME_LENGTH: Final = 249
 """The maximum length of a cached name. Longer names are not cached, because a client may send any number of names with
 up to 32,767 characters."""
-_MIN_INT32: Final = -(1 << 31)
 
 
 java_hash = lru_cache(MAX_CACHED_GROUPS)(uncached_java_hash)
@@ -23,16 +23,11 @@ java_hash = lru_cache(MAX_CACHED_GROUPS)(uncached_java_hash)
 
 
 def shard_for(group: str, partitions: int) -> int:
-    """Returns the partition of an offsets topic that holds the offsets of a group, as
-    ``GroupMetadataManager.partitionFor`` does. For a manager this partition is the group's shard. ``partitions`` is the
-    number of partitions of the topic.
+    """Returns the partition of an offsets topic that holds the offsets of a group (see `partition_of_hash`). For a
+    manager this partition is the group's shard. ``partitions`` is the number of partitions of the topic.
 
     >>> shard_for("shop-new", 50)
     7
-
-    Kafka's ``Utils.abs`` is the absolute value, with one exception: the smallest hash has no absolute value in 32 bits
-    and counts as 0. (Brokers before Kafka 0.8.2 cleared the sign bit instead, which results in another partition for
-    every negative hash.)
     """
     hash_code = java_hash(group) if len(group) <= MAX_CACHED_NAME_LENGTH else uncached_java_hash(group)
-    return 0 if hash_code == _MIN_INT32 else abs(hash_code) % partitions
+    return partition_of_hash(hash_code, partitions)

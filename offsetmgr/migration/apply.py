@@ -17,6 +17,7 @@ from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Re
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
+from offsetmgr.stores.known_logs import NEW_LOG
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:
@@ -72,9 +73,9 @@ def apply(
             elif task := _task(group, state):
                 yield task
 
-    recreated = _recreated(plan, writer.store)
+    recreated = recreated_topics(plan, writer.store)
     logs = open_logs() if plan.header.cluster_id is not None else None
-    todo = _without_recreated(tasks(), recreated) if recreated else tasks()
+    todo = without_recreated(tasks(), recreated) if recreated else tasks()
     report = writer.run(todo if logs is None else _within_log_ranges(todo, _same_cluster(plan, logs)))
     report.skipped = skipped
     report.closed = closed
@@ -89,27 +90,29 @@ def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
     return logs
 
 
-def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
-    """Returns the topics that were deleted and recreated since the plan was made, each with the reason."""
+def recreated_topics(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
+    """Returns the plan's topics that were deleted and recreated since the plan was made, each with the reason."""
     planned = plan.summary.topic_ids
     found: dict[str, str] = {}
     for topic, now in target.topic_ids(planned).items():
         if (was := planned[topic]) and was != now:
-            found[topic] = f"its topic id was {was} when the plan was made, and is {now} now"
+            found[topic] = f"{NEW_LOG}: its topic id was {was} when the plan was made, and is {now} now"
     for topic, created in target.topic_creation_times(planned).items():
         if created > plan.header.created_at:
-            found[topic] = "the topic was created after the plan was made"
+            found[topic] = f"{NEW_LOG}: it was created after the plan was made"
     return found
 
 
-def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """Yields the tasks, in which the partitions of recreated topics are marked as rejected, because their planned
-    offsets refer to deleted logs."""
+def without_recreated(
+    tasks: Iterator[GroupWrite], recreated: Mapping[str, str], hint: str = "make a new plan"
+) -> Iterator[GroupWrite]:
+    """Yields the tasks, in which the partitions of recreated topics are marked as rejected, because the offsets to
+    write refer to deleted logs. A deletion writes no offset."""
     for task in tasks:
         rejected: dict[TopicPartition, OffsetMgrError] = {
-            step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
+            step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], hint)
             for step in task.steps
-            if step.tp.topic in recreated
+            if step.tp.topic in recreated and step.after is not None
         }
         yield replace(task, rejected={**task.rejected, **rejected}) if rejected else task
 

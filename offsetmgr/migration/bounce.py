@@ -7,12 +7,14 @@ This module defines the order of the steps. The rules for the decisions are in `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
-from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.bounce_checkpoint import (
     BounceState,
@@ -25,7 +27,7 @@ from offsetmgr.migration.bounce_checkpoint import (
 )
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, _find_start, _new_state
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind, copy_forward
+from offsetmgr.migration.forward_copy import behind, copy_forward, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -92,7 +94,8 @@ class _BounceRun:
         for step in state.steps:  # finds an invalid command before any restart
             self.spec.command_of(step)
         if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.history):
-            again = behind(_find_start(self.view, self.spec).history)
+            history = _find_start(self.view, self.spec).history
+            again = behind(history, read_writers(self.view, history))
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
                 raise GateRefused(
@@ -121,7 +124,7 @@ class _BounceRun:
         if step.status is StepStatus.RETURNED and not self._is_repeated(step):
             return None
         self._await_earlier_command(step)
-        registered = self.view.observe(self.spec.group, tolerant=True).members
+        registered = self._registered()
         if step.status is StepStatus.PENDING:
             if not step.present(registered):
                 registered = self._await_return(step)
@@ -179,6 +182,11 @@ class _BounceRun:
         self.progress(f"  {step.member} is not registered: waiting up to {window.duration_s:g} s for it to come back")
         history = self._watch_until(window, lambda w: w.latest is not None and bool(step.present(w.latest.members)))
         return {} if history.latest is None else history.latest.members
+
+    def _registered(self) -> Mapping[str, RegisteredMember]:
+        observed = self._watch_until(self.spec.window, lambda _history: True).latest
+        assert observed is not None  # a history begins with an observation
+        return observed.members
 
     def _await_earlier_command(self, step: RestartStep) -> None:
         """If an earlier run was killed but its restart command is still running, waits until the command ends.
@@ -249,6 +257,15 @@ class _BounceRun:
         return self._watch_until(self.spec.window, enough)
 
     def _watch_until(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
+        """Watches the group. Prints the error of an outage once, and tries again until the window is over."""
+        shown: set[str] = set()
+
+        def failed(error: OffsetMgrError) -> None:
+            if (text := str(error)) not in shown:
+                self.progress(f"  {text}; trying again for up to {window.duration_s:g} s")
+                shown.add(text)
+
+        window = replace(window, failed=failed)
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
     def _finish(self, state: BounceState) -> BounceResult:
@@ -280,10 +297,17 @@ class _BounceRun:
         return self._result(BounceOutcome.DONE, state, report)
 
     def _copy(self, state: BounceState, history: GroupHistory) -> list[OffsetCopy]:
-        changes = behind(history)
+        writers = read_writers(self.view, history)
+        changes = behind(history, writers)
+        for tp, writer in writers.items():
+            if tp not in changes and tp not in history.partitions:
+                self.progress(f"not copied, because it may be stale: Kafka's offset of {tp} ({writer.why})")
         if not changes:
             return []
-        self.progress(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
+        forms = Counter(form_of(c.after.metadata) for c in changes.values() if c.after and c.after.metadata)
+        drops = f", which drops {dropped_text(forms)}" if forms else ""
+        partitions = count_of(len(changes), "partition")
+        self.progress(f"copying Kafka's offsets of {partitions} without traffic to ZooKeeper{drops}")
 
         def record(copies: list[OffsetCopy]) -> None:
             state.copies.extend(copies)

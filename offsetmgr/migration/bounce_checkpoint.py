@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
+from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
 from offsetmgr.migration.observation import Observation, RegisteredMember
 
@@ -39,6 +40,14 @@ class StepStatus(Enum):
     PASSED = "passed"
     MEMBER_LEFT = "member-left"
     """The member left the group before its step began, so no command was run for the member."""
+
+
+_PROGRESS: Final = {
+    StepStatus.PENDING: "not begun",
+    StepStatus.RUNNING: "its command was started, and the result is not known",
+    StepStatus.COMMAND_FAILED: "its command failed",
+    StepStatus.RETURNED: "restarted, and its gate has not passed",
+}
 
 
 @dataclass(slots=True)
@@ -104,6 +113,21 @@ class BounceState:
     finished_ms: int | None = None
     finished_members: dict[str, int] = field(default_factory=dict)
     """The registrations (czxid by id) at the end of the bounce."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the bounce has begun and is not finished."""
+        return self.opened_ms is not None and self.finished_ms is None
+
+    @property
+    def progress(self) -> str:
+        """The number of steps that an open bounce has done, and the state of its next step."""
+        left = [step for step in self.steps if step.status not in (StepStatus.PASSED, StepStatus.MEMBER_LEFT)]
+        total = len(self.steps)
+        begun = f"bounce {self.change} of group {self.group}: {total - len(left)} of {count_of(total, 'step')} done"
+        if not left:
+            return f"{begun}; the gate of the whole group is left"
+        return f"{begun}; step {self.steps.index(left[0]) + 1}, {left[0].member}: {_PROGRESS[left[0].status]}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -177,8 +201,7 @@ def _decode(data: dict[str, Any], path: Path) -> BounceState:
 
 def belongs_to_earlier(state: BounceState, baseline: Observation | None) -> bool:
     """Whether the bounce has begun and is not finished, and has another baseline than ``baseline``."""
-    is_open = state.opened_ms is not None and state.finished_ms is None
-    return is_open and baseline is not None and baseline.at_ms != state.baseline.at_ms
+    return state.is_open and baseline is not None and baseline.at_ms != state.baseline.at_ms
 
 
 def is_unchanged(state: BounceState, live: Mapping[str, RegisteredMember]) -> bool:

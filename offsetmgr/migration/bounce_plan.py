@@ -15,7 +15,7 @@ from offsetmgr.migration.bounce_checkpoint import (
     resume,
 )
 from offsetmgr.migration.evidence import EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind
+from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow
 from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
@@ -118,7 +118,7 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
         if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
                 OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
-                for tp, c in sorted(behind(start.history).items())
+                for tp, c in sorted(behind(start.history, read_writers(view, start.history)).items())
                 if c.after is not None
             )
     for step in state.steps:

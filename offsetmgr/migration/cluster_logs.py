@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
+from offsetmgr.core.errors import (
+    CorruptData,
+    OffsetMgrError,
+    OffsetOutOfRange,
+    TopicNotAuthorized,
+    UnknownTopicOrPartition,
+)
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Logs
@@ -21,6 +27,8 @@ class ClusterLogs:
         self._cluster = cluster
         self._topics: dict[str, int] = {}
         self._requested_topics: set[str] = set()
+        self._hidden: dict[str, OffsetMgrError] = {}
+        """The error of each topic that the principal may not describe. Such a topic does not count as missing."""
         self._ranges = LogRangeCache(cluster.log_ranges if cluster is not None else lambda _: {})
 
     def load(
@@ -33,8 +41,15 @@ class ClusterLogs:
         topics = {tp.topic for tp in partitions if tp.partition >= 0}
         topics.update(tp.topic for tp, _ in offsets if tp.partition >= 0)
         if names := topics - self._requested_topics:
-            self._topics.update(self._cluster.topics(names))
             self._requested_topics |= names
+            try:
+                self._topics.update(self._cluster.topics(names))
+            except TopicNotAuthorized:
+                for name in names:
+                    try:
+                        self._topics.update(self._cluster.topics([name]))
+                    except TopicNotAuthorized as error:
+                        self._hidden[name] = error
         self._ranges.load(
             (tp for tp in partitions if self._exists(tp)), ((tp, offset) for tp, offset in offsets if self._exists(tp))
         )
@@ -47,6 +62,8 @@ class ClusterLogs:
         there is no cluster, or if ``tp`` is a partition of Kafka 0.7."""
         if self._cluster is None or tp.partition < 0:
             return None
+        if tp.topic in self._hidden:
+            return self._hidden[tp.topic]
         if tp.topic not in self._topics:
             return MissingTopic.TOPIC
         return self._ranges.known[tp] if self._exists(tp) else MissingTopic.PARTITION

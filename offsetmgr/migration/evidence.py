@@ -13,6 +13,7 @@ from enum import Enum
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.groups.last_writer import KnownWrite, last_writer
 from offsetmgr.migration.observation import Observation, reading_text
 from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
@@ -143,6 +144,23 @@ def behaviour_of(history: PartitionHistory) -> tuple[CommitMode, str] | None:
     if history.kafka_alone:
         return CommitMode.KAFKA, history.kafka_alone
     return None
+
+
+def behaviour_behind(history: PartitionHistory) -> tuple[CommitMode, str] | None:
+    """Returns the phase that is proved if only the store with the smaller offset changed; otherwise None. A dual member
+    would have started from the larger offset. (A gate does not use this proof: the member repeats messages.)"""
+    zookeeper, kafka = history.zookeeper, history.kafka
+    if any(store.last is None or store.error or store.lowered for store in (zookeeper, kafka)):
+        return None
+    old = KnownWrite("ZooKeeper", offset_or(zookeeper.last), changed="; ".join(map(str, zookeeper.changes)))
+    new = KnownWrite("Kafka", offset_or(kafka.last), changed="; ".join(map(str, kafka.changes)))
+    if bool(old.changed) is bool(new.changed) or old.offset == new.offset:
+        return None
+    store, why, _ = last_writer(old, new, None)
+    if store is old and old.offset < new.offset:  # Kafka was read after ZooKeeper
+        return CommitMode.ZOOKEEPER, why
+    read_since = store is new and kafka.changes[0].at_ms < history.until_ms
+    return (CommitMode.KAFKA, why) if read_since and new.offset < old.offset else None
 
 
 _MakeResult = Callable[..., PartitionEvidence]

@@ -17,12 +17,14 @@ from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
+from offsetmgr.groups.edits import unseen
 from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status, VerifyEvidence
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
+from offsetmgr.migration.verify_rules import Status, VerifyEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class GroupGate:
     """The action with which the operator can open the gate. Empty if the action is a rolling bounce."""
     accepted: str = ""
     """The partitions that an option of the user accepted without evidence, as text; empty if there are none."""
+    live: bool = False
+    """Whether members of the group commit to the target, so that its offsets do not expire."""
 
 
 class FinalizeGate(Protocol):
@@ -127,14 +131,17 @@ def finalize(
     gate: FinalizeGate,
     remover: JournaledWriter | None = None,
     accept: Collection[Status] = (),
+    *,
+    accept_unseen: bool = False,
 ) -> FinalizeReport:
     """Finalizes a plan. With ``remover`` (an executor over the source store), the function also deletes the source's
     offsets.
 
     For each group, the gate is checked again just before the source's offsets are deleted. An offset of the source is
-    deleted only if the target's offset for the partition is not behind it. If a run was interrupted during the
-    deletion, the next run continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was not applied
-    completely or was rolled back.
+    deleted only if the target's offset for the partition is not behind it. A group that may have unseen offsets in the
+    source keeps all its offsets there, unless ``accept_unseen``: they are not in the plan. If a run was interrupted
+    during the deletion, the next run continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was
+    not applied completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
     if state.is_rolled_back:
@@ -149,21 +156,26 @@ def finalize(
         journal.append([ended])
     if remover is None:
         return report
-    deleted, kept = delete_source_offsets(verifier, gate, state, remover)
+    deleted, kept = delete_source_offsets(verifier, gate, state, remover, accept_unseen=accept_unseen)
     return replace(report, deleted=deleted, kept=kept)
 
 
 def delete_source_offsets(
-    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, remover: JournaledWriter
+    verifier: MigrationVerifier,
+    gate: FinalizeGate,
+    state: MigrationState,
+    remover: JournaledWriter,
+    *,
+    accept_unseen: bool,
 ) -> tuple[Report, tuple[str, ...]]:
     """Deletes the source's offsets of the groups of ``verifier.only``. Returns the report, and the offsets that stay in
     the source."""
     kept: list[str] = []
-    return remover.run(_removals(verifier, gate, state, kept)), tuple(kept)
+    return remover.run(_removals(verifier, gate, state, kept, accept_unseen)), tuple(kept)
 
 
 def _removals(
-    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
+    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str], accept_unseen: bool
 ) -> Iterator[GroupWrite]:
     """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the
     target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
@@ -176,7 +188,9 @@ def _removals(
                 kept.append(f"{plan.group}: {found.detail}")
                 break
         else:
-            steps = _removable(plan, verifier, kept)
+            reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=accept_unseen)
+            kept += [f"{reason}; {reason.hint}" for reason in reasons.values()]
+            steps = () if reasons else _removable(plan, verifier, kept)
             if steps:
                 terms = ("the offset read just before", "removed")
                 yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
@@ -199,7 +213,9 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
         current = target.offsets.get(step.tp)
         if step.origin is not None and step.source is not None and committed.offset != step.source.offset:
             kept.append(f"{plan.group} {tp}: the source moved on after the plan ({committed.offset})")
-        elif current is None or current.offset < _required_offset(step, committed):
+        elif step.action is Action.KEEP_NEWER and step.source is not None and committed.offset != step.source.offset:
+            kept.append(f"{plan.group} {tp}: the source moved on after the plan, and the target was ahead of it")
+        elif current is None or current.offset < _required_offset(step, committed) + verifier.plan.header.options.shift:
             kept.append(f"{plan.group} {tp}: the source is ahead of the target ({committed.offset})")
         else:
             steps.append(PlanStep(tp, Action.REWIND, None, committed.value(), None))

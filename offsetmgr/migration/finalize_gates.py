@@ -13,7 +13,7 @@ from typing import Final
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, GroupDescription
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.kafka.cluster.base import Cluster
@@ -23,7 +23,7 @@ from offsetmgr.migration.group_observer import GroupView, ObservationWindow, wat
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.verify import VerifyEvidence
+from offsetmgr.migration.verify_rules import VerifyEvidence
 from offsetmgr.zookeeper.groups.registry import GroupMembers
 
 _EVIDENCE = {
@@ -86,8 +86,10 @@ class OldConsumerGate:
             members = "the only member commits" if count == 1 else f"all {count} members commit"
             detail = f"{members} as phase {passed.phase.value} does"
             accepted = _accepted_idle(assess_phase(history, passed.phase, rules=replace(self.rules, accept_idle=False)))
-            return GroupGate(name, True, _weakest(passed), detail, accepted=accepted)
-        return closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
+            return GroupGate(name, True, _weakest(passed), detail, accepted=accepted, live=True)
+        gate = closed_gate(name, history, reports, self.rules, "--delete-source" if self.exclusive else "")
+        persistent = not any(member.session for member in observation.members.values())
+        return replace(gate, hint=PERSISTENT_MEMBERS_HINT) if persistent else gate
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
         """Returns a closed gate if Kafka's coordinator reports members of the group or cannot be asked; otherwise
@@ -222,7 +224,8 @@ class InactivityGate:
                 )
             elif found.members:
                 registered = ", ".join(member.member_id for member in found.members)
-                yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}")
+                hint = "" if found.live else PERSISTENT_MEMBERS_HINT
+                yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}", hint)
             else:
                 yield _assess_inactivity(name, before[name], after[name], known)
 

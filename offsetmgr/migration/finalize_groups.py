@@ -17,7 +17,8 @@ from offsetmgr.migration.journal import Journal, JournalRecord
 from offsetmgr.migration.journaled_writer import JournaledWriter, Report
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
+from offsetmgr.migration.verify_rules import Status
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ def finalize_groups(
     gate: FinalizeGate,
     remover: JournaledWriter | None = None,
     accept: Collection[Status] = (),
+    *,
+    accept_unseen: bool = False,
 ) -> GroupFinalizeReport:
     """Finalizes each group of ``verifier.only`` that passes the checks. The arguments are those of `finalize`.
 
@@ -70,7 +73,9 @@ def finalize_groups(
             _finalize_batch(batch, checks, gate, journal, report)
     done = frozenset([*report.earlier, *(found.group for found in report.finalized)])
     if remover is not None and done:
-        report.deleted, report.kept = delete_source_offsets(replace(verifier, only=done), gate, state, remover)
+        report.deleted, report.kept = delete_source_offsets(
+            replace(verifier, only=done), gate, state, remover, accept_unseen=accept_unseen
+        )
     return report
 
 

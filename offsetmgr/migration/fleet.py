@@ -12,15 +12,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.selection import GroupSelection, group_words
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState
+
+if TYPE_CHECKING:
+    from offsetmgr.migration.fleet_bounce import OpenBounce
 
 RESTART_VARIABLE: Final = "$RESTART"
 """The restart command of the members in a next command. The operator defines the variable, as in a runbook."""
@@ -76,7 +80,8 @@ class LiveGroup:
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
     """The state of one group. ``since_ms`` is a time in milliseconds since 1970; None if no step is recorded.
-    ``blocked_by`` is empty if no obstacle is known."""
+    ``blocked_by`` is empty if no obstacle is known. ``expires_ms`` is the time at which the copied offsets expire if no
+    consumer commits them again; None if it is unknown, or if the group has consumers in the target."""
 
     group: str
     target_group: str
@@ -88,6 +93,7 @@ class GroupStatus:
     evidence: str
     blocked_by: str
     next_command: str
+    expires_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +140,11 @@ def group_statuses(
     only: GroupScope | None = None,
     live: Mapping[str, LiveGroup] | None = None,
     options: CommandOptions | None = None,
+    bounces: Mapping[str, OpenBounce] | None = None,
 ) -> list[GroupStatus]:
     """Returns the state of each group, by wave and name. ``live`` is the evidence from the servers, by group.
-    ``options`` are the connection options of the next commands."""
-    statuses = _Statuses(plan, state, options or CommandOptions())
+    ``options`` are the connection options of the next commands, and ``bounces`` the open bounces, by group."""
+    statuses = _Statuses(plan, state, options or CommandOptions(), bounces or {})
     found = [statuses.status(group, (live or {}).get(group.group)) for group in plan.groups_of(only)]
     return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.group))
 
@@ -164,10 +171,11 @@ class _Statuses:
     plan: PlanFile
     state: MigrationState
     options: CommandOptions
+    bounces: Mapping[str, OpenBounce]
 
     @property
     def end(self) -> GroupState:
-        return GroupState.ZOOKEEPER if self.plan.header.target.kind == "zookeeper" else GroupState.KAFKA
+        return GroupState(self.plan.header.end.value)
 
     @property
     def start(self) -> GroupState:
@@ -176,15 +184,31 @@ class _Statuses:
     def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
         word, since, evidence = self._recorded(group)
         known = StateOrigin.JOURNAL
-        if live is not None and word not in _CLOSED:
+        left_end = word is GroupState.FINALIZED and live is not None and _has_left(live, self.plan.header.end)
+        if live is not None and (word not in _CLOSED or left_end):
             evidence, known = live.why, live.known
-            seen = self._visible(word, live.phase)
+            in_end = live.phase is None and left_end  # members are in different phases
+            seen = self.end if in_end else self._visible(self.end if left_end else word, live.phase)
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
         blocked = "; ".join(dict.fromkeys(self._obstacles(group, word, live)))
         command = self._next_command(group, word, live)
         names = group.group, group.target_group, group.wave, group.owner
-        return GroupStatus(*names, word, since, known, evidence, blocked, command)
+        return GroupStatus(*names, word, since, known, evidence, blocked, command, self._expires(group, word, live))
+
+    def _bounce(self, name: str) -> OpenBounce | None:
+        """Returns the open bounce of a group; None if the journal has a later phase or the end of the group."""
+        bounce, note = self.bounces.get(name), self.state.phases.get(name)
+        later = (note and note.at, self.state.group_finalized_at(name))
+        return None if bounce is None or any(at is not None and at > bounce.at_ms for at in later) else bounce
+
+    def _expires(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> int | None:
+        """Returns the time at which the copied offsets of a group without consumers expire."""
+        has_consumers = bool(live.members) if live is not None else group.group in self.state.phases
+        gone = live is not None and live.is_lost
+        if has_consumers or gone or word in _ROLLED_BACK | {GroupState.NOT_PLANNED}:
+            return None
+        return self.plan.header.expiry_of(self.state.copied_at(group))
 
     def _recorded(self, group: GroupPlan) -> tuple[GroupState, int | None, str]:
         """Returns the state that the plan and the journal record, its time and its evidence."""
@@ -196,6 +220,10 @@ class _Statuses:
             word = GroupState.ROLLED_BACK_IN_PART if in_part else GroupState.ROLLED_BACK
             return word, state.undo.at.get(name, state.last_at), ""
         if (finalized := state.group_finalized_at(name)) is not None:
+            if (later := state.phase_after_end(name, self.plan.header.end)) is not None and later.phase is not None:
+                return GroupState(later.phase.value), later.at, later.text
+            if (bounce := self._bounce(name)) is not None and bounce.state is not None:
+                return GroupState(bounce.state.change.start.value), bounce.at_ms, bounce.text
             removed = "the source's offsets were deleted" if name in state.delete.done else ""
             return GroupState.FINALIZED, finalized, removed
         if (phase := state.phases.get(name)) is not None and phase.phase is not None:
@@ -221,8 +249,16 @@ class _Statuses:
             failures := self._failures(self.state.undo, group.group, "not rolled back")
         ):
             yield failures
+        bounce = self._bounce(group.group)
+        if bounce is not None and word not in _ROLLED_BACK:
+            yield bounce.text
+        if word is GroupState.FINALIZED and live is not None:
+            yield from live.obstacles
         if word in _CLOSED:
             return
+        finalized = self.state.group_finalized_at(group.group)
+        if bounce is None and finalized is not None and self._is_back(group, word):
+            yield f"it was finalized {moment(finalized)}, but its members commit as phase {word} does"
         rejected = Counter(step.action for step in group.steps if step.action.rejects)
         if rejected:
             kinds = ", ".join(f"{count} {action.value.removeprefix('refuse-')}" for action, count in rejected.items())
@@ -237,6 +273,13 @@ class _Statuses:
             yield note.text
         if live is not None:
             yield from live.obstacles
+
+    def _is_back(self, group: GroupPlan, word: GroupState) -> bool:
+        """Whether a finalized group has left the last phase. A group in phase dual may have been finalized there."""
+        note, end = self.state.phases.get(group.group), self.plan.header.end
+        was_at_end = note is not None and note.phase is end
+        is_later = self.state.phase_after_end(group.group, end) is not None
+        return word is not self.end and (word is self.start or was_at_end or is_later)
 
     def _was_undo_last(self, name: str) -> bool:
         """Whether a rollback is the last step of the group. The failures of a rollback are over after a later step."""
@@ -264,8 +307,14 @@ class _Statuses:
         options, of_members = self.options.plan, self.options.members
         if word is GroupState.ROLLED_BACK_IN_PART:
             return f"offsetmgr migrate rollback {plan} --group {name}{options}"
+        if word is GroupState.FINALIZED and self._expires(group, word, live) is not None:
+            return f"offsetmgr migrate apply {plan} --refresh{options}"
         if word in _CLOSED:
             return ""
+        if (open_bounce := self._bounce(group.group)) is not None and open_bounce.state is not None:
+            to, file = open_bounce.state.change.to.value, shlex.quote(open_bounce.path)
+            bounce = f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {to} --state {file}"
+            return f'{bounce} --command "{RESTART_VARIABLE}"{of_members} --execute'
         if not self.state.is_applied(group):
             return f"offsetmgr migrate apply {plan} --group {name}{options}"
         if live is not None and live.is_lost and word is GroupState.APPLIED:
@@ -277,7 +326,29 @@ class _Statuses:
             return f'{bounce} --command "{RESTART_VARIABLE}"{of_members}'
         if live is not None and not live.verifies:  # finalize would refuse the group
             return f"offsetmgr migrate verify {plan} --group {name}{options}"
+        if self.state.group_finalized_at(group.group) is not None:
+            return ""
         return f"offsetmgr migrate finalize {plan} {shlex.join(group_words(group.group))}{options}"
+
+
+def _has_left(live: LiveGroup, end: CommitMode) -> bool:
+    """Whether members of a finalized group were seen in another phase than the last one."""
+    if live.phase is None:
+        return live.known is StateOrigin.SEEN and bool(live.members)
+    return live.phase is not end
+
+
+def expiry_texts(dates: Iterable[int | None], now_ms: int, refresh: str, *, watched: bool) -> Iterator[str]:
+    """Yields the sentences about copied offsets that expire at these times, with the command that renews them. Offsets
+    that have expired are left out if the servers were asked (``watched``), because then the obstacles name them."""
+    known = sorted(at for at in dates if at is not None)
+    coming, over = [at for at in known if at > now_ms], [at for at in known if at <= now_ms]
+    if coming:
+        begin = f"the copied offsets of {count_of(len(coming), 'group')} expire from {moment(coming[0])} UTC on"
+        yield f"{begin}, unless a consumer commits them again; to renew them: {refresh}"
+    if over and not watched:
+        begin = f"the copied offsets of {count_of(len(over), 'group')} expired by {moment(over[-1])} UTC"
+        yield f"{begin} if no consumer has committed them again: migrate status --window asks the servers"
 
 
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:

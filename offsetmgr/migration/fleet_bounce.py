@@ -14,11 +14,12 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.operation_log import OperationLog, OperationStart, first_groups
 from offsetmgr.groups.saved_edit import EditOrigin, caused_by
 from offsetmgr.migration.bounce import bounce
-from offsetmgr.migration.bounce_checkpoint import is_unchanged, load
+from offsetmgr.migration.bounce_checkpoint import BounceState, is_unchanged, load, load_all
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.journal import JournalRecord
 from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.plan import PlanHeader
 from offsetmgr.migration.precheck import UnrequestedReturn, missing_evidence
 from offsetmgr.migration.runbook import check_phase
 
@@ -44,6 +45,42 @@ class GroupBounce(NamedTuple):
     def is_stopped(self) -> bool:
         """Whether the bounce was stopped on request."""
         return self.result is not None and self.result.outcome is BounceOutcome.STOPPED
+
+
+class OpenBounce(NamedTuple):
+    """A bounce that has begun and is not finished: its state file, and how far it is. ``state`` is None if the file
+    cannot be read. ``at_ms`` is the time of the run that was the last to work on it."""
+
+    path: str
+    at_ms: int
+    text: str
+    state: BounceState | None = None
+
+
+def open_bounces(groups: Iterable[str], header: PlanHeader) -> dict[str, OpenBounce]:
+    """Returns the open bounces of these groups, by their names in ZooKeeper, between the stores of a plan. The
+    operation log of this account names the state files. Raises `FileFailure`."""
+    found: dict[str, OpenBounce] = {}
+    files: dict[str, dict[str, BounceState] | OffsetMgrError] = {}
+    wanted, ids = set(groups), {header.source.id, header.target.id}
+    for one in reversed([one for one in OperationLog().operations() if one.start.name == OPERATION.operation]):
+        path = one.start.files[0]
+        if path not in files:
+            try:
+                files[path] = load_all(Path(path))
+            except OffsetMgrError as error:
+                files[path] = error
+        saved, at_ms = files[path], one.ended_ms or one.at_ms
+        running = f" (process {one.pid} is working on it)" if one.is_running else ""
+        for name in wanted.intersection(one.start.groups):
+            if isinstance(saved, OffsetMgrError):
+                found[name] = OpenBounce(path, at_ms, f"{saved}")
+            elif (state := saved.get(name)) is None or ids.isdisjoint(state.baseline.stores.values() or ids):
+                continue  # a file of an older release does not name the stores
+            elif state.is_open:
+                found[name] = OpenBounce(path, at_ms, f"{state.progress}{running}", state)
+            wanted.discard(name)
+    return found
 
 
 def bounce_groups(
@@ -95,6 +132,9 @@ def _bounce_each(
     origin: EditOrigin,
     specs: Iterable[BounceSpec | GroupBounce],
 ) -> Iterator[GroupBounce]:
+    def indented(text: str) -> None:
+        progress(f"  {text}" if several else text)
+
     for spec in specs:
         if isinstance(spec, GroupBounce):
             yield spec
@@ -111,11 +151,10 @@ def _bounce_each(
             continue
         if several:
             progress(f"group {spec.group}")
-        indent = "  " if several else ""
         try:
             if execute:
                 with caused_by(origin):
-                    result = bounce(view, spec, state_path, progress=partial(_indented, progress, indent), stop=stop)
+                    result = bounce(view, spec, state_path, progress=indented, stop=stop)
             else:
                 result = plan_bounce(view, spec, state_path)
         except AlreadyInPhase as error:
@@ -174,10 +213,6 @@ def _already_in_phase(view: GroupView, spec: BounceSpec, error: AlreadyInPhase) 
         return GroupBounce(spec.group, note=f"in phase {spec.to.value} already")
     why = f"the group commits as this phase does, but the evidence is incomplete: {missing_evidence(report)}"
     return GroupBounce(spec.group, error=AlreadyInPhase(error.what, why, "give the phase with --from-phase to restart"))
-
-
-def _indented(progress: Callable[[str], None], indent: str, text: str) -> None:
-    progress(f"{indent}{text}")
 
 
 def journal_record(group: str, found: GroupBounce) -> JournalRecord | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
-from offsetmgr.migration.fleet import RESTART_VARIABLE, GroupState, GroupStatus, counts
+from offsetmgr.migration.fleet import RESTART_VARIABLE, GroupState, GroupStatus, counts, expiry_texts
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
 
@@ -32,6 +33,7 @@ _GROUPS: Final = (
     DocumentColumn("state", "words"),
     DocumentColumn("since", "time"),
     DocumentColumn("evidence", "words"),
+    DocumentColumn("expires", "time"),
     DocumentColumn("next command", "code"),
 )
 _COMMANDS: Final = (
@@ -53,6 +55,8 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
     other_plan = (
         states[GroupState.NOT_PLANNED] + states[GroupState.ROLLED_BACK] + states[GroupState.ROLLED_BACK_IN_PART]
     )
+    refresh = f"offsetmgr migrate apply {shlex.quote(str(plan.path))} --refresh"
+    expiring = expiry_texts((one.expires_ms for one in found), made_at, refresh, watched=watched)
     origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
     parts: list[DocumentPart] = [
         Paragraph(f"Written {moment(made_at)} {origin}. All times are UTC."),
@@ -69,6 +73,7 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
                 ("not planned or rolled back", other_plan),
             ]
         ),
+        *(Paragraph(f"{text[0].upper()}{text[1:]}.") for text in expiring),
         Paragraph(_COMMANDS),
         SectionTitle("Waves"),
         Table(_WAVES, [_wave_row(*row) for row in counts(found)]),
@@ -98,4 +103,5 @@ def _group_row(one: GroupStatus) -> Sequence[Any]:
     since = "" if one.since_ms is None else moment(one.since_ms)
     evidence = f"{one.evidence} ({one.known.value})" if one.evidence else ""
     name = one.group if one.group == one.target_group else f"{one.group} → {one.target_group}"
-    return name, one.owner, one.state.value, since, evidence, one.next_command
+    expires = "" if one.expires_ms is None else moment(one.expires_ms)
+    return name, one.owner, one.state.value, since, evidence, expires, one.next_command

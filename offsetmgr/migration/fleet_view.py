@@ -18,7 +18,8 @@ from offsetmgr.migration.phase_inference import assess_phase, infer_phase
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.precheck import missing_evidence
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import MigrationVerifier, PartitionResult, Status
+from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
+from offsetmgr.migration.verify_rules import Status
 
 _ORIGINS = {
     Confidence.SEEN: StateOrigin.SEEN,
@@ -41,14 +42,17 @@ class FleetView:
     window: ObservationWindow
 
     def observe(self, only: GroupScope | None) -> Mapping[str, LiveGroup]:
-        """Returns the evidence about each group that is neither finalized nor rolled back, by its name in the plan."""
+        """Returns the evidence about each group that is not rolled back, by its name in the plan. Of a finalized group,
+        only offsets that are gone and a source that is ahead are obstacles."""
         groups = [group for group in self.verifier.plan.groups_of(only) if self._is_open(group)]
         members = self._members(groups)
         return {**members, **self._with_problems(groups, members)}
 
     def _is_open(self, group: GroupPlan) -> bool:
-        name, state = group.group, self.state
-        return not (group.error or state.is_group_rolled_back(name) or state.group_finalized_at(name) is not None)
+        return not (group.error or self.state.is_group_rolled_back(group.group))
+
+    def _is_finalized(self, group: GroupPlan) -> bool:
+        return self.state.group_finalized_at(group.group) is not None
 
     def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
         if self.view is None:
@@ -58,7 +62,11 @@ class FleetView:
         new = {group.group: group.target_group if to_kafka else group.group for group in groups}
         watched = watch_groups(self.view, old.values(), self.window, enough=_is_enough)
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
-        return {name: _live(watched[old[name]], described.get(new[name])) for name in old}
+        found = {name: _live(watched[old[name]], described.get(new[name])) for name in old}
+        for name in (group.group for group in groups if self._is_finalized(group)):
+            if found[name].known is StateOrigin.UNKNOWN:  # without traffic, the phase of its members is not visible
+                found[name] = replace(found[name], obstacles=())
+        return found
 
     def _with_problems(self, groups: list[GroupPlan], members: Mapping[str, LiveGroup]) -> dict[str, LiveGroup]:
         """Returns the evidence about each group together with the partitions that would not verify now."""
@@ -89,11 +97,13 @@ class FleetView:
         uses_source = bool(live.members) and live.phase not in (self.end, CommitMode.DUAL)
         if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
             return ""
+        if self._is_finalized(group) and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
+            return ""
         if not self.state.is_applied(group) and result.status in _BEFORE_APPLY:
-            moved = result.source is not None and result.expected is not None and result.source > result.expected
-            return (
-                "" if uses_source or not moved else "the source moved on after the plan: make a new plan for the group"
-            )
+            if uses_source or result.source is None or result.expected is None:
+                return ""
+            moved = result.source + self.verifier.plan.header.options.shift > result.expected
+            return "the source moved on after the plan: make a new plan for the group" if moved else ""
         if uses_source and result.status in _WHILE_THE_SOURCE_IS_USED:
             return ""
         return f"{result.status.value}: {result.detail}"
@@ -123,7 +133,7 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
     found = infer_phase(history)
     if found.phase is None:
         obstacle = (found.why,) if found.members else ()
-        return LiveGroup(None, StateOrigin.UNKNOWN, found.why, members, obstacle)
+        return LiveGroup(None, _ORIGINS[found.confidence], found.why, members, obstacle)
     if found.confidence is not Confidence.SEEN:
         return LiveGroup(found.phase, _ORIGINS[found.confidence], found.why, members)
     report = assess_phase(history, found.phase, rules=EvidenceThresholds(accept_idle=True))

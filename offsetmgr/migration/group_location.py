@@ -7,15 +7,26 @@ for a store without offsets: the phase is then unknown, and the evidence names t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.group_tree import UnrecognisedData
+from offsetmgr.core.model import (
+    ABSENT,
+    BrokerPartition,
+    Committed,
+    GroupMember,
+    LogRange,
+    TopicPartition,
+)
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.lag import TITLES, lag_of
+from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.groups.lag import BELOW_START, lag_of
+from offsetmgr.groups.last_writer import LastWriter
+from offsetmgr.groups.last_writes import TITLES
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -46,6 +57,8 @@ class StoreSample:
     members: tuple[GroupMember, ...] = ()
     error: OffsetMgrError | None = None
     members_error: OffsetMgrError | None = None
+    unrecognised: tuple[UnrecognisedData, ...] = ()
+    """The data of the group that offsetmgr does not understand, if it holds no offsets."""
 
     @property
     def title(self) -> str:
@@ -93,6 +106,8 @@ class MigratedGroup:
     target_uri: str
     finalized_at: int | None = None
     source_deleted: bool = False
+    expires_at: int | None = None
+    """The time at which the copied offsets expire if no consumer commits them again; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +124,15 @@ class GroupSample:
     storage_mode: CommitMode | None = None
     """The storage mode that `offsetmgr migrate switch` records in ZooKeeper, for groups that follow it."""
     plan: MigratedGroup | None = None
-    renamed: Mapping[str, StoreSample] = field(default_factory=dict)
-    """The source and the target of a plan that renames the group, each read under its own name, by the store's name."""
+    writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
+    """The last writers where ZooKeeper and Kafka hold different offsets."""
+    named: Mapping[str, StoreSample] = field(default_factory=dict)
+    """Each store, by its name, under the name that the group has there. A plan may rename the group."""
 
     def side(self, name: str | None) -> StoreSample | None:
         """Returns the sample of a side of the plan, under the name that the group has there; None if the side is not
         configured."""
-        return self.renamed.get(name or "") or self.store(name or "")
+        return self.named.get(name or "") or self.store(name or "")
 
     def store(self, name: str) -> StoreSample | None:
         """Returns the sample of a store (``zookeeper``, ``kafka``, ``manager``); None if it is not configured."""
@@ -153,6 +170,18 @@ class GroupLocation:
         """The lag of the group in records; None if the lag of a partition is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def below_start(self) -> int:
+        """The number of partitions whose log begins after the offset: records were deleted that the group had not
+        consumed."""
+        return sum(partition.note == BELOW_START for partition in self.partitions)
+
+    @property
+    def other_kind(self) -> UnsupportedOperation | None:
+        """The kind of the group in Kafka if it is a share group or a group of the Streams protocol; otherwise None."""
+        errors = (error for store in self.sample.stores for error in (store.members_error, store.error))
+        return next((error for error in errors if isinstance(error, OtherGroupKind)), None)
 
     @property
     def found(self) -> bool:
@@ -215,10 +244,19 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
     for store in (source, target):
         if store.problem is not None:
             return _unknown(f"{why}, but offsets in {store.title} cannot be read: {store.problem}")
-    ahead = [tp for tp, offset in sorted(source.committed.items()) if offset > target.committed.get(tp, -1)]
-    if ahead:
-        newer = f"{source.title} is ahead of {target.title} on {ahead[0]}"
-        return _unknown(f"{why}, but {newer}: a client may still commit to the source")
+    undecided = ""
+    for tp, offset in sorted(source.committed.items()):
+        held, writer = target.committed.get(tp, -1), sample.writers.get(tp)
+        last = "" if writer is None or writer.store is None else writer.store.title
+        if offset == held or last == target.title or (writer is not None and writer.is_unchanged):
+            continue
+        if offset > held or last == source.title:
+            newer = f"is ahead of {target.title} on {tp}" if offset > held else f"was written last on {tp}"
+            evidence = "" if writer is None else f" ({writer.why})"
+            return _unknown(f"{why}, but {source.title} {newer}: a client may still commit to the source{evidence}")
+        undecided = undecided or f"{why}; whether a client has committed {tp} to {source.title} since is not known"
+    if undecided:
+        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, undecided)
     return PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
 
 
@@ -255,7 +293,7 @@ def _infer(sample: GroupSample) -> PhaseEvidence:
     if len(holding) == 1:
         empty = " and ".join(store.title for store in sample.stores if store is not holding[0])
         return _inferred(holding[0].name, f"{_count(holding[0])} and none in {empty}")
-    return _compare(holding, old, sample.store("zookeeper"))
+    return _compare(sample, holding, old)
 
 
 def _members(sample: GroupSample, names: tuple[str, ...]) -> list[GroupMember]:
@@ -276,29 +314,27 @@ def _count(store: StoreSample) -> str:
     return f"{count_of(len(store.committed), 'offset')} in {store.title}"
 
 
-def _compare(holding: list[StoreSample], old: list[GroupMember], registry: StoreSample | None) -> PhaseEvidence:
-    """Infers the phase from the partitions in which the stores hold different offsets. ``registry`` is ZooKeeper, if
-    the settings name it; ``old`` are the old consumers that are registered there."""
+def _compare(sample: GroupSample, holding: list[StoreSample], old: list[GroupMember]) -> PhaseEvidence:
+    """Infers the phase from the partitions in which the stores hold different offsets: the members commit to the store
+    that was written last. ``old`` are the old consumers that are registered in ZooKeeper."""
     every = sorted({tp for store in holding for tp in store.committed})
-    leaders: list[tuple[TopicPartition, frozenset[str]]] = []
-    for tp in every:
-        offsets = {store.name: store.committed.get(tp, -1) for store in holding}
-        largest = max(offsets.values())
-        if min(offsets.values()) < largest:
-            leaders.append((tp, frozenset(name for name, offset in offsets.items() if offset == largest)))
+    differing = [tp for tp in every if len({store.committed.get(tp) for store in holding}) > 1]
     titles = " and ".join(store.title for store in holding)
-    partitions = f"{len(leaders)} of {count_of(len(every), 'partition')}"
-    if not leaders:
+    if not differing:
         why = f"{titles} hold equal offsets on {count_of(len(every), 'partition')}"
         return _unknown(f"{why}: the members commit to both, or the offsets were copied and no commit followed")
-    common = frozenset.intersection(*(names for _, names in leaders))
-    if not common:
-        named = ", ".join(f"{_titles(names)} on {tp}" for tp, names in leaders[:2])
-        return _unknown(f"no store is ahead everywhere: {named}")
-    if len(common) > 1:
-        return _unknown(f"{_titles(common)} hold equal offsets, ahead of the other store on {partitions}")
-    (name,) = common
-    why = f"{TITLES[name]} is ahead of {' and '.join(s.title for s in holding if s.name != name)} on {partitions}"
+    partitions = f"{len(differing)} of {count_of(len(every), 'partition')}"
+    written = {tp: _last_writer(sample, holding, tp) for tp in differing}
+    if undecided := next((tp for tp, (name, _) in written.items() if name is None), None):
+        why = f"{titles} hold different offsets on {partitions}, and nothing shows which was written last"
+        return _unknown(f"{why}: {undecided}: {written[undecided][1]}")
+    names = {name: tp for tp, (name, _) in reversed(written.items()) if name is not None}
+    if len(names) > 1:
+        named = ", ".join(f"{TITLES[name]} on {tp}" for name, tp in sorted(names.items(), key=lambda item: item[1]))
+        return _unknown(f"no store was written last everywhere: {named}")
+    ((name, first),) = names.items()
+    why = f"{TITLES[name]} was written last on {partitions}: {first}: {written[first][1]}"
+    registry = sample.store("zookeeper")
     if name == "zookeeper":
         return _inferred(name, f"{why}; a dual member commits to Kafka first")
     if name == "kafka" and old:
@@ -306,11 +342,18 @@ def _compare(holding: list[StoreSample], old: list[GroupMember], registry: Store
         return _unknown(f"{why}, but {live} may commit to both: a dual member does not write its starting offset again")
     if registry is not None and registry.members_error is not None:
         return _unknown(f"{why}, but the old consumers in ZooKeeper could not be read")
-    return _inferred(name, f"{why}, and no old consumer is registered" if registry is not None else why)
+    return _inferred(name, f"{why}; no old consumer is registered" if registry is not None else why)
 
 
-def _titles(names: Iterable[str]) -> str:
-    return " and ".join(title for name, title in TITLES.items() if name in names)
+def _last_writer(sample: GroupSample, holding: list[StoreSample], tp: TopicPartition) -> tuple[str | None, str]:
+    """Returns the name of the store that was written last, or None, and the evidence."""
+    having = [store for store in holding if tp in store.committed]
+    if len(having) == 1:
+        return having[0].name, f"only {having[0].title} has an offset"
+    writer = sample.writers.get(tp)
+    if writer is None or {store.name for store in having} != {"zookeeper", "kafka"}:
+        return None, "the times of the commits are unknown"
+    return next((s.name for s in having if writer.store and s.title == writer.store.title), None), writer.why
 
 
 # --- the lag -----------------------------------------------------------------------------------------
@@ -361,4 +404,7 @@ def _lag(
         each = ", ".join(f"{'?' if lag is None else lag} from {TITLES[name]}" for name, lag in lags.items())
         return None, f"lag unknown, because the phase is unknown: {each}"
     lag = next(iter(lags.values()))
-    return lag, "beyond the log's end" if lag is None else ""
+    if lag is None:
+        return None, "beyond the log's end"
+    below = any(isinstance(found, Committed) and found.offset < log.start for found in valid.values())
+    return lag, BELOW_START if below else ""

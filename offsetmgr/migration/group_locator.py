@@ -14,9 +14,13 @@ from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, TopicPartition
-from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.describe import DescribeGroups
+from offsetmgr.groups.last_writer import LastWriter
+from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair
+from offsetmgr.groups.operation_log import OperationLog, RecordedOperation
+from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.group_location import (
     GroupLocation,
     GroupSample,
@@ -28,7 +32,9 @@ from offsetmgr.migration.group_location import (
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
 from offsetmgr.migration.plan import StoreEndpoint
-from offsetmgr.migration.plan_run import open_plan
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_run import OPERATIONS, open_plan, open_renewed
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.switched.nodes import modes
 from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -72,6 +78,10 @@ class GroupLocator:
         self._cluster = cluster
         self._clock = clock or SystemClock()
         self._plans: dict[str, MigratedGroup] = {}
+        self._journals: list[tuple[PlanFile, MigrationState]] = []
+        self.unread_plans: list[OffsetMgrError] = []
+        """The errors of recorded migrations that could not be read, so that they are no evidence."""
+        self._recorded: list[RecordedOperation] | None = None
 
     def groups(self) -> tuple[set[str], list[OffsetMgrError]]:
         """Returns the groups of all stores, and the errors of the stores whose groups could not be listed."""
@@ -90,43 +100,94 @@ class GroupLocator:
     def add_plan(self, path: Path) -> None:
         """Adds a migration as evidence for the groups of its plan. Ignores a plan between stores that are not
         configured, because its groups can belong to another cluster. Raises `PlanError`, `JournalError`."""
-        plan, state = open_plan(path)
+        self._plans.update(self._migrated(*open_plan(path)))
+
+    def _add_recorded(self, names: Iterable[str]) -> None:
+        """Adds the newest migration that the operation log of this account has of each group, unless `add_plan` has
+        added one. A plan that was rolled back is no evidence."""
+        if self._recorded is None:
+            self._recorded = []
+            try:
+                operations = OperationLog().operations()
+            except OffsetMgrError as error:
+                self.unread_plans.append(error)
+            else:
+                newest = {one.start.files: one for one in operations if one.start.name in OPERATIONS.values()}
+                self._recorded = sorted(newest.values(), key=lambda one: one.at_ms, reverse=True)
+        wanted = {*names} - self._plans.keys()
+        for one in [o for o in self._recorded if not o.start.names_all_groups or wanted.intersection(o.start.groups)]:
+            self._recorded.remove(one)
+            try:
+                found = self._migrated(*open_renewed(Path(*one.start.files)))
+            except OffsetMgrError as error:
+                self.unread_plans.append(error)
+                continue
+            for group, migrated in found.items():
+                if migrated.state not in ("planned", "rolled back"):
+                    self._plans.setdefault(group, migrated)
+
+    def _migrated(self, plan: PlanFile, state: MigrationState) -> dict[str, MigratedGroup]:
+        """Returns the migration of each group of a plan, by its names in the source and in the target; empty if neither
+        store is configured."""
+        migrated: dict[str, MigratedGroup] = {}
         source, target = plan.header.source, plan.header.target
         here, there = (next((o.name for o in self.stores if o.is_endpoint(side)), None) for side in (source, target))
         if here is None and there is None:
-            return
+            return migrated
+        self._journals.append((plan, state))
         for group in plan.groups():
             if not group.error:
                 deleted = group.group in state.delete.done
                 phase, finalized_at = state.phase_of(group), state.group_finalized_at(group.group)
+                if state.phase_after_end(group.group, plan.header.end) is not None:
+                    finalized_at = None  # its members were taken back afterwards
                 found = MigratedGroup(
-                    str(path), group.group, group.target_group, phase, here, there, source.uri, target.uri,
-                    finalized_at, deleted,
+                    str(plan.path), group.group, group.target_group, phase, here, there, source.uri, target.uri,
+                    finalized_at, deleted, plan.header.expiry_of(state.copied_at(group)),
                 )  # fmt: skip
-                self._plans.update(dict.fromkeys((group.group, group.target_group), found))
+                migrated.update(dict.fromkeys((group.group, group.target_group), found))
+        return migrated
 
     def locate(self, groups: Iterable[str], window: ObservationWindow | None = None) -> Iterator[GroupLocation]:
         """Yields the location of each group, in the order of ``groups``. With a ``window``, first watches the commits
         of each batch of groups for at most this time."""
         for names in batched(groups, BATCH_GROUPS):
+            self._add_recorded(names)
             seen = self._watch(names, window)
             recorded = self._modes(names)
-            plans = {name: self._plans[name] for name in names if name in self._plans}
-            every = list(dict.fromkeys([*names, *(n for p in plans.values() for n in (p.group, p.target_group))]))
-            samples = [self._read(one, every) for one in self.stores]  # in this order: ZooKeeper before Kafka
-            logs = self._logs({tp for store in samples for found in store.values() for tp in found.offsets})
+            every = list(dict.fromkeys([*names, *(self._name_in(one.name, n) for one in self.stores for n in names)]))
+            samples = {one.name: self._read(one, every) for one in self.stores}  # ZooKeeper before Kafka
+            logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.offsets})
+            writers = self._writers([name for name in names if name not in seen], samples)
             for name in names:
-                read = tuple(store[name] for store in samples)
-                plan = plans.get(name)
-                renamed = self._renamed(plan, samples) if plan is not None and plan.group != plan.target_group else {}
-                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), plan, renamed))
+                read = tuple(store[name] for store in samples.values())
+                named = {store: found[self._name_in(store, name)] for store, found in samples.items()}
+                plan, written = self._plans.get(name), writers.get(name, {})
+                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), plan, written, named))
 
-    def _renamed(self, plan: MigratedGroup, samples: Sequence[Mapping[str, StoreSample]]) -> Mapping[str, StoreSample]:
-        """Returns both sides of a plan, each under the name that the group has there."""
-        names = {plan.source: plan.group, plan.target: plan.target_group}
-        return {
-            one.name: read[names[one.name]] for one, read in zip(self.stores, samples, strict=True) if one.name in names
-        }
+    def _name_in(self, store: str, name: str) -> str:
+        """Returns the name of a group in a store. A plan may rename the group."""
+        plan = self._plans.get(name)
+        return name if plan is None else {plan.source: plan.group, plan.target: plan.target_group}.get(store, name)
+
+    def _writers(
+        self, names: list[str], samples: Mapping[str, Mapping[str, StoreSample]]
+    ) -> Mapping[str, Mapping[TopicPartition, LastWriter]]:
+        """Returns the last writers of ZooKeeper and Kafka, if both were read."""
+        stores = {one.name: one.store for one in self.stores if one.error is None}
+        if not {"zookeeper", "kafka"} <= stores.keys():
+            return {}
+        old, new = stores["zookeeper"], stores["kafka"]
+        writes = last_writes(old, new, *self._journals, limit_s=VIEW_LIMIT_S)
+        pairs = []
+        for name in names:
+            here, there = self._name_in("zookeeper", name), self._name_in("kafka", name)
+            sides = _offsets(here, samples["zookeeper"][here]), _offsets(there, samples["kafka"][there])
+            pairs.append(GroupPair(*sides))
+        try:
+            return {name: pair.writers for name, pair in zip(names, writes.find(pairs), strict=True)}
+        except OffsetMgrError:  # the differing offsets are shown without evidence
+            return {}
 
     def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
         zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
@@ -160,13 +221,16 @@ class GroupLocator:
         samples = {}
         for name in names:
             found, described = offsets[name], members[name]
+            if isinstance(described, GroupDescription) and any(member.persistent for member in described.members):
+                described = OffsetMgrError("members in ZooKeeper", "are persistent nodes, so they may run or not")
             samples[name] = StoreSample(
                 one.name,
                 one.store.uri,
                 {**found.offsets, **found.errors},
                 () if isinstance(described, OffsetMgrError) else _live(described),
-                found.error,
+                found.error or found.hidden,
                 described if isinstance(described, OffsetMgrError) else None,
+                found.unrecognised if found.hidden is None else (),
             )
         return samples
 
@@ -185,6 +249,10 @@ def _describe(describe: DescribeGroups, names: list[str]) -> Mapping[str, GroupD
         return describe(names)
     except OffsetMgrError as error:
         return dict.fromkeys(names, error)
+
+
+def _offsets(group: str, read: StoreSample) -> GroupOffsets:
+    return GroupOffsets(group, {tp: found for tp, found in read.offsets.items() if isinstance(found, Committed)})
 
 
 def _live(described: GroupDescription) -> tuple[GroupMember, ...]:

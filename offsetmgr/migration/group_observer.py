@@ -73,7 +73,7 @@ class ZookeeperRegistry:
             except (InvalidPattern, UnsupportedOperation) as rejected:
                 error = rejected
             if error is not None:
-                unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
+                unreadable.append(f"{paths.ids(group)}/{m.member_id} ({error})")
             found[m.member_id] = RegisteredMember(
                 m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, selected
             )
@@ -87,7 +87,7 @@ class ZookeeperRegistry:
         unreadable = [f"{path} ({error})" for path, error in found.errors.items()]
         for tp, owner in found.owners.items():
             if owner.member_id is None:
-                unreadable.append(f"{paths.owner(group, tp.topic, tp.partition)} ({owner.error})")
+                unreadable.append(f"{paths.owners_of_topic(group, tp.topic)}/{owner.node} ({owner.error})")
             else:
                 known[tp] = PartitionOwner(owner.member_id, owner.czxid)
         return RegistryView({}, known, tuple(unreadable))
@@ -193,7 +193,8 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
 class ObservationWindow:
     """The maximum duration of the observation, and the interval between two observations, in seconds.
 
-    ``waiting`` is called before each further observation, with the seconds that remain.
+    ``waiting`` is called before each further observation, with the seconds that remain. ``failed`` is called with the
+    error of an observation that is repeated.
 
     >>> ObservationWindow(duration_s=30).poll_s
     0.5
@@ -202,6 +203,7 @@ class ObservationWindow:
     duration_s: float = 180.0
     poll_s: float = 0.5
     waiting: Callable[[float], None] = field(default=lambda _seconds: None, compare=False, repr=False)
+    failed: Callable[[OffsetMgrError], None] = field(default=lambda _error: None, compare=False, repr=False)
 
 
 def watch_group(
@@ -216,7 +218,8 @@ def watch_group(
     """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or until the window is over.
 
     Unless ``tolerant`` is True, the first observation raises any error of the servers. All later observations tolerate
-    retriable errors of a store.
+    retriable errors of a store. If ``tolerant`` is True, an observation that fails with a retriable error is repeated
+    until the window is over.
     """
     found = watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group]
     if isinstance(found, OffsetMgrError):
@@ -237,37 +240,41 @@ def watch_groups(
     returns True for it.
 
     Returns the error instead of the history for a group that cannot be observed. Retriable errors, such as an
-    unreachable server, concern all groups and are raised.
+    unreachable server, concern all groups and are raised; see `watch_group` for ``tolerant``.
     """
     found: dict[str, GroupHistory | OffsetMgrError] = {}
     pending: dict[str, GroupHistory] = {}
+    deadline = view.clock.monotonic() + window.duration_s
+
+    def observe(group: str, *, accept: bool) -> Observation | OffsetMgrError:
+        """Returns an observation, or an error that concerns only this group. Raises retriable errors."""
+        while True:
+            try:
+                return view.observe(group, tolerant=accept)
+            except OffsetMgrError as error:
+                if not error.retriable:
+                    return error
+                if not tolerant or stop() or view.clock.monotonic() >= deadline:
+                    raise
+                window.failed(error)
+                view.clock.sleep(window.poll_s)
+
     for group in groups:
-        first = _observe(view, group, tolerant)
+        first = observe(group, accept=tolerant)
         if isinstance(first, OffsetMgrError):
             found[group] = first
         else:
             pending[group] = found[group] = GroupHistory([first])
-    deadline = view.clock.monotonic() + window.duration_s
     while pending := {group: history for group, history in pending.items() if not enough(history)}:
         if stop() or view.clock.monotonic() >= deadline:
             break
         window.waiting(deadline - view.clock.monotonic())
         view.clock.sleep(window.poll_s)
         for group, history in list(pending.items()):
-            observation = _observe(view, group, tolerant=True)
+            observation = observe(group, accept=True)
             if isinstance(observation, OffsetMgrError):
                 found[group] = observation
                 del pending[group]
             else:
                 history.add(observation)
     return found
-
-
-def _observe(view: GroupView, group: str, tolerant: bool) -> Observation | OffsetMgrError:
-    """Returns an observation, or an error that concerns only this group. Raises retriable errors."""
-    try:
-        return view.observe(group, tolerant=tolerant)
-    except OffsetMgrError as error:
-        if error.retriable:
-            raise
-        return error

@@ -7,12 +7,14 @@ from typing import Final
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.model import ABSENT, TopicPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.migration.group_location import PhaseEvidence, seen_phase
 from offsetmgr.migration.group_observer import ObservationWindow
-from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner
+from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.stores.dual_calls import scan_store
+from offsetmgr.stores.dual_policy import outcome_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import owners_many
 
@@ -71,8 +73,8 @@ def _observe(
                 members={},
                 owners=owners,
                 partitions=tuple(every),
-                zookeeper={tp: _read_result(here, tp) for tp in every},
-                kafka={tp: _read_result(there, tp) for tp in every},
+                zookeeper={tp: outcome_of(here, tp) for tp in every},
+                kafka={tp: outcome_of(there, tp) for tp in every},
                 logs={},
             )
         )
@@ -93,19 +95,10 @@ def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
     return owners
 
 
-def _read_result(found: GroupOffsets, tp: TopicPartition) -> OffsetReadResult:
-    error = found.error or found.errors.get(tp)
-    return error if error is not None else found.offsets.get(tp, ABSENT)
-
-
 def scan_tolerantly(store: OffsetStore, names: list[str]) -> Mapping[str, GroupOffsets]:
     """Scans groups. An error of the whole store is the error of each group. A group whose name the store cannot contain
     has no offsets in the store."""
-    try:
-        found = {one.group: one for one in store.scan(names)}
-    except OffsetMgrError as error:
-        return {name: GroupOffsets(name, {}, error=error) for name in names}
     return {
         name: GroupOffsets(name, {}) if isinstance(one.error, UsageError) else one
-        for name, one in ((name, found[name]) for name in names)
+        for name, one in scan_store(store, names).items()
     }

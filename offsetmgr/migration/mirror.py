@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, Superseded
+from offsetmgr.core.commit_metadata import dropped_text, form_of
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, RewindRefused, Superseded
 from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
@@ -140,6 +141,8 @@ class Mirror:
         """Compares and copies the changed groups (None means all groups). Returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
+        if self.crossing is not None:
+            self.crossing.clear_cache()
         try:
             if due := self.clock.monotonic() >= self._full_at:
                 changed = None
@@ -147,13 +150,11 @@ class Mirror:
                 self._discover()
             if due:
                 self._full_at = self.clock.monotonic() + self.idle_s
-                if self.crossing is not None:
-                    self.crossing.clear_cache()
                 for mirror in self.groups.values():
                     mirror.stale = True
             names = self.groups if changed is None else changed & self.groups.keys()
             for batch in read_batches(sorted(names)):
-                pending |= self._copy([self.groups[name] for name in batch if not self.groups[name].ended])
+                pending |= self._copy([mirror for name in batch if (mirror := self.groups[name]).can_be_copied])
         except OffsetMgrError as error:
             if self.rounds == 1:
                 raise
@@ -166,36 +167,33 @@ class Mirror:
         found = [g for g in self.source.groups() if g not in self.groups and self.options.selects_group(g)]
         new: list[GroupMirror] = []
         for group in found:
-            mirror = GroupMirror(group, self.options.target_group(group))
+            mirror = GroupMirror(group, self.options.target_group(group), if_ahead=self.options.if_ahead)
             owner = self._sources.setdefault(mirror.target_group, group)
             if owner != group:
                 self.groups[group] = mirror
                 mirror.reject(f"group {owner} is mirrored to {mirror.target_group} already; give it another name")
             else:
                 new.append(mirror)
-        self.on_new(new)
+        self.on_new([*new, *(mirror for mirror in self.groups.values() if mirror.unread or mirror.unread_partitions)])
         self.groups |= {mirror.group: mirror for mirror in new}
         if new and isinstance(self.target, LockableStore):
             self._observe_target(new)
 
     def _observe_target(self, new: list[GroupMirror]) -> None:
         """Reads the new groups in the target, then waits, so that the next read shows commits of other clients."""
-        found = self._target_offsets(new)
-        now = self.clock.monotonic()
+        found, now = self._target_offsets(new), self.clock.monotonic()
         for mirror in new:
             current = found[mirror.target_group]
             if not (current.error or current.errors):
                 mirror.unlocked_read, mirror.unchanged_since = current, now
-        deadline = now + self.settle_s
-        remaining_s = self.settle_s
+        deadline, remaining_s = now + self.settle_s, self.settle_s
         while remaining_s > 0 and not self.stop():
             self.clock.sleep(min(remaining_s, _MAX_WAIT_S))
             remaining_s = min(remaining_s - _MAX_WAIT_S, deadline - self.clock.monotonic())
 
     def _copy(self, batch: list[GroupMirror]) -> set[str]:
         """Copies groups; returns the groups to check again soon."""
-        target = self.target
-        pending: set[str] = set()
+        target, pending = self.target, set[str]()
         legacy: Mapping[str, LegacyGroup] = {}
         if isinstance(target, LockableStore):
             legacy, batch = self._read_members(batch, target, pending)
@@ -204,10 +202,13 @@ class Mirror:
             return pending | self._copy_locked(following, legacy, target)
         edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
         for mirror in following:
-            changes = {tp: Change(OffsetAndMetadata(c.offset, c.metadata)) for tp, c in mirror.mirrored_offsets.items()}
+            changes = {tp: Change(value) for tp, value in mirror.to_write().items()}
             edits[mirror.target_group] = (mirror, GroupEdit(mirror.target_group, changes))
         for result in target.edit(edit for _, edit in edits.values()):
             mirror, _ = edits[result.group]
+            ahead = {tp: o.before for tp, o in result.outcomes.items() if isinstance(o.error, RewindRefused)}
+            old = {tp: before for tp, before in ahead.items() if isinstance(before, Committed)}
+            mirror.recreated = {**mirror.recreated, **self._recreated(old)}
             if not mirror.record_outcomes(result.outcomes):
                 pending.add(mirror.group)
             if any(outcome.error is not None and outcome.before is None for outcome in result.outcomes.values()):
@@ -248,8 +249,10 @@ class Mirror:
             selected = {tp: c for tp, c in found.offsets.items() if self.options.selects(tp)}
             mirror.recreated = self._recreated(selected)
             mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
+            forms = Counter(form_of(c.metadata) for c in mirror.mirrored_offsets.values() if c.metadata)
+            mirror.dropped = f"drops {dropped_text(forms)}" if forms and not self.target.capabilities.metadata else ""
             mirror.problem = None
-            if problem := found.error or next(iter(found.errors.values()), None):
+            if problem := found.error or found.hidden or next(iter(found.errors.values()), None):
                 mirror.problem = problem
                 mirror.fail(problem, lag_unknown=True)
                 if problem.retriable:
@@ -329,7 +332,7 @@ class Mirror:
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
             why = f"whether they also commit to Kafka is unknown so far: {', '.join(unproven)}"
-            mirror.detail = f"live old consumers are registered; {why}"
+            mirror.detail = f"old consumers are registered; {why}{legacy.hint}"
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
             mirror.detail = "watching the target for commits of other clients"
             pending.add(mirror.group)
@@ -364,9 +367,9 @@ class Mirror:
         """Commits the offsets of locked groups again before these offsets expire. Retries retriable errors soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in locked if m.refresh_at <= now}
-        for mirror in due.values():
-            mirror.refresh_at = now + self.refresh_s
-        for name, error in target.refresh_locked([m.lock for m in due.values() if m.lock is not None]):
+        stale = {name: [*mirror.refused(), *mirror.recreated] for name, mirror in due.items()}
+        for name, error in target.refresh_locked([m.lock for m in due.values() if m.lock is not None], stale):
+            due[name].refresh_at = now + self.refresh_s
             if error is not None and error.retriable:
                 due[name].refresh_at = now + min(self.refresh_s, _BACKOFF.max_s)
 

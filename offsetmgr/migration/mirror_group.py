@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,8 +10,10 @@ from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.groups.last_writer import LastWriter, skip_text
 from offsetmgr.migration.mirror_safety import LegacyMemberEvidence
+from offsetmgr.migration.plan import AheadPolicy
 
 
 class MirrorState(StrEnum):
@@ -72,6 +74,18 @@ class GroupMirror:
     """The target's offsets at the last read while the group was not locked."""
     unchanged_since: float = 0.0
     """The time (monotonic seconds) since which ``unlocked_read`` has not changed."""
+    dropped: str = ""
+    """The metadata that the target cannot hold, as text; "" if there is none."""
+    if_ahead: AheadPolicy | None = None
+    """The user's word for a target that is ahead."""
+    writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
+    """The last writers of partitions in which both sides held different offsets before the mirror wrote any."""
+    first_offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    """The source's offsets when ``writers`` were determined."""
+    unread: OffsetMgrError | None = None
+    """The error of a group that could not be read then. The mirror tries again before it writes to the group."""
+    unread_partitions: Set[TopicPartition] = frozenset()
+    """The partitions that could not be read then. The mirror tries again before it writes them."""
 
     @property
     def ended(self) -> bool:
@@ -79,11 +93,17 @@ class GroupMirror:
         return self.state in (MirrorState.REJECTED, MirrorState.TAKEN)
 
     @property
+    def can_be_copied(self) -> bool:
+        """Whether the mirror may write to the group."""
+        return not self.ended and self.unread is None
+
+    @property
     def succeeded(self) -> bool:
         """Whether the mirror of this group counts as successful if it ends now."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
-        return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
+        following = self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD)
+        return following and not self.recreated and not self.refused()
 
     @property
     def not_mirrored(self) -> str:
@@ -115,15 +135,45 @@ class GroupMirror:
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Returns the source's offsets that are larger than the target's offsets."""
-        behind = {tp: c for tp, c in self.mirrored_offsets.items() if self.target_offsets.get(tp, -1) < c.offset}
-        return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
+        return {tp: value for tp, value in self.to_write().items() if self.target_offsets.get(tp, -1) < value.offset}
+
+    def to_write(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns the source's offsets, without those that are larger than a newer offset in the target."""
+        known = ((tp, c) for tp, c in self.mirrored_offsets.items() if tp not in self.unread_partitions)
+        found = ((tp, c, self._newer(tp)) for tp, c in known)
+        written = ((tp, c) for tp, c, newer in found if newer is None or newer > c.offset)
+        return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in written}
+
+    def _newer(self, tp: TopicPartition) -> int | None:
+        """Returns the target's offset if it was written last, and the source has not changed since; otherwise None."""
+        writer, first, now = self.writers.get(tp), self.first_offsets.get(tp), self.mirrored_offsets.get(tp)
+        if writer is None or writer.store is None or first is None or first != now:
+            return None
+        return None if writer.store.offset == first.offset else writer.store.offset
+
+    def refused(self) -> dict[TopicPartition, str]:
+        """Returns the partitions whose offset in the target stays although it may be stale, or is newer and smaller,
+        each with the consequence. The mirror does not refresh them: a stale offset would look newer then."""
+        refused = {}
+        for tp, committed in sorted(self.mirrored_offsets.items()):
+            here, newer, writer = committed.offset, self._newer(tp), self.writers.get(tp)
+            if tp in self.unread_partitions:
+                refused[tp] = "is not mirrored until both stores can be read"
+                continue
+            there = self.target_offsets.get(tp, -1 if newer is None else newer)
+            why = "nothing shows which store was written last" if writer is None else writer.why
+            if there > here and newer is None and self.if_ahead is not AheadPolicy.KEEP:
+                refused[tp] = f"keeps {skip_text(there, here)} ({why}); --if-ahead keep accepts it"
+            elif there < here and newer is not None:
+                refused[tp] = f"would write {skip_text(here, there)} ({why})"
+        return refused
 
     def compute_lag(self) -> None:
         """Computes the lag from the known offsets."""
         if self.problem is not None:
             self.lag = None
             return
-        self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.mirrored_offsets.items())
+        self.lag = sum(max(c.offset - self.target_offsets.get(tp, 0), 0) for tp, c in self.to_write().items())
 
     def mark_in_step(self) -> None:
         """Records that the target has every offset that was read from the source."""
@@ -132,7 +182,8 @@ class GroupMirror:
             return
         ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
-        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored)))
+        refused = list_of((f"{tp} {text}" for tp, text in self.refused().items()), 1, "; ")
+        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored, refused, self.dropped)))
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried

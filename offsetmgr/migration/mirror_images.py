@@ -7,10 +7,11 @@ The import rejects a partition that the mirror or a consumer has advanced since,
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.before_images import image_file
 from offsetmgr.groups.edit_plan import EditPlan
@@ -34,12 +35,15 @@ class MirrorImages:
     crossing: CrossClusterCheck | None = None
     on_durable: Callable[[Path], None] = lambda _path: None
     _files: int = 0
+    _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
 
     def save(self, new: Sequence[GroupMirror]) -> None:
-        """Writes a file with the target's offsets of new groups. Raises `OffsetMgrError` if it cannot be written or if
-        a store cannot be read."""
+        """Writes a file with the target's offsets of new groups, and another one once more partitions can be read.
+        Raises `OffsetMgrError` if it cannot be written or if a store cannot be read."""
+        new = [mirror for mirror in new if self._saved.get(mirror.group) != mirror.unread_partitions]
         if not new:
             return
+        self._saved |= {mirror.group: mirror.unread_partitions for mirror in new}
         rename = {mirror.group: mirror.target_group for mirror in new}
         found = self.source.scan(sorted(rename))
         topics = self.options.selection

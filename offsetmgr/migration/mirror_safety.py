@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
 """The number of seconds after a change of the members during which a rebalance may still assign partitions to a member
@@ -44,6 +44,11 @@ class LegacyGroup:
     members: Mapping[str, int]
     owners: Mapping[TopicPartition, LegacyOwner]
     error: OffsetMgrError | None = None
+
+    @property
+    def hint(self) -> str:
+        """The end of a message about the members, if no session belongs to any of them."""
+        return "" if any(self.members.values()) else f"; their registrations are persistent: {PERSISTENT_MEMBERS_HINT}"
 
 
 ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]

@@ -18,6 +18,7 @@ from offsetmgr.migration.evidence import (
     PartitionEvidence,
     assess_owned,
     assess_unowned,
+    behaviour_behind,
     behaviour_of,
     describe_behaviour,
 )
@@ -268,7 +269,7 @@ def infer_phase(history: GroupHistory) -> InferredPhase:
     from the offsets in both stores."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, partition in sorted(history.partitions.items()):
-        if (behaviour := behaviour_of(partition)) is not None:
+        if (behaviour := behaviour_of(partition) or behaviour_behind(partition)) is not None:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({partition.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
         ((phase, whys),) = proven.items()

@@ -12,10 +12,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.clock_difference import ClockDifference
+from offsetmgr.core.commit_metadata import with_drop
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
-from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.groups.last_writer import LastWriter, skip_text
 from offsetmgr.groups.selection import GroupSelection, TopicSelection, literal_first
 from offsetmgr.migration.partition_map import MapOrigin
 
@@ -23,6 +26,12 @@ PLAN_VERSION: Final = 3
 PLAN_VERSION_KAFKA_0_7: Final = 4
 """The version of a plan with partitions of Kafka 0.7. A reader that supports only `PLAN_VERSION` would misread these
 partitions."""
+PLAN_VERSION_SHIFTED: Final = 5
+"""The version of a plan with `PlanOptions.shift`. An older reader would compare both sides without it."""
+
+
+LEFT_OUT: Final = "left out: "
+"""The beginning of the note of a group of which a reverse plan writes nothing, because it was never copied."""
 
 
 class Action(StrEnum):
@@ -35,11 +44,14 @@ class Action(StrEnum):
     SKIP_EQUAL = "skip-equal"
     """The target holds this offset already."""
     KEEP_NEWER = "keep-newer"
-    """The target is ahead of the source and is not changed."""
+    """The target is ahead of the source and is not changed: it was written last, or the caller chose to keep it."""
     TARGET_ONLY = "target-only"
     """Only the target has a commit for this partition. The commit is not changed."""
     REFUSE_REWIND = "refuse-rewind"
-    """The target is ahead, and the caller chose to refuse partitions in which the target is ahead."""
+    """The target is ahead, and nothing shows that it was written last, or the caller chose to refuse such
+    partitions."""
+    REFUSE_NEWER = "refuse-newer"
+    """The target was written last, although the source has the larger offset."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
@@ -86,7 +98,9 @@ class PlanStep(NamedTuple):
     ``source`` and ``target`` are the offsets of the two stores when the plan was made; None if there is no commit or if
     the offset is unreadable. ``after`` is the offset that the target holds after apply; None if the step is refused. If
     ``origin`` is set, ``source`` is a byte position in another partition (`source_tp`). This byte position can be
-    compared only with a byte position that is read from the source later, not with offsets in the target.
+    compared only with a byte position that is read from the source later, not with offsets in the target. ``proven``
+    tells, for an offset that the target keeps ahead, whether evidence or the caller's word was given for it. It is
+    False in plans of releases that took the larger offset for the newer one.
     """
 
     tp: TopicPartition
@@ -96,11 +110,17 @@ class PlanStep(NamedTuple):
     after: OffsetAndMetadata | None
     note: str = ""
     origin: PlanSource | None = None
+    proven: bool = False
 
     @property
     def source_tp(self) -> TopicPartition:
         """The partition in the source."""
         return self.tp if self.origin is None else TopicPartition(self.tp.topic, self.origin.partition)
+
+    @property
+    def may_be_stale(self) -> bool:
+        """Whether the target's offset is ahead and may be stale. A refresh leaves it out: it would look newer then."""
+        return self.action is Action.REFUSE_REWIND or (self.action is Action.KEEP_NEWER and not self.proven)
 
 
 class AheadPolicy(StrEnum):
@@ -122,10 +142,11 @@ class PlanOptions:
 
     ``groups`` are names and globs of groups; empty means all groups. ``topics`` have the form of ``--topic``
     (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics. ``rename`` maps a group to its name in the target.
-    ``if_ahead`` is the action for a partition whose target is ahead of the source; None keeps the target's offset, or
-    refuses the partition if the source is a snapshot file. ``clamp`` moves an offset outside the log to the nearest end
-    of the log; without it the plan refuses the partition. ``onto_existing`` allows a renamed group to be merged with a
-    group that the target already has.
+    ``if_ahead`` is the caller's word for a partition whose target is ahead of the source. If it is None, the plan keeps
+    the target's offset if evidence shows that the target was written last, and otherwise refuses the partition.
+    ``clamp`` moves an offset outside the log to the nearest end of the log; without it the plan refuses the partition.
+    ``onto_existing`` allows a renamed group to be merged with a group that the target already has. ``shift`` is added
+    to each copied offset, for clients that commit the offset of the last processed record and not of the next one.
 
     Raises `UsageError` if a topic is not valid.
 
@@ -140,6 +161,7 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
+    shift: int = 0
     selection: TopicSelection = field(init=False, repr=False, compare=False)
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
     group_selection: GroupSelection = field(init=False, repr=False, compare=False)
@@ -155,11 +177,11 @@ class PlanOptions:
         """Returns the options with the `AheadPolicy` that applies to the source ``uri``.
 
         A snapshot file is usually older than the target. Therefore a partition whose target is ahead is refused, unless
-        the caller chose another policy. Offsets of a live store are current, so a target that is ahead is kept.
+        the caller chose another policy.
         """
-        if self.if_ahead is not None:
+        if self.if_ahead is not None or not uri.startswith("file:"):
             return self
-        return replace(self, if_ahead=AheadPolicy.REFUSE if uri.startswith("file:") else AheadPolicy.KEEP)
+        return replace(self, if_ahead=AheadPolicy.REFUSE)
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options with one change: each pattern that equals the name of an existing group is escaped, so
@@ -203,7 +225,7 @@ class GroupPlan:
     ``guard`` is the guard of the group's writes; ``guard_note`` is the reason for this guard. ``old_members`` are the
     live members in ZooKeeper's registry, and ``members`` are the members that the Kafka coordinator reported. If the
     whole group could not be planned, ``error`` is the reason and ``steps`` is empty. ``note`` is the reason why nothing
-    is planned for a group that the user named.
+    is planned for a group that the user named, or names data of the source that is not copied.
     """
 
     group: str
@@ -272,16 +294,26 @@ class PlanHeader:
     """The difference between the clocks of the target's brokers and of the machine that made the plan; None if it is
     unknown."""
     version: int = PLAN_VERSION
-    """The version of the plan file: `PLAN_VERSION` or `PLAN_VERSION_KAFKA_0_7`."""
+    """The version of the plan file, one of the versions of this module."""
 
     @property
     def expires_at(self) -> int | None:
         """The time at which the copied offsets expire if no consumer starts. The time is computed as if the offsets
         were copied when the plan was made, by the brokers' clock if it is known. None if the retention time is unknown
         or the offsets do not expire."""
-        if self.retention_ms is None:
+        return self.expiry_of(self.created_at)
+
+    def expiry_of(self, copied_at: int | None) -> int | None:
+        """Like `expires_at`, for offsets that were copied at this time of the machine that made the plan; None if the
+        time is unknown."""
+        if self.retention_ms is None or copied_at is None:
             return None
-        return self.created_at + (self.clock.correction_ms if self.clock else 0) + self.retention_ms
+        return copied_at + (self.clock.correction_ms if self.clock else 0) + self.retention_ms
+
+    @property
+    def end(self) -> CommitMode:
+        """The phase in which the migration of old consumers ends."""
+        return CommitMode.ZOOKEEPER if self.target.kind == "zookeeper" else CommitMode.KAFKA
 
 
 class MissingTopic(StrEnum):
@@ -297,12 +329,13 @@ def decide(
     target: Offset | OffsetMgrError,
     log: LogRange | MissingTopic | OffsetMgrError | None,
     options: PlanOptions,
+    writer: LastWriter | None = None,
 ) -> PlanStep:
     """Returns the step of one partition.
 
     ``source`` is the source's commit, without the fields that the target cannot hold; None if only the target has a
-    commit. ``log`` is the log range in the cluster; None if there is no cluster to check against. If ``source`` or
-    ``target`` is an error, the step is a refusal.
+    commit. ``log`` is the log range in the cluster; None if there is no cluster to check against. ``writer`` is the
+    last writer, if both stores hold different offsets. If ``source`` or ``target`` is an error, the step is a refusal.
     """
     current = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
@@ -312,22 +345,31 @@ def decide(
         return PlanStep(tp, Action.REFUSE_UNREADABLE, None, current, None, f"source: {source}")
     if source is None:
         return PlanStep(tp, Action.TARGET_ONLY, None, current, current)
-    planned = source
     if isinstance(log, OffsetMgrError):
-        return PlanStep(tp, Action.REFUSE_UNREADABLE, planned, current, None, f"log: {log}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, source, current, None, f"log: {log}")
     if isinstance(log, MissingTopic):
         action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
-        return PlanStep(tp, action, planned, current, None, log.value)
-    note = ""
-    if _is_ahead(target, planned) and options.if_ahead in (None, AheadPolicy.KEEP):
-        return _against_target(tp, source, planned, target, options, note)
-    if log is not None and not log.start <= planned.offset <= log.end:
+        return PlanStep(tp, action, source, current, None, log.value)
+    note, planned = "", source
+    if options.shift:
+        planned = OffsetAndMetadata(source.offset + options.shift)
+        note = f"shifted from {source.offset} to {planned.offset}"
+        if planned.offset < 0:
+            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, source, current, None, f"{note}, which is no offset")
+    may_keep = options.if_ahead in (None, AheadPolicy.KEEP) and current is not None and current.offset > planned.offset
+    if log is not None and not log.start <= planned.offset <= log.end and not may_keep:
         if not options.clamp:
-            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, planned, current, None, clamp_text(planned.offset, log))
+            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, source, current, None, clamp_text(planned.offset, log))
         clamped, edge = _clamped(planned.offset, log)
         note = f"clamped from {planned.offset} to {clamped} ({edge})"
-        planned = OffsetAndMetadata(clamped, planned.metadata)
-    return _against_target(tp, source, planned, target, options, note)
+        planned = OffsetAndMetadata(clamped)
+    copy = PlanStep(tp, Action.COPY, source, current, planned, note)
+    if current is None:
+        return _with_dropped_metadata(copy)
+    if current.offset == planned.offset:
+        lost = "" if planned.metadata == current.metadata else planned.metadata
+        return PlanStep(tp, Action.SKIP_EQUAL, source, current, current, with_drop(note, lost))
+    return _against_target(copy, options, writer)
 
 
 def clamp_text(offset: int, log: LogRange) -> str:
@@ -341,29 +383,32 @@ def _clamped(offset: int, log: LogRange) -> tuple[int, str]:
     return clamped, "the log start" if clamped == log.start else "the log end"
 
 
-def _is_ahead(target: Offset, planned: OffsetAndMetadata) -> bool:
-    return isinstance(target, Committed) and target.offset > planned.offset
+def _with_dropped_metadata(step: PlanStep) -> PlanStep:
+    """Returns the step of a write with the metadata that it drops in its note."""
+    if step.source is None or step.after is None or step.after.metadata:
+        return step
+    held = "" if step.target is None or step.target.offset == step.after.offset else step.target.metadata
+    return step._replace(note=with_drop(step.note, step.source.metadata or held))
 
 
-def _against_target(
-    tp: TopicPartition,
-    source: OffsetAndMetadata,
-    planned: OffsetAndMetadata,
-    target: Offset,
-    options: PlanOptions,
-    note: str,
-) -> PlanStep:
-    if isinstance(target, Absent):
-        return PlanStep(tp, Action.COPY, source, None, planned, note)
-    current = target.value()
-    if current.offset == planned.offset:
-        return PlanStep(tp, Action.SKIP_EQUAL, source, current, current, note)
-    if current.offset < planned.offset:
-        return PlanStep(tp, Action.COPY, source, current, planned, note)
-    ahead = current.offset - planned.offset
-    if options.if_ahead is AheadPolicy.REWIND:
-        return PlanStep(tp, Action.REWIND, source, current, planned, note or f"moves back by {ahead}")
-    if options.if_ahead is AheadPolicy.REFUSE:
-        why = f"would move back by {ahead}; --allow-rewind allows it"
-        return PlanStep(tp, Action.REFUSE_REWIND, source, current, None, why)
-    return PlanStep(tp, Action.KEEP_NEWER, source, current, current, note or f"target is ahead by {ahead}")
+def _against_target(copy: PlanStep, options: PlanOptions, writer: LastWriter | None) -> PlanStep:
+    """Returns the step for two different offsets. ``copy`` is the step that writes the source's offset."""
+    assert copy.target is not None
+    assert copy.after is not None
+    held, planned, word = copy.target.offset, copy.after.offset, options.if_ahead
+    newer = writer is not None and writer.is_offset(held)
+    why = "nothing shows which store was written last" if writer is None else writer.why
+    if held < planned:
+        if not newer or word is AheadPolicy.REWIND:
+            return _with_dropped_metadata(copy)
+        note = f"would write {skip_text(planned, held)} ({why}); --if-ahead rewind writes it all the same"
+        return copy._replace(action=Action.REFUSE_NEWER, after=None, note=note)
+    if word is AheadPolicy.REWIND:
+        note = copy.note or f"moves back by {held - planned}"
+        return _with_dropped_metadata(copy._replace(action=Action.REWIND, note=note))
+    if word is AheadPolicy.KEEP or (word is None and newer):
+        note = f"target is ahead by {held - planned}" + (", kept by --if-ahead keep" if word else f": {why}")
+        return copy._replace(action=Action.KEEP_NEWER, after=copy.target, note=note, proven=True)
+    accept = f"--if-ahead keep accepts it, --if-ahead rewind writes {planned}"
+    note = f"keeps {skip_text(held, planned)} ({why}); {accept}"
+    return copy._replace(action=Action.REFUSE_REWIND, after=None, note=note)

@@ -55,7 +55,7 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
     The function builds the JSON text itself, because `json.dumps` takes three times as long, and a plan consists mostly
     of steps.
     """
-    tp, action, source, target, after, note, origin = step
+    tp, action, source, target, after, note, origin, proven = step
     text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
     if whole and source is not None:
         text += f',"source":{encode_offset(source)}'
@@ -65,6 +65,8 @@ def encode_step(step: PlanStep, *, whole: bool = True) -> str:
         text += f',"after":{encode_offset(after)}'
     if whole and origin is not None:
         text += f',"origin":{_encode_origin(origin)}'
+    if whole and proven:
+        text += ',"proven":true'
     return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
 
 
@@ -77,10 +79,6 @@ def _encode_origin(origin: PlanSource) -> str:
     return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
 
 
-def _decode_origin(encoded: Mapping[str, Any]) -> PlanSource:
-    return PlanSource(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
-
-
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     get, new = encoded.get, tuple.__new__  # skips the argument handling of named tuples
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
@@ -91,8 +89,11 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     expected = source_offset if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
-    origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
-    return new(PlanStep, (tp, _ACTIONS[encoded["action"]], source_offset, target_offset, expected, note, origin))
+    origin = None
+    if (found := get("origin")) is not None:
+        origin = PlanSource(BrokerPartition.from_json(found["partition"]), found["how"], found["evidence"])
+    action, proven = _ACTIONS[encoded["action"]], get("proven", False)
+    return new(PlanStep, (tp, action, source_offset, target_offset, expected, note, origin, proven))
 
 
 def encode_group(plan: GroupPlan) -> bytes:
@@ -141,12 +142,14 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
         "source": _encode_endpoint(header.source),
         "target": _encode_endpoint(header.target),
         "options": {
-            "if_ahead": (options.if_ahead or AheadPolicy.KEEP).value,
+            "if_ahead": (options.if_ahead or AheadPolicy.REFUSE).value,
+            "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
             "topics": list(options.topics),
             "groups": list(options.groups),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
+            **({"shift": options.shift} if options.shift else {}),
         },
         "cluster_id": header.cluster_id,
         "retention_ms": header.retention_ms,
@@ -174,6 +177,12 @@ def _encode_endpoint(endpoint: StoreEndpoint) -> dict[str, str]:
     return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
 
 
+def _decode_policy(options: Mapping[str, Any]) -> AheadPolicy | None:
+    """Returns the caller's word; None if there was none. Release 0.1 stored ``keep`` with and without a word."""
+    policy = AheadPolicy(options["if_ahead"])
+    return policy if options.get("if_ahead_given", policy is not AheadPolicy.KEEP) else None
+
+
 def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     options = encoded["options"]
     partition_map = encoded.get("partition_map")
@@ -185,12 +194,13 @@ def decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         StoreEndpoint(**encoded["source"]),
         StoreEndpoint(**encoded["target"]),
         PlanOptions(
-            AheadPolicy(options["if_ahead"]),
+            _decode_policy(options),
             options["clamp"],
             tuple(options["topics"]),
             tuple(options["groups"]),
             dict(options["rename"]),
             options["onto_existing"],
+            options.get("shift", 0),
         ),
         encoded["cluster_id"],
         encoded["retention_ms"],

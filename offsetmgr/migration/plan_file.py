@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from offsetmgr.core.atomic_file import write_atomically
+from offsetmgr.core.commit_metadata import dropped_form
 from offsetmgr.core.errors import PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.plan import (
+    LEFT_OUT,
     PLAN_VERSION,
     PLAN_VERSION_KAFKA_0_7,
+    PLAN_VERSION_SHIFTED,
     Action,
     GroupPlan,
     GroupScope,
@@ -37,13 +40,16 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.plan_codec import decode_group, decode_header, encode_group, encode_header
 
-VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7)
+VERSIONS = (PLAN_VERSION, PLAN_VERSION_KAFKA_0_7, PLAN_VERSION_SHIFTED)
 """The readable versions."""
 FetchTopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
 _HASH = b', "sha256": "'
+
+
+_COUNTS = ("groups", "failed_groups", "active_groups", "unlocked_groups", "left_out_groups", "noted_groups")
 
 
 class PlanSummary:
@@ -57,6 +63,9 @@ class PlanSummary:
         self.active_groups = 0
         self.unlocked_groups = 0
         self.left_out_groups = 0
+        self.dropped: Counter[str] = Counter()
+        """The number of steps that drop metadata, by the form of the metadata."""
+        self.noted_groups = 0
         self.topic_ids: dict[str, str] = {}
         """The id that each written topic had in the target when the plan was made; "" if the target has no topic ids.
         """
@@ -66,17 +75,20 @@ class PlanSummary:
         self.groups += 1
         self.failed_groups += bool(plan.error)
         self.active_groups += bool(plan.members)
-        self.left_out_groups += bool(plan.note)
+        self.left_out_groups += plan.note.startswith(LEFT_OUT)
+        self.noted_groups += bool(plan.note) and not plan.note.startswith(LEFT_OUT)
         self.unlocked_groups += plan.guard is Guard.COMPARE and bool(plan.writes())
         self.actions.update([step.action for step in plan.steps])
         for step in plan.writes():
             self.topic_ids.setdefault(step.tp.topic, "")
+        noted = (step.note for step in plan.steps if step.note and not step.action.rejects)
+        self.dropped.update(form for note in noted if (form := dropped_form(note)))
 
     @property
     def needs_attention(self) -> bool:
         """Whether the operator should read the plan before applying it. This is the case if a step is refused or is a
         rewind, or if a group could not be planned, has members, or was left out."""
-        groups = self.failed_groups or self.active_groups or self.left_out_groups
+        groups = self.failed_groups or self.active_groups or self.left_out_groups or self.noted_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
     @property
@@ -89,29 +101,29 @@ class PlanSummary:
         """The number of steps that the plan refuses."""
         return sum(n for action, n in self.actions.items() if Action(action).rejects)
 
+    @property
+    def refuses_all(self) -> bool:
+        """Whether the plan refuses every partition and group, so that nothing can be applied."""
+        return bool(self.refused or self.failed_groups) and self.refused == sum(self.actions.values())
+
     def encode(self) -> dict[str, Any]:
         """Returns the JSON object in which the plan file stores the summary."""
         return {
-            "groups": self.groups,
-            "failed_groups": self.failed_groups,
-            "active_groups": self.active_groups,
-            "unlocked_groups": self.unlocked_groups,
-            "left_out_groups": self.left_out_groups,
+            **{name: getattr(self, name) for name in _COUNTS},
             "actions": dict(sorted(self.actions.items())),
             "topic_ids": self.topic_ids,
+            **({"dropped_metadata": dict(sorted(self.dropped.items()))} if self.dropped else {}),
         }
 
     @classmethod
     def decode(cls, encoded: Mapping[str, Any]) -> PlanSummary:
         """Returns the summary for a JSON object that `encode` returned."""
         summary = cls()
-        summary.groups = encoded["groups"]
-        summary.failed_groups = encoded["failed_groups"]
-        summary.active_groups = encoded["active_groups"]
-        summary.unlocked_groups = encoded["unlocked_groups"]
-        summary.left_out_groups = encoded.get("left_out_groups", 0)
+        for name in _COUNTS:
+            setattr(summary, name, encoded.get(name, 0))
         summary.actions = Counter(encoded["actions"])
         summary.topic_ids = encoded.get("topic_ids", {})
+        summary.dropped = Counter(encoded.get("dropped_metadata", {}))
         return summary
 
 

@@ -128,10 +128,11 @@ def journaled_writer(
 
 def _operation(plan: PlanFile, writer: JournaledWriter, run: PlanRun) -> OperationStart:
     path, scope = str(plan.path.absolute()), summary_of(plan, writer.only)
+    names = (name for one in plan.groups_of(writer.only) for name in (one.target_group, one.group))
     return OperationStart(
         name=OPERATIONS[writer.name],
         stores=(writer.store.uri,),
-        groups=first_groups(group.target_group for group in plan.groups_of(writer.only)),
+        groups=first_groups(dict.fromkeys(names)),
         group_count=scope.groups,
         changes=0 if writer.name == "delete" else scope.writes,
         files=(path,),

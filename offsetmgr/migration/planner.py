@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
 from offsetmgr.core.clock import Clock
+from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import (
@@ -16,6 +18,7 @@ from offsetmgr.core.model import (
     BrokerPartition,
     Committed,
     GroupDescription,
+    LogRange,
     Offset,
     OffsetAndMetadata,
     TopicPartition,
@@ -29,15 +32,22 @@ from offsetmgr.core.offset_store import (
     PartitionKinds,
     PartitionScanStore,
 )
+from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.groups.last_writes import GroupPair, LastWrites
+from offsetmgr.groups.selection import require_kind
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
 from offsetmgr.migration.cluster_logs import ClusterLogs
+from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.group_batches import prefetch, read_batches
+from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
     PLAN_VERSION,
     PLAN_VERSION_KAFKA_0_7,
+    PLAN_VERSION_SHIFTED,
     Action,
+    AheadPolicy,
     GroupPlan,
     PlanHeader,
     PlanOptions,
@@ -47,6 +57,8 @@ from offsetmgr.migration.plan import (
     check_renames,
     decide,
 )
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
@@ -54,10 +66,23 @@ class ReadLegacyMembers(Protocol):
     """Reads the live members of groups from ZooKeeper's registry. The plan lists these members as the old consumers
     that still run."""
 
-    def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Returns the ids of live members by group. Groups without members may be missing from the result. Raises an
-        error if the members cannot be read."""
+    def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...] | OffsetMgrError]:
+        """Returns the ids of live members by group, or the error if the members of a group cannot be read. Groups
+        without members may be missing from the result."""
         ...
+
+
+def registered_members(
+    found: Mapping[str, tuple[str, ...] | OffsetMgrError], *names: str
+) -> tuple[str, ...] | OffsetMgrError:
+    """Returns the members of these groups in the result of `ReadLegacyMembers`, sorted; the first error if the members
+    of a group are unknown."""
+    members: set[str] = set()
+    for one in (found.get(name, ()) for name in names):
+        if isinstance(one, OffsetMgrError):
+            return one
+        members.update(one)
+    return tuple(sorted(members))
 
 
 def endpoint(store: OffsetStore) -> StoreEndpoint:
@@ -74,6 +99,13 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
         except UsageError as error:
             return error
     return None
+
+
+def no_groups_hint(store: OffsetStore) -> str:
+    """Returns the hint for a store in which no group exists."""
+    if not store.uri.startswith("zookeeper:"):
+        return "check the address, or the name of the file"
+    return "is the chroot right? it is the path in zookeeper.connect of the brokers, as in zookeeper://HOST:2181/kafka"
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
@@ -112,15 +144,25 @@ class Planner:
     """The map that translates byte positions of Kafka 0.7 for a target that cannot hold them."""
     translate: OffsetTranslation | None = None
     """How the user wants offsets of another cluster to be treated."""
-    options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
-    """Returns the options for one partition, from the source's group, the partition, and the target's offset."""
+    window: ObservationWindow = field(default_factory=lambda: ObservationWindow(0))
+    """The time for which the stores are watched if the target is ahead and nothing shows which was written last."""
+    known: tuple[tuple[PlanFile, MigrationState], ...] = ()
+    """Plans of earlier copies between the two stores, in addition to those in the operation log."""
+    rewinds_stale: bool = False
+    """Whether the target is rewound where evidence shows that the source was written last."""
+    tails: Counter[bool] = field(default_factory=Counter, repr=False)
+    """The number of planned partitions by whether the source is exactly one behind its log's end."""
 
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
         if (source.kind, source.id) == (target.kind, target.id) and not self.options.rename:
             raise UsageError("plan", f"source and target are the same place ({source.id})", "give --rename OLD=NEW")
         _check_target(target, self.target)
-        if self._copies_unchanged:
+        kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
+        old_layout = self.partition_map is not None or PartitionKinds.OF_BROKERS in kinds
+        if self.options.shift and old_layout:
+            raise UsageError("--shift", "a byte position of Kafka 0.7 cannot be shifted by a number of messages")
+        if kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}:  # a partition map translates those
             self.crossing.check("plan")
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
         return PlanHeader(
@@ -138,23 +180,13 @@ class Planner:
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
             self.cluster.clock_difference(self.clock) if self.cluster and retention is not None else None,
-            PLAN_VERSION_KAFKA_0_7 if self.partition_map is not None or self._has_kafka_0_7_side else PLAN_VERSION,
+            PLAN_VERSION_KAFKA_0_7 if old_layout else PLAN_VERSION_SHIFTED if self.options.shift else PLAN_VERSION,
         )
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
         """Whether the offsets of both sides refer to the same logs. Raises any error from `OffsetStore.log_origin`."""
         return CrossClusterCheck(self.source, self.target, self.translate)
-
-    @property
-    def _copies_unchanged(self) -> bool:
-        """Whether offsets are copied unchanged. (A partition map translates byte positions.)"""
-        kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
-        return kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}
-
-    @property
-    def _has_kafka_0_7_side(self) -> bool:
-        return PartitionKinds.OF_BROKERS in (self.source.capabilities.partitions, self.target.capabilities.partitions)
 
     @cached_property
     def _translator(self) -> Translator | None:
@@ -163,18 +195,21 @@ class Planner:
     def selected_groups(self) -> list[str]:
         """Returns the source's groups that the options select, sorted.
 
-        Raises `GroupNotFound` if no group is selected, or if a named group does not exist; `UsageError` for invalid
-        renames.
+        Raises `GroupNotFound` if no group is selected, or if a named group does not exist; `OtherGroupKind` if it is of
+        another kind; `UsageError` for invalid renames.
         """
-        groups = sorted(group for group in self.source.groups() if self.options.selects_group(group))
+        every = list(self.source.groups())
+        groups = sorted(group for group in every if self.options.selects_group(group))
         known = set(groups)
+        hint = "see: offsetmgr groups list" if every else no_groups_hint(self.source)
         if missing := sorted(self.options.group_selection.names - known):
-            raise GroupNotFound(f"group {missing[0]}", f"not found in {self.source.uri}", "see: offsetmgr groups list")
+            require_kind(self.source, missing[0])
+            raise GroupNotFound(f"group {missing[0]}", f"not found in {self.source.uri}", hint)
         if self.options.groups and not groups:
             raise GroupNotFound(
                 f"no group matches {', '.join(self.options.groups)}",
                 f"in {self.source.uri}",
-                "see: offsetmgr groups list",
+                hint,
             )
         if unused := sorted(set(self.options.rename) - known):
             raise UsageError(f"--rename {unused[0]}", "this group is not part of the plan")
@@ -200,15 +235,20 @@ class Planner:
         names = {group: self.options.target_group(group) for group in batch}
         known = [name for name in names.values() if name in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
-        described = self.cluster.describe_groups(known) if self.cluster and known and self._to_kafka else {}
+        described = self.cluster.describe_groups(names.values()) if self.cluster and self._to_kafka else {}
+        # The list of groups does not contain all kinds of groups that a new group would meet.
+        described = {n: d for n, d in described.items() if n in existing or isinstance(d, OtherGroupKind)}
         old = self.old_members({*names, *names.values()}) if self.old_members else {}
+        read = (GroupPair(sources[group], targets.get(name, GroupOffsets(name, {}))) for group, name in names.items())
+        compared = {pair.source.group: pair for pair in self._last_writes.find(read)}
+        sources = {group: pair.source for group, pair in compared.items()}
         self._load_logs(sources, log)
         pending = self._pending(names, sources, targets)
         for group, name in names.items():
-            target = targets.get(name, GroupOffsets(name, {}))
+            pair = compared[group]
             if name in pending:
-                target = replace(target, errors={**target.errors, **pending[name]})
-            yield self._plan_group(sources[group], target, described.get(name), old, log)
+                pair = pair._replace(target=replace(pair.target, errors={**pair.target.errors, **pending[name]}))
+            yield self._plan_group(pair, described.get(name), old, log)
 
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
@@ -240,6 +280,17 @@ class Planner:
         self.crossing.load_topics({tp.topic for tp in partitions})
 
     @cached_property
+    def _last_writes(self) -> LastWrites:
+        return last_writes(
+            self.source,
+            self.target,
+            *self.known,
+            window_s=self.window.duration_s,
+            waiting=self.window.waiting,
+            selects=self.options.selects,
+        )
+
+    @cached_property
     def _of_another_cluster(self) -> bool:
         """Whether the source's ZooKeeper belongs to another Kafka cluster than the target. In this case, the source's
         old consumers cannot commit to the target."""
@@ -253,41 +304,49 @@ class Planner:
 
     def _plan_group(
         self,
-        source: GroupOffsets,
-        target: GroupOffsets,
+        pair: GroupPair,
         described: GroupDescription | OffsetMgrError | None,
-        old: Mapping[str, tuple[str, ...]],
+        old: Mapping[str, tuple[str, ...] | OffsetMgrError],
         log: ClusterLogs,
     ) -> GroupPlan:
+        source, target = pair.source, pair.target
         group, name = source.group, target.group
         if (unfit := unfit_name(self.target, name)) is not None:
             return GroupPlan(group, name, (), error=f"target: {unfit}")
-        if failed := source.error or target.error or (described if isinstance(described, OffsetMgrError) else None):
-            side = "source" if source.error else "target"
+        unread = source.error or source.hidden
+        if (
+            failed := unread
+            or target.error
+            or target.hidden
+            or (described if isinstance(described, OffsetMgrError) else None)
+        ):
+            side = "source" if unread else "target"
             return GroupPlan(group, name, (), error=f"{side}: {failed}")
+        registered = registered_members(old, name, group)
+        if isinstance(registered, OffsetMgrError):
+            return GroupPlan(group, name, (), error=f"its old consumers are unknown: {registered}")
         assert not isinstance(described, OffsetMgrError)
         if name != group and target.offsets and not self.options.onto_existing:
             why = f"target: group {name} exists, and a rename would mix the offsets of both; --onto-existing allows it"
             return GroupPlan(group, name, (), error=why)
-        capabilities = self.target.capabilities
-        steps = tuple(self._steps(source, target, log, capabilities))
-        registered = tuple(sorted(set(old.get(name, ())) | set(old.get(group, ()))))
+        steps = tuple(self._steps(pair, log, self.target.capabilities))
         guard, note = self._guard(registered)
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
-        return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
+        state = described.state if described else ""
+        unknown = "; ".join(f"{one}, so it is not copied" for one in source.unrecognised)
+        return GroupPlan(group, name, steps, guard, note, registered, members, state, note=unknown)
 
-    def _steps(
-        self, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs, capabilities: Capabilities
-    ) -> list[PlanStep]:
+    def _steps(self, pair: GroupPair, log: ClusterLogs, capabilities: Capabilities) -> list[PlanStep]:
+        source, target, _ = pair
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         partitions = sorted(tp for tp in seen if self.options.selects(tp))
         foreign = [tp for tp in partitions if not capabilities.partitions.includes(tp)]
         if not foreign:
-            return [self._step(tp, source, target, log, capabilities) for tp in partitions]
+            return [self._step(tp, pair, log, capabilities) for tp in partitions]
         steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
         for tp in partitions:
             if tp not in steps and capabilities.partitions.includes(tp):
-                steps[tp] = self._step(tp, source, target, log, capabilities)
+                steps[tp] = self._step(tp, pair, log, capabilities)
         return sorted(steps.values())
 
     def _foreign_step(
@@ -319,27 +378,25 @@ class Planner:
         note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
         return step._replace(source=position, note=note, origin=PlanSource(tp.partition, found.how))
 
-    def _step(
-        self,
-        tp: TopicPartition,
-        source: GroupOffsets,
-        target: GroupOffsets,
-        log: ClusterLogs,
-        capabilities: Capabilities,
-    ) -> PlanStep:
+    def _step(self, tp: TopicPartition, pair: GroupPair, log: ClusterLogs, capabilities: Capabilities) -> PlanStep:
+        source, target, writers = pair
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
         target_offset: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
-            options = self.options
-            if self.options_for is not None and isinstance(target_offset, Committed):
-                options = self.options_for(source.group, tp, target_offset)
+            options, writer, log_range = self.options, writers.get(tp), log.get(tp)
+            if self.rewinds_stale and writer is not None and writer.is_offset(found.offset):
+                options = replace(options, if_ahead=AheadPolicy.REWIND)
+            if isinstance(log_range, LogRange):
+                self.tails[log_range.end - found.offset == 1] += 1
             if (rejected := self.crossing.recreation_error(tp, found)) is not None:
                 held = target_offset.value() if isinstance(target_offset, Committed) else None
                 return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, rejected.why)
             keeps_epoch = capabilities.leader_epoch and self.crossing.comparison.keeps_epochs
-            return decide(
-                tp, _carried(found, capabilities, keeps_epoch=keeps_epoch), target_offset, log.get(tp), options
-            )
+            carried = _carried(found, capabilities, keeps_epoch=keeps_epoch)
+            step = decide(tp, carried, target_offset, log_range, options, writer)
+            moves = step.action.writes or step.action is Action.SKIP_EQUAL
+            unfit = found.metadata if moves and not capabilities.metadata else ""
+            return step._replace(note=with_drop(step.note, unfit)) if unfit else step
         return decide(tp, found, target_offset, None, self.options)
 
     def _guard(self, registered: tuple[str, ...]) -> tuple[Guard, str]:

@@ -153,11 +153,15 @@ class MigrationState:
     delete: GroupProgress = field(default_factory=GroupProgress)
     finalized_at: int | None = None
     refreshed_at: int | None = None
+    not_renewed: frozenset[str] = frozenset()
+    """The groups, by their names in the target, that the last renewal of all groups did not renew."""
     renewed_by: str = ""
     last_at: int | None = None
     finalized: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, GroupNote] = field(default_factory=dict)
     phases: dict[str, GroupNote] = field(default_factory=dict)
+    later_phases: dict[str, GroupNote] = field(default_factory=dict)
+    """The last phase that was recorded after the group was finalized."""
     apply_runs: list[RunProgress] = field(default_factory=list)
     undone_runs: dict[str, set[str]] = field(default_factory=dict)
     """The runs of apply that rollbacks of single runs undid, by group. A rollback of all runs removes the group."""
@@ -197,6 +201,19 @@ class MigrationState:
             return self.finalized[group]
         return None if self.is_group_rolled_back(group) else self.finalized_at
 
+    def phase_after_end(self, group: str, end: CommitMode) -> GroupNote | None:
+        """Returns the phase that was recorded after the group was finalized; None if there is none, or if it is
+        ``end``, in which the migration ends."""
+        note = self.later_phases.get(group)
+        return None if note is None or note.phase is end or self.group_finalized_at(group) is None else note
+
+    def copied_at(self, plan: GroupPlan) -> int | None:
+        """Returns the time at which the offsets of the group were last written to the target or renewed there; None if
+        they were not written, or if the renewal of this group failed."""
+        copied = self.apply.at.get(plan.group) if plan.group in self.apply.written else None
+        renewed = None if plan.target_group in self.not_renewed else self.refreshed_at
+        return max((at for at in (copied, renewed) if at is not None), default=None)
+
     def is_applied(self, plan: GroupPlan) -> bool:
         """Whether apply has nothing left to write for the group."""
         return plan.group in self.apply.done or not plan.writes()
@@ -232,8 +249,9 @@ class MigrationState:
                 state._add_to_run(name, step, position, record)
             elif record["kind"] == "finalized":
                 state.finalized_at = record["at"]
+                state.later_phases.clear()
             elif record["kind"] == "refreshed":
-                state.refreshed_at = record["at"]
+                state.refreshed_at, state.not_renewed = record["at"], frozenset(record.get("not_renewed", ()))
             elif record["kind"] == "renewed":
                 state.renewed_by = record["by"]
             elif name == "group" and step in ("finalized", "blocked", "phase"):
@@ -276,8 +294,11 @@ class MigrationState:
         self.blocked.pop(group, None)
         if kind == "phase":
             self.phases[group] = GroupNote(at, record["why"], CommitMode(record["phase"]))
+            if group in self.finalized or self.finalized_at is not None:
+                self.later_phases[group] = self.phases[group]
         else:
             self.finalized[group] = at
+            self.later_phases.pop(group, None)
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
         """Returns the steps of a group's first intent. The before-images of later intents may be wrong, because a later

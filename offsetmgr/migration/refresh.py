@@ -8,8 +8,9 @@ committed, so that no newer commit is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import SystemClock
@@ -19,19 +20,22 @@ from offsetmgr.core.errors import (
     JournalError,
     LegacyMembersPresent,
     OffsetMgrError,
+    RecreatedTopic,
     UsageError,
 )
 from offsetmgr.core.lockable_store import HeldLock, LockableStore
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.leftover_locks import POLL_S, OnWait
-from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.apply import check_endpoint, recreated_topics
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.planner import ReadLegacyMembers
+from offsetmgr.migration.planner import ReadLegacyMembers, registered_members
 from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
+_NOT_RENEWED: Final = "none of its offsets were renewed: set a new one (offsets reset), and repeat the command"
 GROUPS_AT_ONCE = 500
 """The number of groups that are locked together. A broker delays the first join of an empty group (3 s by default). The
 groups of a batch join in parallel, so the delay occurs once for each batch."""
@@ -39,10 +43,10 @@ groups of a batch join in parallel, so the delay occurs once for each batch."""
 
 @dataclass(slots=True)
 class RefreshReport:
-    """The result. ``renewed`` counts groups; ``in_use`` are groups with members, for which Kafka keeps the offsets;
+    """The result. ``renewed`` are groups; ``in_use`` are groups with members, for which Kafka keeps the offsets;
     ``failed`` are groups that were not renewed, each with the reason."""
 
-    renewed: int = 0
+    renewed: set[str] = field(default_factory=set)
     in_use: list[str] = field(default_factory=list)
     failed: dict[str, OffsetMgrError] = field(default_factory=dict)
     interrupted: bool = False
@@ -64,7 +68,8 @@ def renew_retention(
     """Reads the offsets of the plan's groups in the target, and commits the same offsets again. A finalized plan can be
     refreshed too.
 
-    A group is not renewed if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
+    A group is not renewed if it still has the plan's offset of a topic that was recreated since. It is not renewed
+    either if old consumers are registered in ZooKeeper (``old_members``), because the lock would make
     their commits fail. If a killed run has locked a group, the function waits until the lock ends.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if the plan was not applied or was
@@ -78,7 +83,7 @@ def renew_retention(
     if not state.apply.opened:
         raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")
     report = RefreshReport()
-    existing = set(store.groups())
+    existing, recreated = set(store.groups()), recreated_topics(plan, store)
     clock = SystemClock()
     for batch in batched(_with_offsets(plan), GROUPS_AT_ONCE):
         if stop():
@@ -89,23 +94,40 @@ def renew_retention(
             report.failed[name] = GroupNotFound(
                 f"group {name}", "its offsets are gone: they were deleted or have expired"
             )
-        members_of = old_members({*names, *(group.group for group in batch)}) if old_members else {}
-        for name, group in names.items():
-            if registered := sorted({*members_of.get(name, ()), *members_of.get(group.group, ())}):
-                why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
-                report.failed[name] = LegacyMembersPresent(f"group {name}", why)
-        locked = _renew(store, [name for name in names if name not in report.failed], report)
+        report.failed |= _with_old_members(names, old_members)
+        report.failed |= _of_deleted_logs(store, names, recreated)
+        stale = {name: [step.tp for step in group.steps if step.may_be_stale] for name, group in names.items()}
+        locked = _renew(store, [name for name in names if name not in report.failed], stale, report)
         started_at = clock.monotonic()
         while locked and not stop():
             remaining_s = max(locked.values()) - (clock.monotonic() - started_at)
             on_lock_wait(sorted(locked), remaining_s)
             clock.sleep(POLL_S)
-            again = _renew(store, list(locked), report)
+            again = _renew(store, list(locked), stale, report)
             locked = {name: locked[name] for name in again if clock.monotonic() - started_at < locked[name]}
             report.in_use.extend(again.keys() - locked.keys())
         report.interrupted = report.interrupted or bool(locked)
-    journal.append([{"kind": "refreshed", "groups": report.renewed}])
+    every = {group.target_group for group in _with_offsets(plan)}
+    left = sorted(every - report.renewed)
+    journal.append([{"kind": "refreshed", "groups": len(report.renewed), "not_renewed": left}])
     return report
+
+
+def _with_old_members(
+    names: Mapping[str, GroupPlan], old_members: ReadLegacyMembers | None
+) -> dict[str, OffsetMgrError]:
+    """Returns an error for each group with old consumers, and for each whose old consumers cannot be read. ``names``
+    has the groups by their names in the target."""
+    members_of = old_members({*names, *(group.group for group in names.values())}) if old_members else {}
+    found: dict[str, OffsetMgrError] = {}
+    for name, group in names.items():
+        registered = registered_members(members_of, name, group.group)
+        if isinstance(registered, OffsetMgrError):
+            found[name] = registered
+        elif registered:
+            why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
+            found[name] = LegacyMembersPresent(f"group {name}", why)
+    return found
 
 
 def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
@@ -113,9 +135,31 @@ def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
     return (group for group in plan.groups() if any(step.after is not None for step in group.steps))
 
 
-def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dict[str, float]:
-    """Renews the groups. Returns the groups that another run has locked, each with the maximum number of seconds until
-    the lock ends."""
+def _of_deleted_logs(
+    store: OffsetStore, names: Mapping[str, GroupPlan], recreated: Mapping[str, str]
+) -> dict[str, OffsetMgrError]:
+    """Returns the groups that still have the plan's offset of a recreated topic, or that cannot be read, each with the
+    error."""
+    planned = {
+        name: {s.tp: s.after.offset for s in group.steps if s.after is not None and s.tp.topic in recreated}
+        for name, group in names.items()
+    }
+    failed: dict[str, OffsetMgrError] = {}
+    for found in store.scan([name for name, offsets in planned.items() if offsets]):
+        if found.error is not None:
+            failed[found.group] = found.error
+        for tp, offset in planned[found.group].items():
+            if tp in found.offsets and found.offsets[tp].offset == offset:
+                why = f"{tp} still has the planned offset {offset}, but {recreated[tp.topic]}"
+                failed[found.group] = RecreatedTopic(f"group {found.group}", why, _NOT_RENEWED)
+    return failed
+
+
+def _renew(
+    store: LockableStore, names: list[str], stale: Mapping[str, Collection[TopicPartition]], report: RefreshReport
+) -> dict[str, float]:
+    """Renews the groups, without the partitions in ``stale``. Returns the groups that another run has locked, each with
+    the maximum number of seconds until the lock ends."""
     locked: dict[str, float] = {}
     held: list[HeldLock] = []
     try:
@@ -128,9 +172,9 @@ def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dic
                 report.failed[name] = found
             else:
                 held.append(found)
-        for name, error in store.refresh_locked(held):
+        for name, error in store.refresh_locked(held, stale):
             if error is None:
-                report.renewed += 1
+                report.renewed.add(name)
             else:
                 report.failed[name] = error
     finally:

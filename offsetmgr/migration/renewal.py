@@ -19,9 +19,10 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
+from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
-from offsetmgr.migration.plan import GroupPlan, GroupScope, PlanHeader
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanHeader
 from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
 from offsetmgr.migration.plan_run import RENEWED
 from offsetmgr.migration.planner import Planner
@@ -118,9 +119,15 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
         if not again:
             raise UsageError(f"plan {plan.path}", "apply has begun every group, so there is nothing to plan again")
         _remove_interrupted(_interrupted(plan, path), new_journal)
-        header = planner.header()
+        header, recreated, new = planner.header(), recreated_topics(plan, planner.target), set(again)
+        kept = (group for group in plan.groups() if recreated and group.group not in new)
+        of_kept = recreated.keys() & {step.tp.topic for group in kept for step in group.writes()}
+
+        def topic_ids(topics: list[str]) -> Mapping[str, str]:
+            return {**planner.target.topic_ids(topics), **{topic: plan.summary.topic_ids[topic] for topic in of_kept}}
+
         try:
-            summary, sha256 = write_plan(part, header, _groups(plan, planner, again), planner.target.topic_ids)
+            summary, sha256 = write_plan(part, header, _groups(plan, planner, again, recreated), topic_ids)
             copy_journal(journal.path, new_journal, sha256)
         except BaseException:
             new_journal.unlink(missing_ok=True)
@@ -198,9 +205,24 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
         raise JournalError(what, why, hint)
 
 
-def _groups(plan: PlanFile, planner: Planner, again: list[str]) -> Iterator[GroupPlan]:
-    """Yields the groups in the order of the plan."""
+def _groups(plan: PlanFile, planner: Planner, again: list[str], recreated: Mapping[str, str]) -> Iterator[GroupPlan]:
+    """Yields the groups in the order of the plan. If the source still has the plan's offset of a topic that was
+    recreated since, the new step is a refusal."""
     new = planner.plan(again)
     names = set(again)
     for group in plan.groups():
-        yield replace(next(new), wave=group.wave, owner=group.owner) if group.group in names else group
+        if group.group not in names:
+            yield group
+            continue
+        known = {step.source_tp: step.source.offset for step in group.writes() if step.source is not None}
+        planned = next(new)
+        steps = tuple(
+            step._replace(action=Action.REFUSE_RECREATED, after=None, note=recreated[step.tp.topic])
+            if step.action.writes
+            and step.tp.topic in recreated
+            and step.source is not None
+            and known.get(step.source_tp) == step.source.offset
+            else step
+            for step in planned.steps
+        )
+        yield replace(planned, steps=steps, wave=group.wave, owner=group.owner)

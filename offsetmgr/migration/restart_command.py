@@ -119,12 +119,8 @@ class CommandRunner(Protocol):
     ) -> CommandResult: ...
 
 
-def _ignore_pid(_: int) -> None:
-    """The default of ``started``: ignores the process id."""
-
-
 def run_in_shell(
-    command: str, log: Path, timeout_s: float, started: Callable[[int], None] = _ignore_pid
+    command: str, log: Path, timeout_s: float, started: Callable[[int], None] = lambda _pid: None
 ) -> CommandResult:
     """Runs the command with ``/bin/sh`` and appends its output to the log file. ``started`` receives the process id of
     the command.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.migration.apply import check_endpoint
+from offsetmgr.migration.apply import check_endpoint, recreated_topics, without_recreated
 from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanStep
@@ -60,7 +60,8 @@ def rollback(
             else:
                 skipped += group.group in state.undo.done
 
-    report = writer.run(_with_current_offsets(tasks(), writer.store) if force else tasks())
+    todo = _without_deleted_logs(tasks(), plan, writer.store)
+    report = writer.run(_with_current_offsets(todo, writer.store) if force else todo)
     report.skipped = skipped
     report.closed = closed
     if not (report.groups or skipped or closed or report.interrupted):
@@ -102,7 +103,7 @@ def preview(
     _check(plan, state, store)
     open_groups = (group for group in plan.groups_of(only) if group.group not in state.finalized)
     tasks = (task for group in open_groups if (task := _task(group, state, run)))
-    for batch in read_batches(tasks):
+    for batch in read_batches(_without_deleted_logs(tasks, plan, store)):
         found = {one.group: one for one in store.scan([task.target_group for task in batch])}
         for task in batch:
             current = found[task.target_group]
@@ -186,6 +187,12 @@ def differences(
                 now = None if (committed := current.offsets.get(step.tp)) is None else committed.offset
                 if (error := current.errors.get(step.tp)) is not None or before != now:
                     yield RollbackDifference(group.target_group, step.tp, before, now, error)
+
+
+def _without_deleted_logs(tasks: Iterator[GroupWrite], plan: PlanFile, store: OffsetStore) -> Iterator[GroupWrite]:
+    """Yields the tasks, in which a before-image of a topic that was recreated since the plan is marked as rejected."""
+    hint = "the offset points into the deleted log; set a new one with offsets reset"
+    return without_recreated(tasks, recreated_topics(plan, store), hint)
 
 
 def _with_current_offsets(tasks: Iterator[GroupWrite], store: OffsetStore) -> Iterator[GroupWrite]:

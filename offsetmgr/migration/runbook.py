@@ -18,12 +18,12 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
 from offsetmgr.migration.baseline_file import FORMAT, VERSION
 from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
-from offsetmgr.migration.forward_copy import behind
+from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
-from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookStep, RunbookSubject
+from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookCommands, RunbookStep, RunbookSubject
 from offsetmgr.migration.runbook_steps import abort_criteria, runbook_steps
 from offsetmgr.stores.dual_policy import partitions_ahead
 
@@ -102,12 +102,13 @@ def write_runbook(
         to,
         changes,
         observation,
-        {change: sorted(behind(history)) for change in changes if change in _CHANGES_WITH_COPIES},
+        {one: sorted(behind(history, read_writers(view, history))) for one in changes if one in _CHANGES_WITH_COPIES},
         view.clock.monotonic() - began if found.confidence is Confidence.SEEN else None,
     )
     baseline = replace(observation, stores=view.store_ids())
-    steps = runbook_steps(subject, arguments or RunbookArguments())
-    warnings = _warnings(history, observation, changes)
+    arguments = arguments or RunbookArguments()
+    steps = runbook_steps(subject, arguments)
+    warnings = _warnings(history, observation, RunbookCommands(subject, arguments))
     return Runbook(group, to, found, baseline, changes, steps, abort_criteria(subject), warnings)
 
 
@@ -165,9 +166,8 @@ def _has_members(history: GroupHistory) -> bool:
 # --- the warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(
-    history: GroupHistory, observation: Observation, changes: tuple[CommitModeChange, ...]
-) -> tuple[Risk, ...]:
+def _warnings(history: GroupHistory, observation: Observation, commands: RunbookCommands) -> tuple[Risk, ...]:
+    changes, retention_ms = commands.subject.changes, commands.arguments.retention_ms
     warnings = [
         Risk(f"ZooKeeper node {node} cannot be read: every gate stays closed") for node in observation.unreadable
     ]
@@ -200,6 +200,14 @@ def _warnings(
             " bounce does not move them; `offsetmgr migrate` does"
         )
         warnings.append(Risk(text, observation.unconsumed))
+    copied = tuple(sorted({*idle, *unowned, *observation.unconsumed}))
+    if copied and retention_ms is not None and commands.moves_to_kafka:
+        text = (
+            f"no consumer commits the offsets of {count_of(len(copied), 'partition')} ({{}}): if you copy them now,"
+            f" Kafka deletes them about {at(observation.at_ms + retention_ms)}. Send a message to each partition"
+            f" before, or, when no old consumer is registered, renew them: {commands.refresh}"
+        )
+        warnings.append(Risk(text, copied))
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):
         other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         text = (

@@ -54,7 +54,8 @@ class RunbookArguments:
     ``options`` are the connection options of the commands about consumers, ``servers`` those of any command, and
     ``followups`` those of commands that name their stores otherwise. ``restart`` and ``test`` are options of ``runbook
     bounce``; if they are empty, the operator defines the commands in the first step. ``rollout`` is the
-    restart of the members if they are in Kubernetes. ``plan`` is an existing plan.
+    restart of the members if they are in Kubernetes. ``plan`` is an existing plan. ``retention_ms`` is the time for
+    which Kafka keeps an offset after its last commit; None if it is unknown.
     """
 
     options: str = ""
@@ -67,6 +68,7 @@ class RunbookArguments:
     rollout: Rollout | None = None
     baseline: str = "runbook.json"
     plan: str | None = None
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class RunbookCommands:
         self.of_group = f" --group {self.group}" if arguments.plan else ""
         self.options = f" {arguments.options}" if arguments.options else ""
         self.servers = f" {arguments.servers}" if arguments.servers else ""
+        self.refresh = f"offsetmgr migrate apply {self.plan} --refresh --yes{arguments.followups}"
 
     # --- the bounces ---------------------------------------------------------------------------------
 

@@ -151,8 +151,8 @@ def _offset_rows(observation: Observation) -> list[Sequence[Any]]:
     return list(map(row, sorted({*observation.partitions, *observation.unconsumed})))
 
 
-def report_text(report: PhaseReport) -> str:
-    """Returns a phase report for a terminal: the answer, the problems, then every result with its remedy."""
+def report_lines(report: PhaseReport) -> list[str]:
+    """Returns the lines of a phase report: the answer, the problems, then every result with its remedy."""
     seconds = (report.ended_ms - report.began_ms) / 1000
     lines = [
         f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
@@ -169,7 +169,7 @@ def report_text(report: PhaseReport) -> str:
         lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.confidence.value}): {p.why}")
         if p.remedy:
             lines.append(f"      remedy: {p.remedy}")
-    return "\n".join(lines)
+    return lines
 
 
 def report_json(report: PhaseReport) -> dict[str, Any]:

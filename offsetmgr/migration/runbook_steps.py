@@ -187,6 +187,16 @@ class _Steps(RunbookCommands):
 
     # --- the end -------------------------------------------------------------------------------------
 
+    def _when_to_clean_up(self) -> str:
+        if (retention_ms := self.arguments.retention_ms) is None:
+            return "Do this when no way back to ZooKeeper is needed any more, for example after a week."
+        return (
+            "Do this when no way back to ZooKeeper is needed any more. Kafka keeps an offset only for"
+            f" {retention_ms / 3_600_000:g} h after its last commit (offsets.retention.minutes). Until new consumers"
+            " run, commit the copied offsets again before that time is over. No old consumer may be registered then:"
+            f" {self.refresh}"
+        )
+
     def _end(self) -> Iterator[RunbookStep]:
         arguments = self.arguments
         named = f" {shlex.join(group_words(self.subject.group))}" if arguments.plan else ""
@@ -215,9 +225,9 @@ class _Steps(RunbookCommands):
             "Clean up",
             "Delete the old offsets",
             (
-                "Do this when no way back to ZooKeeper is needed any more, for example after a week. The command checks"
-                " again and deletes the copied offsets from ZooKeeper. The journal keeps their before-images. Keep the"
-                " plan, its journal and this runbook; delete the state files of the bounces.",
+                self._when_to_clean_up(),
+                "The command checks again and deletes the copied offsets from ZooKeeper. The journal keeps their"
+                " before-images. Keep the plan, its journal and this runbook; delete the state files of the bounces.",
             ),
             commands=(
                 f"{finalize} --delete-source --yes{arguments.followups}",

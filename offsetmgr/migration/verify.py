@@ -10,68 +10,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final, NamedTuple
+from functools import cache, cached_property, partial
+from typing import NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPartition
+from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.groups.last_writer import LastWriter
+from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs
+from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.group_batches import prefetch, read_batches
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, MissingTopic, PlanSource, PlanStep, clamp_text
+from offsetmgr.migration.plan import Action, AheadPolicy, GroupPlan, GroupScope, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
-
-
-class VerifyEvidence(StrEnum):
-    """The confidence of a result."""
-
-    SEEN = "seen"
-    INFERRED = "inferred"
-    UNKNOWN = "unknown"
-
-
-class Status(StrEnum):
-    """The result of the verification of one partition."""
-
-    EQUAL = "equal"
-    KEPT_AHEAD = "kept-ahead"
-    """The target was ahead when the plan was made, and still is."""
-    PROGRESS = "progress"
-    """The target has moved forward since the plan, within its log."""
-    NEW_IN_TARGET = "new-in-target"
-    """The target has a commit that was made after the plan. The source has no commit."""
-    SOURCE_GONE = "source-gone"
-    """The target holds the expected offset or a larger offset. The source no longer has a commit."""
-    MISSING = "missing"
-    BEHIND = "behind"
-    NOT_REWOUND = "not-rewound"
-    BELOW_LOG_START = "below-log-start"
-    """The log starts after the target's offset. The record at this offset has been deleted, so auto.offset.reset
-    decides where a consumer continues."""
-    BEYOND_LOG_END = "beyond-log-end"
-    NO_SUCH_LOG = "no-such-log"
-    """The target holds an offset of a topic or partition that does not exist in Kafka."""
-    SOURCE_AHEAD = "source-ahead"
-    """A client committed to the source after the copy. A consumer that starts from the target now would consume
-    messages again."""
-    SOURCE_REWOUND = "source-rewound"
-    NOT_IN_PLAN = "not-in-plan"
-    REFUSED = "refused"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
-
-    @property
-    def ok(self) -> bool:
-        """Whether a partition with this status passes the check."""
-        return self in _PASSING
-
-
-_PASSING: Final = frozenset(
-    (Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE)
+from offsetmgr.migration.verify_rules import (
+    ReadLastWriter,
+    Status,
+    VerifyEvidence,
+    check_planned,
+    check_unplanned,
+    outside,
 )
 
 
@@ -111,7 +72,7 @@ class VerifySummary:
         return all(status.ok for status in self.counts)
 
 
-@dataclass(slots=True)
+@dataclass
 class MigrationVerifier:
     """Compares a plan with the current offsets of its two stores. It only reads.
 
@@ -158,9 +119,18 @@ class MigrationVerifier:
         for group in batch:
             self.summary.groups += 1
             target = targets.get(group.target_group, GroupOffsets(group.target_group, {}))
-            for result in self._group(group, sources[group.group], target, log):
+            for result in self._group(group, GroupPair(sources[group.group], target), log):
                 self.summary.add(result)
-                yield result
+                shifted = self._shift and result.source is not None
+                yield result._replace(source=(result.source or 0) - self._shift) if shifted else result
+
+    @property
+    def _shift(self) -> int:
+        return self.plan.header.options.shift
+
+    @cached_property
+    def _last_writes(self) -> LastWrites:
+        return last_writes(self.source, self.target, window_s=0)
 
     def _load_logs(self, targets: Mapping[str, GroupOffsets]) -> ClusterLogs:
         """Returns the log ranges of all partitions in the target.
@@ -174,10 +144,10 @@ class MigrationVerifier:
         )
         return self._log_ranges
 
-    def _group(
-        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: ClusterLogs
-    ) -> Iterator[PartitionResult]:
-        if failed := source.error or target.error:
+    def _group(self, plan: GroupPlan, pair: GroupPair, log: ClusterLogs) -> Iterator[PartitionResult]:
+        source, target = pair.source, pair.target
+        hidden = source.hidden if source.offsets or not plan.steps else None  # finalize deletes offsets, and only them
+        if failed := source.error or hidden or target.error or target.hidden:
             yield _group_result(plan, Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(failed))
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
@@ -185,10 +155,20 @@ class MigrationVerifier:
             return
         if plan.error:
             yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"could not be planned: {plan.error}")
-        steps = {step.tp: step for step in plan.steps}
+        if self._shift:
+            source = _shifted(source, self._shift)
+        steps = {step.tp: _shifted_step(step, self._shift) if self._shift else step for step in plan.steps}
         if any(step.origin for step in plan.steps):
             source = _with_mapped_partitions(plan, source)
         readable, new = not source.errors and not target.errors, tuple.__new__
+        compared = cache(lambda: self._last_writes.find([pair])[0])
+
+        def last_writer(tp: TopicPartition) -> LastWriter | None:
+            now = compared()  # the stores may have been read again, so the target may have moved
+            writer = now.writers.get(tp)
+            is_open = writer is not None and now.ahead(tp) and not writer.is_offset(now.target.offsets[tp].offset)
+            return writer if is_open else None
+
         for tp in self._all_partitions(steps, source, target):
             step, source_offset, target_offset = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
             unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
@@ -197,7 +177,7 @@ class MigrationVerifier:
                 fields = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
                 yield new(PartitionResult, (plan.group, plan.target_group, tp, *fields))
             else:
-                yield self._partition(plan, tp, step, source, target, log)
+                yield self._partition(plan, tp, step, GroupPair(source, target), log, partial(last_writer, tp))
 
     def _rewind_is_missing(self, group: str, step: PlanStep, target_offset: Committed | None) -> bool:
         """Returns whether a planned rewind was not written. (A target beyond the planned offset proves nothing by
@@ -238,24 +218,26 @@ class MigrationVerifier:
         plan: GroupPlan,
         tp: TopicPartition,
         step: PlanStep | None,
-        source: GroupOffsets,
-        target: GroupOffsets,
+        pair: GroupPair,
         log: ClusterLogs,
+        read: ReadLastWriter,
     ) -> PartitionResult:
+        source, target, word = pair.source, pair.target, self.plan.header.options.if_ahead is AheadPolicy.KEEP
         source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
             status, evidence, detail = Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(unreadable)
         else:
             if step is None:
-                status, evidence, detail = _check_unplanned(source_offset, target_offset)
+                status, evidence, detail = check_unplanned(source_offset, target_offset, read)
             elif self._rewind_is_missing(plan.group, step, target_offset):
                 status, evidence, detail = Status.NOT_REWOUND, VerifyEvidence.SEEN, "the rewind was not written"
             else:
-                status, evidence, detail = check_planned(step, source_offset, target_offset, log.end(tp))
+                found = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
+                status, evidence, detail = found
                 if status is Status.MISSING:
                     detail = self._why_missing(plan.group, step)
             if status.ok and target_offset is not None and not log.holds(tp, target_offset.offset):
-                status, evidence, detail = _outside(target_offset.offset, log.get(tp))
+                status, evidence, detail = outside(target_offset.offset, log.get(tp))
         return PartitionResult(
             plan.group,
             plan.target_group,
@@ -289,6 +271,16 @@ def _is_unchanged(step: PlanStep, source: Committed | None, target: Committed | 
     )
 
 
+def _shifted(source: GroupOffsets, shift: int) -> GroupOffsets:
+    """Returns the source's offsets as the target holds them after a copy with `PlanOptions.shift`."""
+    shifted = {tp: found._replace(offset=found.offset + shift) for tp, found in source.offsets.items()}
+    return replace(source, offsets=shifted)
+
+
+def _shifted_step(step: PlanStep, shift: int) -> PlanStep:
+    return step._replace(source=step.source and step.source._replace(offset=step.source.offset + shift))
+
+
 def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffsets:
     """Returns the source's offsets and errors, with byte positions under the partitions to which the plan maps them."""
     new = {step.source_tp: step.tp for step in plan.steps if step.origin is not None}
@@ -297,104 +289,3 @@ def _with_mapped_partitions(plan: GroupPlan, source: GroupOffsets) -> GroupOffse
         offsets={new.get(tp, tp): found for tp, found in source.offsets.items()},
         errors={new.get(tp, tp): error for tp, error in source.errors.items()},
     )
-
-
-def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -> _Outcome:
-    """Returns the result for an offset outside its log."""
-    if isinstance(log, LogRange) and offset < log.start:
-        why = f"below the log start by {log.start - offset}; {clamp_text(offset, log)}"
-        return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
-    if isinstance(log, LogRange):
-        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
-    if isinstance(log, MissingTopic):
-        return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
-    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is unknown: {log}"
-
-
-_Outcome = tuple[Status, VerifyEvidence, str]
-
-
-def _check_unplanned(source: Committed | None, target: Committed | None) -> _Outcome:
-    if source is None:
-        return Status.NEW_IN_TARGET, VerifyEvidence.SEEN, "committed in the target since the plan"
-    if target is not None and target.offset >= source.offset:
-        return Status.PROGRESS, VerifyEvidence.SEEN, "not in the plan; the target is not behind the source"
-    return Status.NOT_IN_PLAN, VerifyEvidence.SEEN, "committed in the source since the plan; make a new plan for it"
-
-
-def check_planned(step: PlanStep, source: Committed | None, target: Committed | None, log_end: int | None) -> _Outcome:
-    """Returns the result for a planned partition from the current offsets of both stores."""
-    if step.action.rejects:
-        comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
-        if comparable and source is not None and target is not None and source.offset == target.offset:
-            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
-        return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
-    if step.after is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
-    if target is None:
-        return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
-    expected = step.after.offset
-    if target.offset < expected:
-        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target.offset}"
-    if target.offset > expected:
-        moved = _check_progress(step, target.offset, log_end)
-        if not moved[0].ok:
-            return moved
-    else:
-        moved = (Status.EQUAL, VerifyEvidence.SEEN, "")
-    return _compare_with_source(step, source, target, moved)
-
-
-def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> _Outcome:
-    assert step.after is not None
-    if log_end is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is unknown"
-    if offset > log_end:
-        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log_end}"
-    return Status.PROGRESS, VerifyEvidence.SEEN, f"moved forward by {offset - step.after.offset}"
-
-
-def _compare_with_source(
-    step: PlanStep, source: Committed | None, target: Committed, result_so_far: _Outcome
-) -> _Outcome:
-    if step.source is None:
-        return result_so_far
-    if step.origin is not None:
-        return _compare_with_position(step, step.origin, source, result_so_far)
-    if source is None:
-        return Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it"
-    if source.offset > target.offset and source.offset != step.source.offset:
-        behind = source.offset - target.offset
-        return (
-            Status.SOURCE_AHEAD,
-            VerifyEvidence.SEEN,
-            f"the source moved on after the plan; a start from the target would repeat {behind} messages",
-        )
-    if source.offset < step.source.offset:
-        back = step.source.offset - source.offset
-        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
-    if step.action is Action.KEEP_NEWER and result_so_far[0] is Status.EQUAL and target.offset > source.offset:
-        why = f"as planned, the target stays ahead of the source by {target.offset - source.offset}"
-        return Status.KEPT_AHEAD, VerifyEvidence.SEEN, why
-    return result_so_far
-
-
-def _compare_with_position(
-    step: PlanStep, origin: PlanSource, source: Committed | None, result_so_far: _Outcome
-) -> _Outcome:
-    """Works like `_compare_with_source`, but compares the source's byte position with the byte position in the plan.
-    The planned offset was derived from the planned byte position, so the result has the confidence of the
-    derivation."""
-    assert step.source is not None
-    old = step.source.offset
-    evidence = VerifyEvidence(origin.evidence)
-    if source is None:
-        return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
-    if source.offset > old:
-        why = f"the source moved on after the plan, from byte {old} to {source.offset}; make a new plan"
-        return Status.SOURCE_AHEAD, VerifyEvidence.SEEN, why
-    if source.offset < old:
-        why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
-        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
-    status, _, detail = result_so_far
-    return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

@@ -1,16 +1,18 @@
 """The waves file of a plan: the wave and the owner of each group, as CSV or JSON.
 
-CSV has a header line with the columns ``group``, ``wave`` and, optionally, ``owner``. JSON is a list of objects with
-these keys. ``group`` is a name or a glob. A row with the group's name takes precedence over globs, and the first of
-several matching globs counts.
+CSV has a header line with the columns ``group``, ``wave`` and, optionally, ``owner``; it may have each form that
+`offsetmgr.snapshots.text_files` reads. JSON is a list of objects with these keys. ``group`` is a name or a glob. A row
+with the group's name takes precedence over globs, and the first of several matching globs counts.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from offsetmgr.core.errors import FileFailure, GroupNotFound, MalformedData
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.groups.selection import GroupSelection
 from offsetmgr.migration.plan import GroupPlan
+from offsetmgr.snapshots.text_files import as_utf8, comma_separated, without_empty_end
 
 _COLUMNS = ("group", "wave", "owner")
 
@@ -70,11 +73,13 @@ def read_waves(path: Path) -> Waves:
         data = path.read_bytes()
     except OSError as error:
         raise FileFailure(what, error.strerror or str(error)) from error
+    data = as_utf8(io.BytesIO(data), what).read()
 
     def invalid(why: str) -> MalformedData:
         return MalformedData(what, why, "as in: group,wave,owner")
 
-    rows = _json_rows(data, invalid) if data.lstrip()[:1] in (b"[", b"{") else _csv_rows(data, invalid)
+    is_json = data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"[", b"{")
+    rows = _json_rows(data, invalid) if is_json else _csv_rows(data, invalid)
     found: dict[str, Wave] = {}
     for where, row in rows:
         wave = _wave(row, where, invalid)
@@ -98,16 +103,21 @@ def _json_rows(data: bytes, invalid: Callable[[str], MalformedData]) -> Iterator
 
 def _csv_rows(data: bytes, invalid: Callable[[str], MalformedData]) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        text = data.decode("utf-8-sig")
+        text = comma_separated(io.BytesIO(data), range(2, len(_COLUMNS) + 1)).read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise invalid("is not UTF-8") from error
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    header: list[str] = []
     try:
         for row in reader:
+            values = without_empty_end([value.strip() for value in row])
+            if not header or not values:
+                header = header or values
+                continue
             where = f"line {reader.line_num}"
-            if None in row or None in row.values():
-                raise invalid(f"{where}: has {'more' if None in row else 'fewer'} cells than the header")
-            yield where, {name: value.strip() for name, value in row.items()}
+            if len(values) > len(header) or len(row) < len(header):
+                raise invalid(f"{where}: has {'more' if len(values) > len(header) else 'fewer'} cells than the header")
+            yield where, dict(zip_longest(header, values, fillvalue=""))
     except csv.Error as error:
         raise invalid(f"line {reader.line_num}: {error}") from error
 

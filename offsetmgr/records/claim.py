@@ -17,10 +17,10 @@ from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.version_prefix import pack_version
 
 _VERSION: Final = 1
-_KEY_VERSION: Final = pack_version(0x4F20)
-CLAIM_KEY: Final = _KEY_VERSION + b"claim"
+KEY_VERSION: Final = 0x4F20
+CLAIM_KEY: Final = pack_version(KEY_VERSION) + b"claim"
 """The key of every claim."""
-FENCE_KEY: Final = _KEY_VERSION + b"fence"
+FENCE_KEY: Final = pack_version(KEY_VERSION) + b"fence"
 """The key of the record with which a new owner fences the producer id of an earlier owner. The record is the only
 record of its batch, and its value is null or empty. The batch has the earlier producer id and the epoch `FENCE_EPOCH`.
 Readers of offsets skip the record."""

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
+from offsetmgr.core.model import NEGATIVE_OFFSET, TopicPartition
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.records.claim import KEY_VERSION
+from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_fields import KafkaFieldReader
 from offsetmgr.records.kafka_group import decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
@@ -26,6 +27,7 @@ from offsetmgr.segments.offsets import Newest
 _MEMBER_KEY: Final = 5
 """ConsumerGroupMemberMetadata: a member of a group of the KIP-848 protocol."""
 _NO_FORMAT: Final = "of no known format"
+_KNOWN: Final = frozenset(f"of version {version}" for version in (*KEY_NAMES, KEY_VERSION))
 
 
 class SavedOffset(NamedTuple):
@@ -80,6 +82,12 @@ class DecodedPartition:
     foreign: int = 0
     """The number of keys that are neither in Kafka's format nor in offsetmgr's. If no key is in one of these formats,
     the topic is not an offsets topic."""
+
+    def unknown(self) -> list[OffsetMgrError]:
+        """Returns an error for each kind of keys that this release does not know, because they may be commits."""
+        kinds = {what: count for what, count in sorted(self.other.items()) if what not in _KNOWN}
+        text = "{} keys are {}, so offsets may be missing"
+        return [UnknownVersion("offsets topic", text.format(count, what)) for what, count in kinds.items()]
 
 
 def decode(newest: Newest) -> DecodedPartition:
@@ -141,7 +149,7 @@ class _DecodeState:
             except OffsetMgrError as error:
                 self._activity_errors[decoded.group] = error
         elif isinstance(decoded, UnknownKey):
-            self._result.other[f"version {decoded.version}"] += 1
+            self._result.other[f"of version {decoded.version}"] += 1
             if form.name == KafkaRecordFormat.name and decoded.version == _MEMBER_KEY:
                 group = KafkaFieldReader(key, "key").string("groupId")
                 entry = self._activity.get(group)
@@ -159,7 +167,10 @@ class _DecodeState:
             except OffsetMgrError as error:
                 errors[tp] = error
             else:
-                offsets[tp] = SavedOffset(offset, metadata, epoch, committed, expires, at)
+                if offset < 0:
+                    errors[tp] = CorruptData(f"offset {offset}", NEGATIVE_OFFSET)
+                else:
+                    offsets[tp] = SavedOffset(offset, metadata, epoch, committed, expires, at)
         if offsets or errors:
             self._result.groups.append(
                 SavedGroup(group, offsets, errors, self._activity.get(group), self._activity_errors.get(group))

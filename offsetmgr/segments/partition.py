@@ -74,7 +74,8 @@ class Partition:
 
     def segment_of(self, offset: int) -> Segment | None:
         """Returns the last segment that begins at or before ``offset``; None if all segments begin after ``offset``."""
-        return _segment_of(self._segments, offset)
+        at = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+        return self._segments[at - 1] if at else None
 
     def read(self, offset: int, size: int = CHUNK, max_entry_bytes: int = MAX_ENTRY_BYTES) -> LogSlice | None:
         """Returns about ``size`` bytes that begin with the entry that contains ``offset``. If compaction has removed
@@ -213,11 +214,6 @@ def _valid_swaps(files: list[Path]) -> list[Segment]:
 def _named(files: list[Path], suffix: str) -> list[Segment]:
     """Returns the segments with this suffix. Ignores other files, like a broker."""
     return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
-
-
-def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
-    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
-    return segments[at - 1] if at else None
 
 
 def is_directory(path: Path) -> bool | None:

@@ -11,6 +11,8 @@ import logging
 import time
 from typing import Final, TextIO
 
+from offsetmgr.core.plurals import printable
+
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -37,6 +39,7 @@ class PlainLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items())
         line = f"{_timestamp(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
+        line = printable(line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

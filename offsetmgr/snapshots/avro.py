@@ -33,6 +33,7 @@ from offsetmgr.snapshots.base import (
     OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
+    group_entry,
     reject_unreadable,
 )
 
@@ -201,14 +202,13 @@ class AvroReader:
             )
             for o in record["offsets"]
         }
-        if len(offsets) != len(record["offsets"]) or any(c[0] < 0 for c in offsets.values()):
-            why = f"group {record['group']!r} holds a partition twice, or a negative offset"
-            raise MalformedData(self._what, why, "take the snapshot again")
+        group = record["group"]
+        if len(offsets) != len(record["offsets"]):
+            raise MalformedData(self._what, f"group {group!r} holds a partition twice", "take the snapshot again")
         if any(tp[1] < 0 for tp in offsets):
             offsets = {TopicPartition(topic, BrokerPartition.of(p)): found for (topic, p), found in offsets.items()}
-        if not record["errors"]:
-            return GroupEntry(record["group"], offsets)
-        return GroupEntry(record["group"], offsets, *_errors(record["errors"]))
+        errors, whole = _errors(record["errors"]) if record["errors"] else ({}, None)
+        return group_entry(self._what, group, offsets, errors, whole)
 
     # --- the first pass ---------------------------------------------------------------------------
 

@@ -7,13 +7,15 @@ error before the caller uses the first group, and never in the middle of an impo
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, NoReturn, Protocol
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnsupportedOperation
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.commit_metadata import dropped_text, form_of
+from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, TopicPartition
 from offsetmgr.core.plurals import count_of
 
 FORMAT_VERSION: Final = 1
@@ -168,6 +170,24 @@ class Format(Protocol):
         ...
 
 
+def group_entry(
+    what: str,
+    group: str,
+    offsets: dict[TopicPartition, Committed],
+    errors: dict[TopicPartition, OffsetMgrError] | None = None,
+    error: OffsetMgrError | None = None,
+) -> GroupEntry:
+    """Returns a group of the file ``what``. A partition with a negative offset is unreadable.
+
+    Earlier releases wrote such offsets of brokers to files. Only the partition is unreadable, not the file.
+    """
+    errors = errors or {}
+    for tp in [tp for tp, found in offsets.items() if found[0] < 0]:
+        why = f"is {offsets.pop(tp)[0]} in the file: {NEGATIVE_OFFSET}"
+        errors[tp] = CorruptData(f"{what}: group {group}, {tp}", why, "correct it, or remove it from the file")
+    return GroupEntry(group, offsets, errors, error)
+
+
 class DroppedFields:
     """Counts the written groups and offsets, and the dropped fields that the format cannot contain. `report` returns
     the counts as a `WriteReport`."""
@@ -178,7 +198,7 @@ class DroppedFields:
         self.groups = 0
         self.offsets = 0
         self.errors = 0
-        self._metadata = 0
+        self._metadata: Counter[str] = Counter()
         self._epochs = 0
         self._timestamps = 0
 
@@ -187,8 +207,8 @@ class DroppedFields:
         self.offsets += len(group.offsets)
         self.errors += len(group.errors) + (group.error is not None)
         for _, metadata, epoch, timestamp, _ in group.offsets.values():
-            if metadata:
-                self._metadata += 1
+            if metadata and not self._capabilities.metadata:
+                self._metadata[form_of(metadata)] += 1
             if epoch is not None:
                 self._epochs += 1
             if timestamp is not None:
@@ -198,12 +218,13 @@ class DroppedFields:
         lost = [
             f"{what} of {count_of(count, 'offset')}"
             for what, count, carried in (
-                ("metadata", self._metadata, self._capabilities.metadata),
                 ("leader epoch", self._epochs, self._capabilities.leader_epoch),
                 ("commit timestamp", self._timestamps, self._capabilities.commit_timestamp),
             )
             if count and not carried
         ]
+        if self._metadata:
+            lost.insert(0, dropped_text(self._metadata).removeprefix("the "))
         if not self._capabilities.header:
             lost.append("snapshot id, time and source" + (f" ({self._source})" if self._source else ""))
         return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
@@ -215,7 +236,7 @@ def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, k
     the group has byte positions of Kafka 0.7, and readers of the format would mistake these positions for offsets."""
     if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
-            "snapshot not written",
+            f"group {group.group!r} is not in the file",
             f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
             "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
         )
@@ -225,12 +246,9 @@ def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, k
     which = (
         f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
     )
-    hint = (
-        "keep the errors in the snapshot, or leave the group out"
-        if capabilities.errors
-        else "leave the group out, or write Avro, which can record unreadable offsets"
-    )
-    raise UnsupportedOperation("snapshot not written", f"{which} could not be read: {first}", hint) from first
+    hint = "leave the group out" if capabilities.errors else "write Avro (.avro), which records what cannot be read"
+    what = f"group {group.group!r} is not in the file"
+    raise UnsupportedOperation(what, f"{which} could not be read: {first}", hint) from first
 
 
 def has_control_character(text: str) -> bool:
@@ -280,11 +298,19 @@ def shown(content: bytes | str) -> str:
     return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")
 
 
+def offset_number(text: str) -> int:
+    """Parses an offset, which may be negative (see `group_entry`). Raises `BadLine`."""
+    negative = text.startswith("-") and text.strip("-0") != ""
+    return -number(text[1:], MAX_OFFSET, "offset") if negative else number(text, MAX_OFFSET, "offset")
+
+
 def number(text: str, limit: int, name: str) -> int:
     """Parses digits, from 0 to ``limit``. Raises `BadLine`."""
     if not (text.isascii() and text.isdigit()):
         if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
             raise BadLine(f"negative {name}")
+        if "E+" in text.upper():
+            raise BadLine(f"{name} {text[:40]} was rounded by a spreadsheet")
         raise BadLine(f"{name} is not a number" if text else f"empty {name}")
     # Check the length first, because int() raises a different error for very long texts.
     if len(text) > 40 or int(text) > limit:

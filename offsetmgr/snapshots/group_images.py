@@ -3,22 +3,28 @@ the offsets that the edit is planned to write.
 
 The format is that of `offsetmgr.snapshots.avro` with one more field, ``after``, so every reader of snapshots can read
 it. A partition that is in ``after`` but not in ``offsets`` had no commit before the edit, so an undo of the edit
-deletes its offset.
+deletes its offset. If its data was no offset, the field ``errors`` has the partition, with the data (as Latin-1) in the
+field ``hint``. The field ``tree`` has all znodes of a group that the edit deletes. A file with such data or with a tree
+has version 3, because a reader of version 2 would not restore it.
 """
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, TypeAlias
 
 import fastavro
 from fastavro.write import Writer
 
-from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
+from offsetmgr.core.group_tree import SavedNode
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
+from offsetmgr.records.avro_fields import present, string
 from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, ChecksumWriter, to_file_metadata
-from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end
+from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end, errors_field
 from offsetmgr.snapshots.base import SnapshotHeader
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
@@ -41,12 +47,20 @@ IMAGES_SCHEMA: Final[dict[str, Any]] = {
                 },
             },
         },
+        {
+            "name": "tree",
+            "doc": "all znodes of a deleted group, parents first; JSON: [[PATH, BASE64, [[PERMISSIONS, SCHEME, ID]]]]",
+            "default": None,
+            "type": ["null", "string"],
+        },
     ],
 }
 _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 
+_NO_OFFSET: Final = "its data was no offset"
 VERSION: Final = 2
-"""The version of the field ``after``."""
+"""The version of a file without znodes."""
+VERSION_WITH_NODES: Final = 3
 _VERSION_KEY: Final = "offsetmgr.before_images_version"
 """The key under which the file's metadata contains `VERSION`. A file that is only a snapshot does not have this key."""
 
@@ -54,11 +68,14 @@ _VERSION_KEY: Final = "offsetmgr.before_images_version"
 @dataclass(frozen=True, slots=True)
 class GroupImages:
     """The before-images of one group. ``before`` contains the commits before the edit. ``after`` maps every partition
-    that the edit changes to its planned offset, or to None if the edit deletes the commit."""
+    that the edit changes to its planned offset, or to None if the edit deletes the commit. ``nodes`` are the znodes of
+    a group that the edit deletes. ``raw`` has the data of partitions whose data was no offset."""
 
     group: str
     before: Mapping[TopicPartition, Committed]
     after: Mapping[TopicPartition, int | None]
+    nodes: tuple[SavedNode, ...] = ()
+    raw: Mapping[TopicPartition, bytes] = field(default_factory=dict)
 
 
 ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
@@ -66,33 +83,57 @@ ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *t
 offset). Further values are ignored."""
 
 
-def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
-    """Writes before-images, one group after the other, each with its rows sorted by partition. Returns the number of
-    partitions."""
+def write_images(
+    stream: BinaryIO,
+    header: SnapshotHeader,
+    groups: Iterable[tuple[str, Sequence[ImageRow], Sequence[SavedNode], Mapping[TopicPartition, bytes]]],
+    *,
+    with_nodes: bool = False,
+) -> int:
+    """Writes before-images, one group after the other, each with its rows sorted by partition, its znodes, and the data
+    that is no offset. Returns the number of partitions. ``with_nodes``: whether any group has znodes or such data."""
     checked = ChecksumWriter(stream)
     writer = Writer(
         checked,  # type: ignore[arg-type]
         _PARSED,
         codec="deflate",
-        metadata=to_file_metadata(header) | {_VERSION_KEY: str(VERSION)},
+        metadata=to_file_metadata(header) | {_VERSION_KEY: str(VERSION_WITH_NODES if with_nodes else VERSION)},
         compression_level=1,
     )
     encoder, blocks = RecordEncoder(), RecordBlocks(writer)
     group_count = offset_count = partitions = 0
-    for group, rows in groups:
+    for group, rows, nodes, raw in groups:
         changed = [row[0] for row in rows]
         committed_partitions = [row[0] for row in rows if isinstance(row[1], Committed)]
         found = [row[1] for row in rows if isinstance(row[1], Committed)]
-        before = encoder.columns(group, committed_partitions, found)
+        errors = [(tp, CorruptData(str(tp), _NO_OFFSET, data.decode("latin-1"))) for tp, data in sorted(raw.items())]
+        before = encoder.columns(group, committed_partitions, found, errors_field(errors))
         after = encoder.planned_offsets(changed, [None if row[2] is None else row[2][0] for row in rows])
-        blocks.add(before + NO_END + after)
+        blocks.add(before + NO_END + after + _encoded(nodes))
         group_count += 1
         offset_count += len(committed_partitions)
         partitions += len(rows)
     blocks.flush()
-    blocks.add(encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.planned_offsets((), ()))
+    last = encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.planned_offsets((), ())
+    blocks.add(last + _encoded(()))
     blocks.flush()
     return partitions
+
+
+def _encoded(nodes: Sequence[SavedNode]) -> bytes:
+    """Encodes the field ``tree``, without the znodes whose data is lost. If such a znode has saved children, the file
+    has it without data."""
+    parents = {one.path.rpartition("/")[0] for one in nodes if one.path}
+    kept = (one for one in nodes if one.data is not None or one.path in parents)
+    tree = [[one.path, b64encode(one.data or b"").decode(), one.acl] for one in kept]
+    return present(string(json.dumps(tree))) if tree else b"\0"
+
+
+def _decoded(tree: str | None) -> tuple[SavedNode, ...]:
+    return tuple(
+        SavedNode(path, b64decode(data), tuple((permissions, scheme, of) for permissions, scheme, of in acl))
+        for path, data, acl in json.loads(tree or "[]")
+    )
 
 
 def is_images(stream: BinaryIO) -> bool:
@@ -127,10 +168,9 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
     if (version := _version(stream)) is None:
         why = "is a snapshot and holds no before-images, so there is no edit to undo"
         raise MalformedData(what, why, "import it: offsetmgr offsets import, or plan_import in a program")
-    if version != str(VERSION):
-        raise UnknownVersion(
-            what, f"before-images version {version} is not known (known: {VERSION})", "use a newer offsetmgr"
-        )
+    if version not in (known := (str(VERSION), str(VERSION_WITH_NODES))):
+        why = f"before-images version {version} is not known (known: {', '.join(known)})"
+        raise UnknownVersion(what, why, "use a newer offsetmgr")
     stream.seek(0)
     try:
         for record in fastavro.reader(stream):
@@ -145,7 +185,11 @@ def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
             after = {
                 TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["offset"] for e in record["after"]
             }
-            yield GroupImages(record["group"], before, after)
+            raw = {
+                TopicPartition(e["topic"], BrokerPartition.of(e["partition"])): e["hint"].encode("latin-1")
+                for e in record["errors"] or ()
+            }
+            yield GroupImages(record["group"], before, after, _decoded(record.get("tree")), raw)
     except OffsetMgrError:
         raise
     except (KeyError, ValueError, EOFError, IndexError) as error:

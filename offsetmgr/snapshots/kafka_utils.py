@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, Committed, TopicPartition
 from offsetmgr.snapshots.base import (
     BadLines,
     DroppedFields,
@@ -22,6 +22,7 @@ from offsetmgr.snapshots.base import (
     OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
+    group_entry,
     reject_unreadable,
 )
 from offsetmgr.snapshots.json_stream import BadEntry, Document, check_name, documents, offsets_of
@@ -64,6 +65,7 @@ class KafkaUtilsReader:
     def __init__(self, stream: BinaryIO, form: KafkaUtilsFormat, what: str) -> None:
         self.format = form
         self._stream = stream
+        self._what = what
         self._documents: dict[str, array[int]] = {}
         """For each group the start and the end of its document (in bytes), and the number of its first line."""
         bad = BadLines(what)
@@ -91,8 +93,8 @@ class KafkaUtilsReader:
     def _load(self, group: str) -> GroupEntry:
         start, end, line = self._documents[group]
         self._stream.seek(start)
-        _, offsets = _read(Document(start, end, line, self._stream.read(end - start)))
-        return GroupEntry(group, {tp: Committed(offset) for tp, offset in offsets.items()})
+        _, found = _read(Document(start, end, line, self._stream.read(end - start)))
+        return group_entry(self._what, group, {tp: Committed(offset) for tp, offset in found.items()})
 
 
 def is_kafka_utils(parsed: dict[str, Any]) -> bool:
@@ -118,4 +120,4 @@ def _read(document: Document) -> tuple[str, dict[TopicPartition, int]]:
     group = check_name(document, ("groupid",), "group", parsed.get("groupid"))
     if "offsets" not in parsed:
         raise BadEntry(document.line, 'no "offsets"')
-    return group, offsets_of(document, parsed["offsets"], ("offsets",), lowest=0)
+    return group, offsets_of(document, parsed["offsets"], ("offsets",), lowest=-MAX_OFFSET)

@@ -15,7 +15,6 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import groupby, islice, repeat
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
@@ -29,10 +28,11 @@ from offsetmgr.snapshots.base import (
     FormatCapabilities,
     GroupEntry,
     SnapshotHeader,
+    group_entry,
     has_control_character,
 )
+from offsetmgr.snapshots.text_files import MAX_LINE_BYTES, lines_of
 
-MAX_LINE_BYTES: Final = 65_536
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 LINE_FORMAT_CAPABILITIES: Final = FormatCapabilities(
     metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False
@@ -51,11 +51,14 @@ class LineSyntax(Protocol):
 
     ``plain`` is a regular expression that quickly matches usual lines: names in printable ASCII, numbers without
     leading zeros. Its capture groups are quote, group, quote, topic, partition and offset; the quotes and the group may
-    be empty. `parse` also handles the lines that ``plain`` does not match.
+    be empty. `parse` also handles the lines that ``plain`` does not match. A line of blanks and ``filler`` is empty.
     """
 
     @property
     def plain(self) -> re.Pattern[bytes]: ...
+
+    @property
+    def filler(self) -> bytes: ...
 
     def parse(self, line: str) -> tuple[str, str, int, int]:
         """Parses a line without its line end. Returns group, topic, partition and offset. Raises `BadLine`."""
@@ -81,7 +84,9 @@ class LineReader:
         self.format = form
         self._only_group = only_group
         self._stream = stream
+        self._what = what
         self._syntax = syntax
+        self._blank = b" \t\r\n\v\f" + syntax.filler
         self._values = re.compile(syntax.plain.pattern.decode("ascii")).findall
         self._ranges: dict[str, array[int]] = {}
         """For each group four numbers per byte range: start, end, first line's number, and `_PLAIN` or `_OTHER`."""
@@ -119,10 +124,10 @@ class LineReader:
                 offsets.update(zip(partitions, map(new, repeat(Committed), fields), strict=True))
             else:
                 for line in data.split(b"\n"):
-                    if line.strip():
+                    if line.strip(self._blank):
                         _, topic, number, value = self._syntax.parse(_text(line))
                         offsets[TopicPartition(topic, number)] = Committed(value)
-        return GroupEntry(group, offsets)
+        return group_entry(self._what, group, offsets)
 
     # --- small files ------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class LineReader:
         kind = -1
         ranges: array[int] = array("q")
         position = first_data = 0
-        for number, line in enumerate(_lines(self._stream), 1):
+        for number, line in enumerate(lines_of(self._stream), 1):
             start, position = position, position + len(line)
             if number == 1 and line.startswith(BYTE_ORDER_MARK):
                 start, line = start + 3, line[3:]  # noqa: PLW2901
@@ -193,7 +198,7 @@ class LineReader:
                 this = _OTHER
             else:
                 kind = -1
-                first_data = first_data or (number if line.strip() else 0)
+                first_data = first_data or (number if line.strip(self._blank) else 0)
                 continue
             first_data = first_data or number
             if group != current or this != kind:
@@ -217,7 +222,7 @@ class LineReader:
     def _parse(self, line: bytes, number: int, may_be_header: bool, bad: BadLines) -> tuple[bytes, bytes, bytes] | None:
         """Parses a line that is not plain. Returns group, topic and partition; None for an empty line, a header line or
         a bad line. A bad line is added to ``bad``."""
-        if not line.strip():
+        if not line.strip(self._blank):
             return None
         try:
             text = _text(line)
@@ -236,7 +241,7 @@ class LineReader:
         for start, end, first, _ in _ranges_of(self._ranges[group]):
             self._stream.seek(start)
             for number, line in enumerate(self._stream.read(end - start).split(b"\n"), first):
-                if line.strip():
+                if line.strip(self._blank):
                     _, topic, partition, _ = self._syntax.parse(_text(line))
                     before = seen.setdefault(TopicPartition(topic, partition), number)
                     if before != number:
@@ -266,7 +271,7 @@ def require_line_end(stream: BinaryIO, what: str) -> None:
     stream.seek(max(size - MAX_LINE_BYTES, 0))
     last = stream.read().rpartition(b"\n")[2]
     stream.seek(0)
-    if last.strip():
+    if last.strip(b" \t\r,;"):
         shown = last.decode("utf-8", "replace")[-MAX_SHOWN_CHARACTERS:]
         why = f"its last line has no line end, so the file may be truncated within its last number: {shown!r}"
         hint = (
@@ -274,11 +279,6 @@ def require_line_end(stream: BinaryIO, what: str) -> None:
             "reset), or unterminated=accept to a file: URI"
         )
         raise MalformedData(what, why, hint)
-
-
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    stream.seek(0)
-    return iter(partial(stream.readline, MAX_LINE_BYTES), b"")
 
 
 def _text(line: bytes) -> str:

@@ -13,6 +13,7 @@ from offsetmgr.snapshots.json_stream import BadEntry, documents
 from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat, is_kafka_utils
 from offsetmgr.snapshots.line_formats import require_line_end
 from offsetmgr.snapshots.spark import SparkFormat
+from offsetmgr.snapshots.text_files import as_utf8
 from offsetmgr.snapshots.zk_export import ZkExportFormat
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def open_snapshot(
     Such a file is rejected unless ``accept_unterminated`` is set. Raises `UsageError`, `MalformedData`,
     `UnknownVersion`.
     """
+    if name != "avro":
+        stream = as_utf8(stream, what)
     if name in ("csv", "zk") and not accept_unterminated:
         require_line_end(stream, what)
     if name == "json":

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.model import MAX_OFFSET, BrokerPartition
+from offsetmgr.core.model import BrokerPartition
 from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     BadLine,
@@ -25,6 +25,7 @@ from offsetmgr.snapshots.base import (
     SnapshotHeader,
     WriteReport,
     number,
+    offset_number,
     reject_unreadable,
 )
 from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, LineReader, NameCheck
@@ -66,6 +67,7 @@ class ZkExportFormat:
 
 class _ZkExportLineSyntax:
     plain = _PLAIN
+    filler = b""
 
     def is_header(self, line: str) -> bool:  # noqa: ARG002
         return False
@@ -75,7 +77,7 @@ class _ZkExportLineSyntax:
         if not found:
             raise BadLine("not of the form /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET")
         group, topic, partition, offset = found.groups()
-        value = number(offset, MAX_OFFSET, "offset")
+        value = offset_number(offset)
         if "-" in partition[1:]:
             of_broker = BrokerPartition.parse(partition)
             if of_broker is None:

@@ -42,11 +42,19 @@ class CheckpointFiles(Protocol):
 
 
 class LocalFiles:
-    """A checkpoint on this machine's file system."""
+    """A checkpoint on this machine's file system. `names` and `read` raise `CorruptData` for one on another."""
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._directory = Path(directory_of(root))
+        self._path = Path(directory_of(root))
+        self._is_local = root.startswith("file:") or _FILE_SYSTEM.match(root) is None
+
+    @property
+    def _directory(self) -> Path:
+        if not self._is_local:
+            why = "it is not on this machine's file system, and no query with this checkpoint has run in this program"
+            raise CorruptData(f"checkpoint {self.root}", why)
+        return self._path
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -100,21 +108,27 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{below}")
 
 
-def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
+def newest_finished(files: CheckpointFiles, *, may_be_gone: bool = False) -> CheckpointBatch | None:
     """Returns the newest batch that has a file ``commits/N``, with the offsets from ``offsets/N``. Returns None if no
-    batch has finished yet.
+    batch has finished yet, or (``may_be_gone``) if the checkpoint has been deleted.
 
-    Raises `UnknownVersion` or `CorruptData`. A missing ``offsets/N`` also raises `CorruptData`.
+    Raises `UnknownVersion` or `CorruptData`. A missing ``offsets/N`` also raises `CorruptData`, as do a directory that
+    is not a checkpoint, and a later batch without any ``commits/N``.
     """
-    number: int | None = None
+    why = ""
     for _ in range(_MAX_ATTEMPTS):
         number = newest_batch(files.names("commits"))
-        if number is None:
+        if number is not None:
+            if (found := planned_batch(files, number)) is not None:
+                return found
+            why = f"commits/{number} has no offsets/{number}"
+        elif planned := newest_batch(files.names("offsets")):  # Spark plans batch 1 after it has written commits/0
+            why = f"it has offsets/{planned}, but its directory commits is empty or missing"
+        elif planned == 0 or may_be_gone or files.read("metadata") is not None:
             return None
-        found = planned_batch(files, number)
-        if found is not None:
-            return found
-    raise CorruptData(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
+        else:
+            why = "the directory does not exist, or it is not the checkpoint of a query: it has no file metadata"
+    raise CorruptData(f"checkpoint {files.root}", why)
 
 
 def planned_batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -19,7 +18,8 @@ from offsetmgr.core.errors import OffsetMgrError, SparkError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Backoff
 from offsetmgr.spark import metrics
-from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable
+from offsetmgr.spark.commit_policy import CommitPolicy
+from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, is_retriable, log_failure
 from offsetmgr.spark.offset_merge import CommitBlock, merge_min
 from offsetmgr.spark.query_plan import StreamingQueryProtocol
 from offsetmgr.spark.tracked_query import TrackedQuery
@@ -37,47 +37,24 @@ class _RoundResult(Enum):
     FAILED = "the failure is reported, or an expected query has not started"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """When the thread checks all queries, and how it retries.
-
-    ``reconcile_s`` is the interval of the checks of all checkpoints. ``retries`` is the number of consecutive failed
-    attempts before the failure is reported. ``pause_s`` is the pause after the first failure; it doubles with each
-    further failure, up to 10 s.
-    """
-
-    reconcile_s: float = 30.0
-    retries: int = 5
-    pause_s: float = 0.2
-
-
 class QueryTracker:
     """Tracks streaming queries and commits their offsets until `close`.
 
     All methods are thread-safe. Only the tracker's own thread does I/O.
     """
 
-    def __init__(
-        self,
-        committer: GroupCommitter,
-        *,
-        clusters: frozenset[str] | None = None,
-        retry_policy: RetryPolicy | None = None,
-        stop_on_failure: bool = False,
-        expected: frozenset[str] = frozenset(),
-    ) -> None:
-        """``expected`` are names of queries. The tracker commits nothing until all these queries have started.
-
-        ``clusters`` are the spellings of the bootstrap servers of the group's cluster, see `merge_min`. With
-        ``stop_on_failure`` the tracker stops all running queries when it reports a failure.
+    def __init__(self, committer: GroupCommitter, policy: CommitPolicy, expected: frozenset[str] = frozenset()) -> None:
+        """``expected`` are names of queries. The tracker commits nothing until all these queries have started. The
+        pause between attempts is at most 10 s. With ``stop_on_failure`` in the policy, the tracker stops all running
+        queries when it reports a failure.
         """
         self._committer = committer
-        self._clusters = clusters
-        self._retry_policy = retry_policy or RetryPolicy()
-        self._stop_on_failure = stop_on_failure
+        self._policy = policy
         self._condition = threading.Condition()
         self._expected = set(expected)
         self._tracked: dict[str, TrackedQuery] = {}
+        self._untracked: set[str] = set()
+        """The ids of the queries that cannot be tracked."""
         self._due: set[str] = set()
         self._requested_rounds = 0
         self._completed_rounds = 0
@@ -99,6 +76,7 @@ class QueryTracker:
             if self._closing:
                 raise UsageError(f"query {query.id} is not tracked", "the committer is closed")
             self._expected.discard(query.name or "")
+            self._untracked.discard(query.id)
             for other in [key for key, value in self._tracked.items() if value.ended and _replaces(query, value.query)]:
                 if other != query.id:
                     del self._tracked[other]
@@ -109,6 +87,14 @@ class QueryTracker:
                 self._thread = threading.Thread(target=self._run, name="offsetmgr-committer", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
+
+    def cannot_track(self, query_id: str, error: OffsetMgrError) -> None:
+        """Logs why a query cannot be tracked. Until `forget`, the offsets of its batches count as not committed."""
+        with self._condition:
+            known = query_id in self._untracked
+            self._untracked.add(query_id)
+        if not known:
+            log_failure(self._committer.group, error)
 
     def tracks(self, query_id: str) -> bool:
         with self._condition:
@@ -132,6 +118,7 @@ class QueryTracker:
         no longer blocks commits. ``query`` is an id or a name."""
         with self._condition:
             self._expected.discard(query)
+            self._untracked.discard(query)
             for key, value in list(self._tracked.items()):
                 if value.ended and query in (key, value.query.name):
                     del self._tracked[key]
@@ -142,11 +129,11 @@ class QueryTracker:
         """Reads all checkpoints, compares them with the store, and commits.
 
         Returns True if the offsets of all finished batches are committed within ``timeout_s`` seconds. The tracker
-        repeats failed attempts until the timeout, or until it reports the failure in the log (see `RetryPolicy`).
+        repeats failed attempts until the timeout, or until it reports the failure in the log (see `CommitPolicy`).
         """
         with self._condition:
             if self._thread is None:
-                return True
+                return not (self._expected or self._untracked)
             self._requested_rounds += 1
             ticket = self._requested_rounds
             self._condition.notify_all()
@@ -155,7 +142,7 @@ class QueryTracker:
                 return self._completed_rounds >= ticket and self._result is not _RoundResult.PENDING
 
             self._condition.wait_for(lambda: completed() or not self._alive(), timeout_s)
-            return completed() and self._result is _RoundResult.COMMITTED
+            return completed() and self._result is _RoundResult.COMMITTED and not self._untracked
 
     def close(self, timeout_s: float) -> bool:
         """Reconciles once more and ends the thread. Returns the result of `reconcile`."""
@@ -174,7 +161,7 @@ class QueryTracker:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
-        self._reconcile_at = time.monotonic() + self._retry_policy.reconcile_s
+        self._reconcile_at = time.monotonic() + self._policy.reconcile_s
         while True:
             with self._condition:
                 while (wait := self._wait_s()) > 0 and not self._closing:
@@ -202,7 +189,7 @@ class QueryTracker:
 
     def _round(self, due: list[TrackedQuery], all_queries: bool) -> _RoundResult:
         if all_queries:
-            self._reconcile_at = time.monotonic() + self._retry_policy.reconcile_s
+            self._reconcile_at = time.monotonic() + self._policy.reconcile_s
             self._committer.clear_cache()
         for tracked in due:
             self._read(tracked)
@@ -218,11 +205,11 @@ class QueryTracker:
                     self._committer.group,
                     ", ".join(expected),
                 )
-        merged = merge_min([r for tracked in known for r in tracked.progress], self._clusters, blocks)
+        merged = merge_min([r for tracked in known for r in tracked.progress], self._policy.clusters, blocks)
         failed = self._attempt(merged.offsets)
         problem = merged.problem
-        unread = next((tracked.error for tracked in known if tracked.error is not None), None)
-        self._handle_result(failed or problem or unread, failed or _first_error(due) or problem, due)
+        unread, new = (next(filter(None, (one.error for one in queries)), None) for queries in (known, due))
+        self._handle_result(failed or problem or unread, failed or new or problem, due)
         if self._committer.state.failing is not None or expected:
             return _RoundResult.FAILED
         pending = failed or problem or unread or not all(tracked.planned for tracked in known)
@@ -261,11 +248,11 @@ class QueryTracker:
             return
         self._consecutive_failures += 1
         if again := is_retriable(new):
-            backoff = Backoff(self._retry_policy.pause_s, _MAX_PAUSE_S)
+            backoff = Backoff(self._policy.pause_s, _MAX_PAUSE_S)
             self._schedule([tracked.query.id for tracked in checked], backoff.pause_s(self._consecutive_failures))
-        if not again or self._consecutive_failures > self._retry_policy.retries:
+        if not again or self._consecutive_failures > self._policy.retries:
             self._committer.report(new)
-            if self._stop_on_failure:
+            if self._policy.stop_on_failure:
                 self._stop_all()
 
     def _schedule(self, queries: list[str], seconds: float) -> None:
@@ -279,10 +266,6 @@ class QueryTracker:
         for query in running:
             # `stop` waits for the running batch, and that batch may wait for this thread (`committed_first`).
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
-
-
-def _first_error(checked: list[TrackedQuery]) -> OffsetMgrError | None:
-    return next((tracked.error for tracked in checked if tracked.error is not None), None)
 
 
 def _replaces(query: StreamingQueryProtocol, old: StreamingQueryProtocol) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.spark.commit_loop import QueryTracker, RetryPolicy
+from offsetmgr.spark.commit_loop import QueryTracker
 from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, Process
 from offsetmgr.spark.query_plan import QueryExecution
@@ -47,7 +48,6 @@ class OffsetCommitter(StreamingQueryListener):
         stream = orders.option("subscribe", "orders").load().writeStream.format("noop").queryName("orders")
         query = stream.trigger(availableNow=True)
         query.option("checkpointLocation", "checkpoint").start().awaitTermination()
-        spark.streams.removeListener(committer)
         print("committed:", committer.close())
     """
 
@@ -57,7 +57,7 @@ class OffsetCommitter(StreamingQueryListener):
         group: str,
         *,
         spark: SparkSession | None = None,
-        queries: Collection[str] | None = None,
+        queries: Collection[str] | str | None = None,
         policy: CommitPolicy | None = None,
     ) -> None:
         """Contacts no server. Raises `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is
@@ -65,13 +65,10 @@ class OffsetCommitter(StreamingQueryListener):
         require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
         settings = policy or CommitPolicy()
-        self._queries = None if queries is None else frozenset(queries)
+        names = [queries] if isinstance(queries, str) else queries
+        self._queries = None if names is None else frozenset(names)
         self._tracker = QueryTracker(
-            GroupCommitter(store, group, allow_rewind=settings.allow_rewind),
-            clusters=settings.clusters,
-            retry_policy=RetryPolicy(settings.reconcile_s, settings.retries, settings.pause_s),
-            stop_on_failure=settings.stop_on_failure,
-            expected=self._queries or frozenset(),
+            GroupCommitter(store, group, allow_rewind=settings.allow_rewind), settings, self._queries or frozenset()
         )
 
     @property
@@ -108,9 +105,24 @@ class OffsetCommitter(StreamingQueryListener):
         self._tracker.forget(query)
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Reconciles once more and ends the thread; waits for each of the two steps for up to ``timeout_s`` seconds.
-        Returns True if the offsets of all finished batches are committed. Raises no error for a failed commit."""
-        return self._tracker.close(timeout_s)
+        """Waits for Spark's queued events, reconciles once more, ends the thread, and removes the listener from the
+        session; waits for each of these steps for up to ``timeout_s`` seconds. Returns True if the offsets of all
+        finished batches are committed. Raises no error for a failed commit."""
+        self._await_events(timeout_s)
+        done = self._tracker.close(timeout_s)
+        with suppress(Exception):  # Spark's errors, if the session has been stopped
+            self._active_session().streams.removeListener(self)
+        self._await_events(timeout_s)
+        return done
+
+    def _await_events(self, timeout_s: float) -> None:
+        """Waits until Spark has delivered its events. If the program ended during a callback, Spark would print a stack
+        trace."""
+        with suppress(Exception):
+            self._active_session().sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
+
+    def _active_session(self) -> Any:
+        return self._session or self.spark
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +156,7 @@ class OffsetCommitter(StreamingQueryListener):
 
     def _track(self, query_id: str) -> None:
         try:
-            session = self._session or self.spark
+            session = self._active_session()
             if session is None:
                 raise SparkError(
                     f"query {query_id} is not tracked",
@@ -158,4 +170,4 @@ class OffsetCommitter(StreamingQueryListener):
             if self._queries is None or query.name in self._queries:
                 self._tracker.track(query)
         except OffsetMgrError as error:
-            LOG.error("%s", error)
+            self._tracker.cannot_track(query_id, error)

@@ -23,7 +23,7 @@ from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, direct
 from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, is_retriable
 from offsetmgr.spark.offset_merge import merge_min
-from offsetmgr.spark.query_plan import QueryExecution, Source, blocks_of, progress_of
+from offsetmgr.spark.query_plan import QueryExecution, progress_of
 from offsetmgr.spark.versions import require_supported
 
 
@@ -94,7 +94,8 @@ class BatchCommitter:
 
     def commit_last_batch(self) -> bool:
         """Commits the last finished batch. Call it after the query has ended. Returns True if the offsets of this batch
-        are committed. If the commit fails, raises the error only with ``stop_on_failure``; otherwise `state` has it."""
+        are committed, or if no batch has finished. Returns False if the commit fails or if the checkpoint cannot be
+        read: `state` and the log have the error, which the method raises only with ``stop_on_failure``."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
@@ -121,9 +122,6 @@ class BatchCommitter:
             "cannot commit offsets from foreachBatch", f"no running query has the checkpoint {self._files.root}"
         )
 
-    def _sources(self) -> tuple[Source, ...] | None:
-        return None if self._query is None else self._query.sources()
-
     def _commit(self, read_batch: Callable[[], CheckpointBatch | None]) -> None:
         backoff = Backoff(self._policy.pause_s, math.inf, self._policy.retries)
         retries = BlockingRetries(backoff=backoff, clock=self._clock)
@@ -140,9 +138,12 @@ class BatchCommitter:
             found = read_batch()
             if found is None:
                 return None
-            sources = self._sources()
-            progress = progress_of(found, sources, f"checkpoint {self._files.root}")
-            merged = merge_min(progress, self._policy.clusters, blocks_of(found, sources or ()))
+            what = f"checkpoint {self._files.root}"
+            sources = None if self._query is None else self._query.sources()
+            progress, blocks = progress_of(found, sources, what)
+            if not progress and not blocks:
+                raise SparkError(what, f"its batch {found.number} has no offsets of a Kafka source")
+            merged = merge_min(progress, self._policy.clusters, blocks)
         except OffsetMgrError as error:
             self._committer.count_failure()
             return error

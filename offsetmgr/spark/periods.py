@@ -32,6 +32,7 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog
 from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodRunner, PeriodStep
+from offsetmgr.spark.start_offsets import topic_names
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -60,7 +61,7 @@ class Coordination:
     zookeeper: str
     root: str
     member: str
-    topics: Sequence[str] = ()
+    topics: Sequence[str] | str = ()
     config: ConnectionConfig | None = field(default=None, repr=False)
     session_timeout_ms: int = 6_000
 
@@ -98,7 +99,7 @@ class JobSettings:
 
 def run_periods(
     spark: SparkSession,
-    topics: Sequence[str],
+    topics: Sequence[str] | str,
     period: PeriodSchedule,
     process: Callable[[DataFrame, PeriodTask], Any],
     store: OffsetStore,
@@ -107,7 +108,7 @@ def run_periods(
     job: JobSettings,
 ) -> int:
     """Processes the periods of a run until the run ends, ``until_ms`` is reached or ``stop`` is set. Returns the number
-    of periods that the call has processed.
+    of periods that the call has processed. A text as ``topics`` is one topic.
 
     ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. The function must write
     its output only under ``task.output``, because only the published attempt counts (`published_outputs`). If
@@ -143,7 +144,7 @@ def run_periods(
         stack.callback(log.close)
         if compacted := log.compacted(own_topics):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
-        member = _member(coordinator, period, cluster, [*coordinator.topics, *topics])
+        member = _member(coordinator, period, cluster, [*topic_names(coordinator.topics), *own_topics])
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
         work = PeriodRunner(
@@ -158,11 +159,11 @@ def run_periods(
         return _run(work, member, frozenset(own_topics), job)
 
 
-def _distinct(topics: Sequence[str]) -> list[str]:
+def _distinct(topics: Sequence[str] | str) -> list[str]:
     """Returns the topics without duplicates. Raises `UsageError` if there are none."""
     if not topics:
         raise UsageError("run_periods", "topics is empty")
-    return list(dict.fromkeys(topics))
+    return topic_names(topics)
 
 
 def _member(

@@ -1,17 +1,19 @@
 """Reads the sources of a running query, with their clusters, from Spark's query plan.
 
-A checkpoint has one line for each source, in the order of the plan, and each line contains topics but no cluster. Only
-the plan maps lines to sources, so this module reads the plan of the run that writes the checkpoint.
+A checkpoint has one line for each source, and each line contains topics but no cluster. Only the plan maps lines to
+sources, so this module reads the plan of the run that writes the checkpoint.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import SparkError
-from offsetmgr.spark.checkpoint import CheckpointBatch
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.spark.checkpoint import NO_OFFSET, CheckpointBatch, kafka_offsets
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalized
 
@@ -24,10 +26,12 @@ because it contains no names of topics."""
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query: Spark's description of the source, and its ``kafka.bootstrap.servers`` ("" if unknown)."""
+    """One source of a query: Spark's description of the source, its ``kafka.bootstrap.servers``, and the name of its
+    directory in the checkpoint, which is its name or its number. The last two are "" if unknown."""
 
     description: str
     cluster: str = ""
+    name: str = ""
 
     @property
     def kafka(self) -> bool:
@@ -53,7 +57,7 @@ class StreamingQueryProtocol(Protocol):
     files: CheckpointFiles
 
     def sources(self) -> tuple[Source, ...] | None:
-        """Returns the sources in the order of the checkpoint's lines; None before Spark has planned the query."""
+        """Returns the sources in the order of the plan; None before Spark has planned the query."""
         ...
 
     def stop(self) -> None: ...
@@ -97,34 +101,46 @@ class QueryExecution:
         self._query.stop()
 
 
-def progress_of(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
-    """Returns the progress of each Kafka source after ``batch``.
+def progress_of(
+    batch: CheckpointBatch | None, sources: tuple[Source, ...] | None, what: str
+) -> tuple[list[SourceProgress], list[CommitBlock]]:
+    """Returns the progress of each Kafka source after ``batch``, and a block for each Kafka source for which ``batch``
+    contains no offset. ``batch`` is the newest finished batch; None if no batch has finished.
 
     If ``sources`` is None because the query is unknown, the result contains the offsets of every line that is in
-    Kafka's format. Raises `SparkError` if the plan and the checkpoint have different numbers of sources.
+    Kafka's format. Raises `CorruptData` for an invalid line, and `SparkError` if the plan and a checkpoint without
+    names have different numbers of sources.
     """
     if sources is None:
-        return [SourceProgress("", end) for end in batch.ends if end is not None]
-    if len(sources) != len(batch.ends):
-        why = f"its plan has {len(sources)} sources, but batch {batch.number} of its checkpoint has {len(batch.ends)}"
+        return [SourceProgress("", end) for end in (batch.ends if batch else ()) if end is not None], []
+    if batch is not None and batch.ordered and len(sources) != len(batch.lines):
+        why = f"its plan has {len(sources)} sources, but batch {batch.number} of its checkpoint has {len(batch.lines)}"
         raise SparkError(f"{what} is not tracked", why)
-    pairs = zip(sources, batch.ends, strict=True)
-    return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
+    ends = [None] * len(sources) if batch is None else _ends(batch, sources)
+    pairs = [(source, end) for source, end in zip(sources, ends, strict=True) if source.kafka]
+    progress = [SourceProgress(source.cluster, end) for source, end in pairs if end is not None]
+    return progress, [CommitBlock(source.cluster, source.topics) for source, end in pairs if end is None]
 
 
-def blocks_of(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
-    """Returns a block for each Kafka source for which ``batch`` contains no offset. ``batch`` is the newest finished
-    batch; None if no batch has finished."""
-    ends = [None] * len(sources) if batch is None else batch.ends
-    pairs = zip(sources, ends, strict=False)  # `progress_of` rejects different lengths
-    return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
+def _ends(batch: CheckpointBatch, sources: tuple[Source, ...]) -> list[Mapping[TopicPartition, int] | None]:
+    """Returns the end offsets of each Kafka source; None for other sources and for sources without an offset."""
+    found: list[Mapping[TopicPartition, int] | None] = []
+    for position, source in enumerate(sources):
+        # In version 2, a source that the plan contains several times has one line, under one of its positions.
+        twins = [str(n) for n, other in enumerate(sources) if other == source]
+        by_id = [source.name or str(position), *(twins if len(twins) > 1 else ())]
+        ids = [str(position)] if batch.ordered else by_id
+        line = next((batch.lines[name] for name in ids if name in batch.lines), NO_OFFSET)
+        found.append(kafka_offsets(line, batch.what) if source.kafka and line != NO_OFFSET else None)
+    return found
 
 
 def _source(leaf: Any) -> Source | None:
     kind = leaf.getClass().getSimpleName()
     if kind == "StreamingDataSourceV2ScanRelation":
         servers = leaf.relation().options().get(_BOOTSTRAP)
-        return Source(str(leaf.stream()), normalized(servers or ""))
+        directory = str(leaf.relation().metadataPath())  # for example CHECKPOINT/sources/0
+        return Source(str(leaf.stream()), normalized(servers or ""), directory.rpartition("/")[2])
     # Spark's older Kafka source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
 

@@ -81,14 +81,14 @@ class StartingOffsets:
 def starting_offsets(
     store: OffsetStore,
     group: str,
-    topics: Iterable[str],
+    topics: Iterable[str] | str,
     *,
     cluster: Cluster | str | None = None,
     default: str = "earliest",
     out_of_range: str = "earliest",
     config: ConnectionConfig | None = None,
 ) -> StartingOffsets:
-    """Returns the offsets from which a job must read ``topics`` to continue after ``group``.
+    """Returns the offsets from which a job must read ``topics`` to continue after ``group``. A text is one topic.
 
     ``cluster`` is the topics' cluster: a `Cluster` or bootstrap servers. If ``store`` is a ``kafka://`` store, its
     cluster is the default. ``default`` applies to partitions without a committed offset, ``out_of_range`` to committed
@@ -109,11 +109,11 @@ def starting_offsets(
         source = spark.read.format("kafka").option("kafka.bootstrap.servers", "h1:9092")
         print(source.option("subscribe", "orders").option("startingOffsets", str(begin)).load().count())
     """
-    topic_names = list(dict.fromkeys(topics))
+    names = topic_names(topics)
     _check_choices(default=default, out_of_range=out_of_range)
     with ExitStack() as stack:
         known = _cluster(store, cluster, config, stack)
-        partitions = all_partitions(known, topic_names)
+        partitions = all_partitions(known, names)
         committed = store.fetch(group, partitions)
         ranges = known.log_ranges(partitions)
     found: dict[TopicPartition, int] = {}
@@ -139,6 +139,11 @@ def starting_offsets(
     return StartingOffsets(group, found, tuple(new), outside, default, out_of_range)
 
 
+def topic_names(topics: Iterable[str] | str) -> list[str]:
+    """Returns the topics without duplicates. A text is one topic."""
+    return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+
+
 def _check_choices(**choices: str) -> None:
     for name, choice in choices.items():
         if choice not in _CHOICES:
@@ -149,7 +154,7 @@ def reader_from_group(
     spark: SparkSession,
     store: OffsetStore,
     group: str,
-    topics: Iterable[str],
+    topics: Iterable[str] | str,
     *,
     bootstrap: str,
     default: str = "earliest",
@@ -177,16 +182,16 @@ def reader_from_group(
     from offsetmgr.spark.versions import require_supported
 
     require_supported("reader_from_group")
-    topic_names = list(dict.fromkeys(topics))
+    names = topic_names(topics)
     start = starting_offsets(
-        store, group, topic_names, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
+        store, group, names, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
     # The user probably does not expect an offset outside the log, or a group without offsets.
     level = logging.WARNING if start.outside_log or start.unknown else logging.INFO
     for line in start.explain():
         LOG.log(level, "%s", line)
     reader: DataStreamReader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    reader = reader.option("subscribe", ",".join(topic_names)).option("startingOffsets", start.json)
+    reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", start.json)
     for key, value in options.items():
         reader = reader.option(key.replace("__", "."), str(value))
     return reader

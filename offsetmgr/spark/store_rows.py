@@ -92,12 +92,13 @@ def read_rows(
     with open_store(uri, config) as store:
         for found in store.scan(groups):
             broken = {tp: error for tp, error in found.errors.items() if topics.matches(tp)}
-            if not errors and found.error is not None:
-                raise found.error
+            failed = found.error or found.hidden
+            if not errors and failed is not None:
+                raise failed
             if not errors and broken:
                 raise PartialFailure(f"reading group {found.group}", successes=found.offsets, failures=broken)
-            if found.error is not None:
-                yield (found.group, None, None, None, None, None, None, str(found.error))
+            if failed is not None:
+                yield (found.group, None, None, None, None, None, None, str(failed))
             for tp, committed in found.offsets.items():
                 if topics.matches(tp):
                     yield (found.group, *tp, *committed[:4], None)
@@ -186,7 +187,8 @@ def write_rows(
 ) -> Iterator[RowOutcome]:
     """Commits rows and yields the outcome of each row. It never lowers an offset. Rows of one group should be adjacent.
 
-    ``origin`` is the store that the rows come from. If the origin belongs to the target's cluster, the rows' leader
+    A row without metadata leaves the metadata of a commit with the same offset. ``origin`` is the store that the rows
+    come from. If the origin belongs to the target's cluster, the rows' leader
     epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
     If Spark repeats a task because its worker died, the status of the rows that are already committed is ``unchanged``.
@@ -244,7 +246,8 @@ def _changes(
     changes: dict[TopicPartition, Change] = {}
     for tp, commits in offered.items():
         if len(commits) == 1:
-            changes[tp] = Change(next(iter(commits.values())))
+            (commit,) = commits.values()
+            changes[tp] = Change(commit, keeps_metadata=not commit.metadata)
             continue
         why = "the table contains several commits for this partition"
         rejected.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())

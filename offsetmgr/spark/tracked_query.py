@@ -8,7 +8,7 @@ from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import newest_finished
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
-from offsetmgr.spark.query_plan import StreamingQueryProtocol, blocks_of, progress_of
+from offsetmgr.spark.query_plan import StreamingQueryProtocol, progress_of
 
 
 @dataclass
@@ -54,8 +54,8 @@ class TrackedQuery:
         sources = self.query.sources()
         self.planned = sources is not None or self.ended
         if sources is not None and not self.progress:
-            self.blocks = blocks_of(None, sources)
-        found = newest_finished(self.query.files) if self.planned else None
+            self.blocks = progress_of(None, sources, self.what)[1]
+        found = newest_finished(self.query.files, may_be_gone=self.ended) if self.planned else None
         if sources is None:
             if self.ended and not self.progress:
                 # The query ended before it was planned, and may restart, so it blocks the topics in its checkpoint.
@@ -63,8 +63,7 @@ class TrackedQuery:
                 self.blocks = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None
         if found is not None:
-            self.progress = progress_of(found, sources, self.what)
-            self.blocks = blocks_of(found, sources)
+            self.progress, self.blocks = progress_of(found, sources, self.what)
         elif self.ended and not self.query.files.names("offsets"):
             self.progress, self.blocks = [], []  # the checkpoint is empty, so no query will continue from it
         return found

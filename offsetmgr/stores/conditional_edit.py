@@ -17,7 +17,7 @@ from offsetmgr.core.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from offsetmgr.core.evaluation import evaluate
+from offsetmgr.core.evaluation import evaluate, stopped
 from offsetmgr.core.model import ABSENT, BrokerPartition, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -29,6 +29,7 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
 )
+from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
@@ -62,7 +63,7 @@ async def execute(
     if the lock was lost before anything was written.
     """
     changes = edit.changes
-    outcomes, todo = decided or decide(edit.group, changes, current)
+    outcomes, todo = decided or decide(edit.group, changes, current, whole=edit.whole)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
     deletions: list[TopicPartition] = []
     for tp in todo:
@@ -95,13 +96,18 @@ async def execute(
     return {tp: outcomes[tp] for tp in changes}
 
 
-def decide(group: str, changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> EditDecision:
-    """Returns the decision on each change of the group, given its current offsets."""
+def decide(
+    group: str, changes: Mapping[TopicPartition, Change], current: FetchedGroup, *, whole: bool = False
+) -> EditDecision:
+    """Returns the decision on each change of the group, given its current offsets; see `GroupEdit.whole`. A negative
+    offset counts as absent, because it is not a position."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
     errors, offsets = current.errors, current.offsets
     for tp, change in changes.items():
         unreadable = errors.get(tp) if errors else None
+        if isinstance(unreadable, NegativeOffset):
+            unreadable = None
         before = offsets.get(tp, ABSENT)
         if unreadable is not None:
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, None, unreadable)
@@ -111,6 +117,8 @@ def decide(group: str, changes: Mapping[TopicPartition, Change], current: Fetche
             outcomes[tp] = outcome
         else:
             todo.append(tp)
+    if whole and (others := stopped(group, outcomes, todo)):
+        return EditDecision(outcomes | others, [])
     return EditDecision(outcomes, todo)
 
 
@@ -168,9 +176,9 @@ def _is_string(text: str) -> bool:
 
 def group_id_error(group: str) -> OffsetMgrError | None:
     """Returns the error if a request cannot contain this group id; None if it is valid."""
-    if _is_string(group):
+    if not group or _is_string(group):  # brokers accept the empty group id
         return None
-    return UsageError(f"group {group[:50]!r}", "is not a valid group id: it must have 1 to 32767 bytes")
+    return UsageError(f"group {group[:50]!r}", "is not a valid group id: it must have at most 32767 bytes")
 
 
 def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:

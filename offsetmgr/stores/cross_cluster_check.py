@@ -88,6 +88,11 @@ HINT: Final = (
     "records at the same offsets), add --translate none to write the offsets unchanged"
 )
 
+UNKNOWN_HINT: Final = (
+    "check the address and the chroot; if the offsets are positions in the logs of this Kafka cluster, add --translate"
+    " none"
+)
+
 
 @dataclass
 class CrossClusterCheck:
@@ -119,11 +124,20 @@ class CrossClusterCheck:
             self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
     def check(self, what: str) -> None:
-        """Raises `OtherCluster` if source and target belong to different clusters and the user has not chosen a
-        translation."""
-        if self.comparison.relation is Relation.OTHER and self.translate is None:
-            why = f"the offsets are positions in the logs of another Kafka cluster: {self.comparison.how}"
-            raise OtherCluster(what, why, HINT)
+        """Raises `OtherCluster` if source and target are not known to belong to the same cluster, and the user has not
+        chosen a translation."""
+        if self.refused:
+            why = self.why("the offsets are positions in the logs of another Kafka cluster")
+            raise OtherCluster(what, why, UNKNOWN_HINT if self.comparison.needs_consent else HINT)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the offsets must not be written unless the user chooses a translation."""
+        return (self.other_cluster or self.comparison.needs_consent) and self.translate is None
+
+    def why(self, other: str) -> str:
+        """Returns the reason of the refusal. ``other`` states that the clusters differ."""
+        return f"{other}: {self.comparison.how}" if self.other_cluster else self.comparison.how
 
     @property
     def other_cluster(self) -> bool:
@@ -202,6 +216,12 @@ class CrossClusterCheck:
     def _stores_with_creation_times(self) -> list[OriginStore]:
         """Returns the stores that know creation times of topics, the source first."""
         return [store for store in (self.source, self.target) if store.has_topic_creation_times]
+
+
+def holds_metadata(crossing: CrossClusterCheck | None) -> bool:
+    """Returns whether the source can hold the metadata of commits, so that an empty text there means no metadata."""
+    capabilities = None if crossing is None else getattr(crossing.source, "capabilities", None)
+    return capabilities is None or bool(capabilities.metadata)
 
 
 def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:

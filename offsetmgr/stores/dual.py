@@ -25,13 +25,12 @@ from urllib.parse import quote
 
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
+from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, RewindRefused, UsageError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
-from offsetmgr.core.model import ABSENT, Offset, TopicPartition, Weakness
+from offsetmgr.core.model import Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
-    Change,
     ChangeOutcome,
     EditStatus,
     GroupEdit,
@@ -40,16 +39,19 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     StoreBase,
     StoreIdentity,
+    fetched,
 )
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
 from offsetmgr.stores.dual_policy import (
+    SUPERSEDED,
     DualDecision,
     PendingChange,
     accepted_by_primary,
     combined,
     dual_rejection,
+    is_superseded,
     merged,
     outcome_of,
     without_epochs,
@@ -137,8 +139,8 @@ class DualStore(StoreBase):
         """
         if self._cross_cluster_check is None:
             check = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
-            if check.other_cluster and self._translate is None:
-                why = f"its two stores hold offsets of different Kafka clusters: {check.comparison.how}"
+            if check.refused:
+                why = check.why("its two stores hold offsets of different Kafka clusters")
                 raise OtherCluster(f"store {self.uri}", why, _HINT)
             self._cross_cluster_check = check
         return self._cross_cluster_check
@@ -189,15 +191,7 @@ class DualStore(StoreBase):
         both = self.merged(fetch_group(self._primary, group, requested), fetch_group(self._secondary, group, requested))
         if both.error is not None:
             raise both.error
-        failures = dict(both.errors)
-        found: dict[TopicPartition, Offset] = {
-            tp: both.offsets.get(tp, ABSENT)
-            for tp in (both.offsets if requested is None else requested)
-            if tp not in failures
-        }
-        if failures:
-            raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)
-        return found
+        return fetched(f"fetch of group {group} from {self.uri}", both.offsets, both.errors, requested)
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         for batch in batched(groups, GROUPS_IN_FLIGHT):
@@ -301,12 +295,15 @@ class DualStore(StoreBase):
             in_primary, in_secondary = outcome_of(first, tp), outcome_of(second, tp)
             pending = self._pending_change(edit.group, tp)
             outcome = dual_rejection(edit.group, tp, change, in_primary, in_secondary, pending)
+            if isinstance(in_secondary, UsageError) and in_secondary.what == f"group {edit.group!r}":
+                # The secondary can never hold a group of this name.
+                outcome = ChangeOutcome(EditStatus.FAILED, None, in_secondary)
             if outcome is not None:
                 decision.failed[tp] = outcome
                 continue
             unread = in_secondary if isinstance(in_secondary, OffsetMgrError) else None
             exactly = in_primary if change.expected is not None and not isinstance(in_primary, OffsetMgrError) else None
-            decision.primary[tp] = Change(change.after, exactly, change.allow_rewind)
+            decision.primary[tp] = change._replace(expected=exactly)
             decision.secondary[tp] = PendingChange(
                 None if change.after is None else self.cross_cluster_check().adapt(change.after),
                 None if isinstance(in_secondary, OffsetMgrError) else in_secondary,
@@ -330,9 +327,8 @@ class DualStore(StoreBase):
                 current = outcome_of(found, tp)
                 if isinstance(current, OffsetMgrError):
                     failed.setdefault(group, {})[tp] = current
-                elif pending.superseded(current):
-                    why = "another client has changed the primary since, so the secondary keeps its offset"
-                    error = Conflict(f"group {group}, {tp}: pending change dropped", why, actual=current)
+                elif is_superseded(pending.after, current, may_lower=pending.may_lower):
+                    error = Conflict(f"group {group}, {tp}: pending change dropped", SUPERSEDED, actual=current)
                     failed.setdefault(group, {})[tp] = self._drop_pending(group, tp, error)
                 else:
                     writes.setdefault(group, {})[tp] = pending

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
+
+SUPERSEDED: Final = "the primary no longer holds it: another client has committed, or the topic was recreated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,14 @@ class PendingChange:
     def change(self) -> Change:
         return secondary_change(self.after, self.expected, may_lower=self.may_lower)
 
-    def superseded(self, primary: Offset) -> bool:
-        """Returns whether another client has changed the primary after this change; ``primary`` is the primary's
-        current value. If so, this change must no longer be written to the secondary."""
-        if self.after is None or isinstance(primary, Absent):
-            return not (self.after is None and isinstance(primary, Absent))
-        return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
+
+def is_superseded(after: OffsetAndMetadata | None, primary: Offset, *, may_lower: bool) -> bool:
+    """Returns whether the primary has changed after it accepted ``after``: another client has committed, or the topic
+    was deleted and its offsets with it. ``primary`` is the primary's current value. If so, ``after`` must no longer be
+    written to the secondary."""
+    if after is None or isinstance(primary, Absent):
+        return not (after is None and isinstance(primary, Absent))
+    return primary.offset != after.offset if may_lower else primary.offset < after.offset
 
 
 def secondary_change(after: OffsetAndMetadata | None, known: Offset | None, *, may_lower: bool) -> Change:
@@ -137,7 +142,8 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
         if tp not in errors
         and isinstance(found := larger(first.offsets.get(tp, ABSENT), second.offsets.get(tp, ABSENT)), Committed)
     }
-    return GroupOffsets(first.group, offsets, errors)
+    unrecognised, hidden = first.unrecognised + second.unrecognised, first.hidden or second.hidden
+    return GroupOffsets(first.group, offsets, errors, unrecognised=unrecognised, hidden=hidden)
 
 
 def partitions_ahead(

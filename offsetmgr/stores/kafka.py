@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -20,7 +20,7 @@ from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, GroupEditResult, StoreIdentity
-from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ProtocolStore
+from offsetmgr.stores.kafka_protocol_store import ProtocolStore
 
 if TYPE_CHECKING:
     from offsetmgr.core.running_store import RunningEditListener, RunningGroup
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
-    from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
+    from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic, SavedGroups
     from offsetmgr.stores.protocol_edits import StoreThread
 
 Item = TypeVar("Item")
@@ -107,11 +107,48 @@ class KafkaStore(ProtocolStore):
         ]
         return (*weaknesses([versions for versions in found.values() if versions is not None]), *silent)
 
+    def unseen(self, groups: Sequence[str], *, by_deletion: bool, accept: bool = False) -> Mapping[str, OffsetMgrError]:
+        """Returns the reason for each of the groups that must not be deleted, because it has offsets that the brokers
+        do not list to this login, or may have some. With ``by_deletion``, `delete_group` follows, and a group has no
+        reason if its deletion will be the proof. With ``accept``, no group has a reason, and this object deletes each
+        of them. Raises `Unreachable`, `TimedOut`."""
+        unseen = _kafka_edits(self.store_thread()).unseen
+        unseen.accepted.update(groups if accept else ())
+        return self.store_thread().run(lambda deadline: unseen.reasons(groups, deadline, by_deletion=by_deletion))
+
+    def delete_group(self, group: str, *, accept_unseen: bool = False) -> None:
+        """Deletes a group with all its offsets.
+
+        Raises the error of `unseen` unless ``accept_unseen``. If the deletion was to prove that all offsets had been
+        read, and fails, the group is as it was before this object deleted its offsets. Also raises `GroupActive` with
+        the members' names, `GroupNotFound`, and the errors of `fetch`.
+        """
+        _kafka_edits(self.store_thread()).unseen.accepted.update((group,) if accept_unseen else ())
+        super().delete_group(group)
+
+    def filter_note(self) -> str:
+        """Returns a sentence about the groups and offsets that the brokers leave out for this login; empty if they
+        leave out nothing, do not answer, or were not asked for anything before."""
+        from offsetmgr.kafka.client.broker_permissions import filter_note
+
+        thread = self._connection
+        return "" if thread is None else thread.run(lambda _: filter_note(thread.client))
+
     def groups(self) -> Iterator[str]:
         from offsetmgr.kafka.client.group_lists import list_groups
 
         thread = self.store_thread()
         yield from thread.run(lambda deadline: list_groups(thread.client, deadline))
+
+    def commit_times(self, groups: Iterable[str], limit_s: float | None = None) -> SavedGroups:
+        """Returns the commits of groups with their times, which only the offsets topic has. ``limit_s`` limits the
+        read. Raises the errors of `KafkaOffsetsTopic.read`; a client needs READ on the offsets topic."""
+        from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
+
+        thread, names = self.store_thread(), list(groups)
+        topic = thread.client.offsets_topic() if thread.client.offsets_topic is not None else None
+        assert isinstance(topic, KafkaOffsetsTopic)  # see `_client`
+        return thread.run(lambda deadline: topic.read(deadline, names, limit_s))
 
     def inspect_running(self, groups: Iterable[str]) -> Iterator[tuple[str, RunningGroup | OffsetMgrError]]:
         """See `offsetmgr.core.running_store.RunningGroupStore`."""
@@ -119,24 +156,15 @@ class KafkaStore(ProtocolStore):
 
         thread = self.store_thread()
 
-        async def inspect(group: str) -> tuple[str, RunningGroup | OffsetMgrError]:
-            try:
-                return group, await inspect_group(thread.client, group, thread.edits.deadline())
-            except OffsetMgrError as error:
-                return group, error
-
-        yield from self._many(groups, inspect, key=str)
+        yield from self._many(groups, lambda g: inspect_group(thread.client, g, thread.edits.deadline()), key=str)
 
     def edit_running(
         self, edits: Iterable[GroupEdit], listener: RunningEditListener, *, wait_s: float, conditional: bool
     ) -> Iterator[GroupEditResult]:
         """See `offsetmgr.core.running_store.RunningGroupStore`."""
-        from offsetmgr.stores.kafka_edits import KafkaEdits
         from offsetmgr.stores.running_edits import RunningEdits
 
-        thread = self.store_thread()
-        assert isinstance(thread.edits, KafkaEdits)
-        running = RunningEdits(thread.client, thread.edits, listener, wait_s)
+        running = RunningEdits(self.store_thread().client, _kafka_edits(self.store_thread()), listener, wait_s)
         for edit in edits:
             yield self._run_to_end(partial(running.edit, edit, conditional=conditional))
 
@@ -170,13 +198,9 @@ class KafkaStore(ProtocolStore):
 
         thread = self.store_thread()
 
-        async def take(group: str) -> tuple[str, HeldLock | OffsetMgrError]:
-            try:
-                return group, KafkaGroupLock(
-                    thread, await StaticMemberLock.acquire(thread.client, group, holder, thread.edits.deadline())
-                )
-            except OffsetMgrError as error:
-                return group, error
+        async def take(group: str) -> HeldLock:
+            deadline = thread.edits.deadline()
+            return KafkaGroupLock(thread, await StaticMemberLock.acquire(thread.client, group, holder, deadline))
 
         yield from self._many(groups, take, key=str)
 
@@ -187,30 +211,26 @@ class KafkaStore(ProtocolStore):
 
         async def commit(
             one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
-        ) -> tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]:
+        ) -> Mapping[TopicPartition, ChangeOutcome]:
             held, offsets = one
             assert isinstance(held, KafkaGroupLock)
-            try:
-                changes = {tp: Change(after) for tp, after in offsets.items()}
-                return held.group, await held.edit_in_loop(changes, self.store_thread().edits.deadline())
-            except OffsetMgrError as error:
-                return held.group, error
+            changes = {tp: Change(after) for tp, after in offsets.items()}
+            return await held.edit_in_loop(changes, self.store_thread().edits.deadline())
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
-    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    def refresh_locked(
+        self, held: Iterable[HeldLock], leave_out: Mapping[str, Collection[TopicPartition]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """See `offsetmgr.core.lockable_store.LockableStore`.
 
         The lock's member subscribes to no topic, so the coordinator measures the retention time of each offset from its
         commit (KIP-211), and a new commit restarts that time.
         """
 
-        async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
+        async def refresh(one: HeldLock) -> OffsetMgrError | None:
             assert isinstance(one, KafkaGroupLock)
-            try:
-                return one.group, await one.recommit_in_loop(self.store_thread().edits.deadline())
-            except OffsetMgrError as error:
-                return one.group, error
+            return await one.recommit_in_loop(self.store_thread().edits.deadline(), leave_out.get(one.group, ()))
 
         yield from self._many(held, refresh, key=lambda one: one.group)
 
@@ -221,27 +241,33 @@ class KafkaStore(ProtocolStore):
             assert isinstance(one, KafkaGroupLock)
             await one.release_in_loop(self.store_thread().edits.deadline())
 
-        for _ in self._many(held, release, key=lambda one: one.group):
-            pass
+        for _, error in self._many(held, release, key=lambda one: one.group):
+            if error is not None:
+                raise error
 
     def _many(
         self, items: Iterable[Item], do: Callable[[Item], Awaitable[Result]], *, key: Callable[[Item], str]
-    ) -> Iterator[Result]:
-        """Yields the result of ``do`` for each item. Items with different keys are processed in parallel, and
-        items with the same key in sequence."""
-        from offsetmgr.kafka.client.background_loop import batches, run_batches
+    ) -> Iterator[tuple[str, Result | OffsetMgrError]]:
+        """Yields the key of each item with the result of ``do``, or with the error that it raises. Items with different
+        keys are processed in parallel, and items with the same key in sequence."""
 
-        async def do_all(batch: list[Item]) -> list[Result]:
-            return list(await asyncio.gather(*map(do, batch)))
+        async def do_one(item: Item) -> tuple[str, Result | OffsetMgrError]:
+            try:
+                return key(item), await do(item)
+            except OffsetMgrError as error:
+                return key(item), error
 
-        yield from run_batches(
-            self.store_thread().runner,
-            batches(items, first=FIRST_BATCH, max_size=EDIT_BATCH, key=key),
-            do_all,
-            max_in_flight=EDITS_IN_FLIGHT,
-            key=key,
-            finish=True,
-        )
+        async def do_all(batch: list[Item]) -> list[tuple[str, Result | OffsetMgrError]]:
+            return list(await asyncio.gather(*map(do_one, batch)))
+
+        yield from self._in_batches(items, do_all, key)
+
+
+def _kafka_edits(thread: StoreThread) -> KafkaEdits:
+    from offsetmgr.stores.kafka_edits import KafkaEdits
+
+    assert isinstance(thread.edits, KafkaEdits)  # see `KafkaStore._edits`
+    return thread.edits
 
 
 class KafkaGroupLock:
@@ -283,7 +309,7 @@ class KafkaGroupLock:
         from offsetmgr.stores.conditional_edit import execute, without_epochs
 
         if not self._member_lock.locked:
-            unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
+            unlocked = await _kafka_edits(self._thread).unlocked(GroupEdit(self.group, changes), deadline)
             return dict(unlocked.outcomes)
         if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
@@ -293,27 +319,23 @@ class KafkaGroupLock:
         found = await lock.fetch(list(changes), deadline)
         return await execute(GroupEdit(self.group, changes), found, write, erase)
 
-    async def recommit_in_loop(self, deadline: float) -> OffsetMgrError | None:
-        """Commits all committed offsets again, for callers in the store's event loop. Returns the error of the first
-        partition that failed, or None."""
+    async def recommit_in_loop(
+        self, deadline: float, leave_out: Collection[TopicPartition] = ()
+    ) -> OffsetMgrError | None:
+        """Commits the committed offsets again, except those of ``leave_out``, for callers in the store's event loop.
+        Returns the error of the first partition that failed, or None."""
         if not self._member_lock.locked:
-            return next(iter((await self._edits().recommit(self.group, deadline)).failures.values()), None)
+            done = await _kafka_edits(self._thread).recommit(self.group, deadline, leave_out)
+            return next(iter(done.failures.values()), None)
         found = await self._member_lock.fetch(None, deadline)
         results: list[OffsetMgrError | None] = list((found.errors or {}).values())
         if found.offsets:
-            values = {tp: committed.value() for tp, committed in found.offsets.items()}
+            values = {tp: committed.value() for tp, committed in found.offsets.items() if tp not in leave_out}
             results += (await self._member_lock.commit(values, deadline)).values()
         return next((error for error in results if error is not None), None)
 
     def release(self) -> None:
         self._thread.run(self._member_lock.release)
-
-    def _edits(self) -> KafkaEdits:
-        """Returns the object that edits groups without the group lock, for brokers that do not support the lock."""
-        from offsetmgr.stores.kafka_edits import KafkaEdits
-
-        assert isinstance(self._thread.edits, KafkaEdits)
-        return self._thread.edits
 
     async def release_in_loop(self, deadline: float) -> None:
         """Works as `release`, for callers in the store's event loop."""

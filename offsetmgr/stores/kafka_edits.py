@@ -7,6 +7,7 @@ group. The lock's module is imported only when an edit needs the lock, because m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,9 +22,11 @@ from offsetmgr.core.offset_store import (
     EditStatus,
     GroupEdit,
     GroupEditResult,
+    GroupOffsets,
     Guard,
 )
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -36,6 +39,7 @@ from offsetmgr.stores.conditional_edit import (
     without_epochs,
 )
 from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
+from offsetmgr.stores.unseen_offsets import UnseenOffsets
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
 """The value of `GroupEditResult.how` for brokers that do not support the group lock."""
@@ -52,8 +56,44 @@ takes longer than a session."""
 class KafkaEdits(ProtocolEdits):
     """Reads and edits of the groups of a Kafka cluster."""
 
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        super().__init__(client, timeout_s)
+        self.unseen = UnseenOffsets(client)
+
+    async def read(
+        self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+        """Like the method of the base class. Whole groups have an error for each pending first commit, which the
+        coordinators do not list."""
+        found = await super().read(partitions, deadline)
+        if whole := [group for group, named in partitions.items() if named is None]:
+            await self.unseen.add_pending(whole, found, deadline)
+        return found
+
+    async def scan(self, groups: list[str]) -> list[GroupOffsets]:
+        """Like the base class. The error of a share group, and of a group of the Streams protocol without offsets, is
+        `OtherGroupKind`."""
+        found = await super().scan(groups)
+        unknown = [
+            one.group
+            for one in found
+            if not (one.offsets or one.errors) and (one.error is None or isinstance(one.error, GroupNotFound))
+        ]
+        if not unknown:
+            return found
+        from offsetmgr.kafka.client.group_kinds import other_kinds
+
+        kinds = await other_kinds(self._client, unknown, self.deadline())
+        return [GroupOffsets(one.group, {}, error=kinds[one.group]) if one.group in kinds else one for one in found]
+
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group; on brokers that cannot delete groups, deletes all offsets of the group instead."""
+        """Deletes a group; on brokers that cannot delete groups, deletes all offsets of the group instead. Raises
+        `GateRefused` if the group may have offsets that its coordinator does not list, and is not accepted."""
+        if group in self.unseen.unproved and group not in self.unseen.accepted:
+            await self.unseen.delete_by_proof(group, self.edit, deadline)
+            return
+        for reason in (await self.unseen.reasons([group], deadline, by_deletion=False)).values():
+            raise reason
         at = await self._client.coordinator(group, deadline)
         if DELETES_GROUPS.supported_by(await self._client.versions(at, deadline)):
             await super().delete_group(group, deadline)
@@ -69,9 +109,13 @@ class KafkaEdits(ProtocolEdits):
 
     async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
-        described, fetched = await asyncio.gather(
+        from offsetmgr.kafka.client.broker_permissions import denied_topics
+
+        topics = {tp.topic for edit in edits if edit.whole for tp in partitions_to_read(edit)}
+        described, fetched, denied = await asyncio.gather(
             self._client.describe(valid_groups, deadline),
             self._client.fetch(dict.fromkeys(valid_groups), deadline),
+            denied_topics(self._client, topics, deadline),
         )
 
         async def one(edit: GroupEdit) -> GroupEditResult:
@@ -86,7 +130,10 @@ class KafkaEdits(ProtocolEdits):
                     raise state
                 if isinstance(current, OffsetMgrError):
                     raise current
-                return await self._edit(edit, state, current, deadline)
+                errors = current.errors | {tp: denied[tp.topic] for tp in edit.changes if tp.topic in denied}
+                result = await self._edit(edit, state, current._replace(errors=errors), deadline)
+                self.unseen.remember(edit, result)
+                return result
             except OffsetMgrError as error:
                 return all_failed(edit, error)
 
@@ -104,12 +151,12 @@ class KafkaEdits(ProtocolEdits):
             from offsetmgr.kafka.groups.lock_membership import active_members_error
 
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
-        decided = decide(edit.group, edit.changes, current)
+        decided = decide(edit.group, edit.changes, current, whole=edit.whole)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         if not lockable:
             return await self.unlocked(edit, deadline, at)
-        if edit.guard is Guard.COMPARE:
+        if edit.guard is Guard.COMPARE or not edit.group:  # no client can join the group with the empty id
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import acquire_lock
 

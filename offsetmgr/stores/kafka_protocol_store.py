@@ -7,25 +7,27 @@ imported when it is first needed, because the import takes a tenth of a second.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import PartialFailure
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.model import ABSENT, Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, StoreBase
+from offsetmgr.core.model import Offset, TopicPartition
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, StoreBase, fetched
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
     from offsetmgr.stores.protocol_edits import ProtocolEdits, StoreThread
 
+A = TypeVar("A")
+T = TypeVar("T")
+Batch: TypeAlias = Callable[[list[A]], Coroutine[Any, Any, list[T]]]
 _SCAN_BATCH: Final = 100
-EDIT_BATCH: Final = 128
-FIRST_BATCH: Final = 25
+_EDIT_BATCH: Final = 128
+_FIRST_BATCH: Final = 25
 """The number of groups in the first batch of a stream. It is small so that the first results arrive soon."""
 _SCANS_IN_FLIGHT: Final = 3
-EDITS_IN_FLIGHT: Final = 4
+_EDITS_IN_FLIGHT: Final = 4
 
 
 class ProtocolStore(StoreBase):
@@ -62,52 +64,36 @@ class ProtocolStore(StoreBase):
             return {}
         thread = self.store_thread()
         found = thread.run(lambda deadline: thread.edits.fetch(group, requested, deadline))
-        offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if requested is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
-        if found.errors:
-            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=found.errors)
-        return offsets
+        return fetched(f"fetch of group {group}", found.offsets, found.errors, requested)
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        from offsetmgr.kafka.client.background_loop import batches, run_batches
-
-        thread = self.store_thread()
-        yield from run_batches(
-            thread.runner,
-            batches(groups, first=FIRST_BATCH, max_size=_SCAN_BATCH, key=str),
-            thread.edits.scan,
-            max_in_flight=_SCANS_IN_FLIGHT,
-            key=str,
-            finish=False,
-        )
+        yield from self._scan(groups, self.store_thread().edits.scan, str)
 
     def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
         """See `offsetmgr.core.offset_store.PartitionScanStore`."""
-        from offsetmgr.kafka.client.background_loop import batches, run_batches
+        yield from self._scan(partitions.items(), self.store_thread().edits.scan_partitions, _named_group)
 
-        thread = self.store_thread()
-        yield from run_batches(
-            thread.runner,
-            batches(partitions.items(), first=FIRST_BATCH, max_size=_SCAN_BATCH, key=_named_group),
-            thread.edits.scan_partitions,
-            max_in_flight=_SCANS_IN_FLIGHT,
-            key=_named_group,
-            finish=False,
-        )
+    def _scan(self, items: Iterable[A], do: Batch[A, T], key: Callable[[A], str]) -> Iterator[T]:
+        return self._in_batches(items, do, key, _SCAN_BATCH, _SCANS_IN_FLIGHT, finish=False)
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+        yield from self._in_batches(edits, self.store_thread().edits.edit, _group_of)
+
+    def _in_batches(
+        self,
+        items: Iterable[A],
+        do: Batch[A, T],
+        key: Callable[[A], str],
+        max_size: int = _EDIT_BATCH,
+        in_flight: int = _EDITS_IN_FLIGHT,
+        *,
+        finish: bool = True,
+    ) -> Iterator[T]:
+        """Runs ``do`` on batches of the items; see `run_batches`."""
         from offsetmgr.kafka.client.background_loop import batches, run_batches
 
-        thread = self.store_thread()
-        yield from run_batches(
-            thread.runner,
-            batches(edits, first=FIRST_BATCH, max_size=EDIT_BATCH, key=_group_of),
-            thread.edits.edit,
-            max_in_flight=EDITS_IN_FLIGHT,
-            key=_group_of,
-            finish=True,
-        )
+        split = batches(items, first=_FIRST_BATCH, max_size=max_size, key=key)
+        return run_batches(self.store_thread().runner, split, do, max_in_flight=in_flight, key=key, finish=finish)
 
     def log_origin(self) -> LogOrigin:
         """Returns the cluster that the brokers report. Managers report the cluster of the brokers behind them."""

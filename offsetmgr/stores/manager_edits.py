@@ -89,7 +89,7 @@ class _EditProgress:
     condition."""
 
     def __init__(self, edit: GroupEdit) -> None:
-        self._group, self._changes = edit.group, edit.changes
+        self._group, self._changes, self._whole = edit.group, edit.changes, edit.whole
         self._outcomes: dict[TopicPartition, ChangeOutcome] = {}
         self._current = FetchedGroup({}, {})
         self._in_doubt: set[TopicPartition] = set()
@@ -111,7 +111,7 @@ class _EditProgress:
         changes: Mapping[TopicPartition, Change] = {
             tp: self._changes[tp] for tp in self.todo if tp not in self._outcomes
         }
-        decided = decide(self._group, changes, current)
+        decided = decide(self._group, changes, current, whole=self._whole and not self.written)
         self._outcomes |= decided.outcomes
         self._current, self.todo = current, decided.todo
 

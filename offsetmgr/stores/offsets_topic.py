@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError, ServerError
-from offsetmgr.core.java_hash import java_hash
+from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
+from offsetmgr.core.java_hash import java_hash, partition_of_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
@@ -59,6 +59,8 @@ class KafkaOffsetsTopic:
         self._confirmed_count: int | None = None
         """The topic's number of partitions, after two successive responses have contained the same number; None before
         that, and while the topic does not exist."""
+        self._exists = False
+        """Whether the caller knows that the topic exists, so that a request may name it."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
@@ -71,12 +73,33 @@ class KafkaOffsetsTopic:
         found = await self.read(deadline, groups)
         return {group: list(found.get(group, ())) for group in groups}
 
-    async def read(self, deadline: float, groups: Sequence[str] | None = None) -> SavedGroups:
+    async def partitions_in_log(
+        self, groups: Sequence[str], deadline: float
+    ) -> dict[str, Mapping[TopicPartition, bool]]:
+        """Returns each partition for which the log has an offset of these groups, and whether the offset is pending in
+        an open transaction. Raises the errors of `read`."""
+        self._exists = True
+        await self.read(deadline, groups)
+        found: dict[str, Mapping[TopicPartition, bool]] = {}
+        for group in groups:
+            tp = TopicPartition(OFFSETS_TOPIC, partition_of_hash(java_hash(group), self._confirmed_count or 1))
+            saved = self._groups_of(tp).get(group, {})
+            replay = self._replays.get(tp)
+            opened = [one for records in replay.pending.values() for one in decode(records).groups] if replay else []
+            pending = {at: True for one in opened if one.group == group for at in (*one.offsets, *one.errors)}
+            found[group] = pending | {at: False for at, one in saved.items() if _is_offset(one)}
+        return found
+
+    async def read(
+        self, deadline: float, groups: Sequence[str] | None = None, limit_s: float | None = None
+    ) -> SavedGroups:
         """Reads the topic up to its current end and returns each group's offsets with their commit times; the value
         None means that the offset cannot be decoded. If ``groups`` is given, reads only those partitions of the offsets
-        topic that may contain these groups; the result then contains all groups in these partitions.
+        topic that may contain these groups; the result then contains all groups in these partitions. ``limit_s`` limits
+        the whole read; the next call continues where it ended.
 
-        Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded.
+        Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded or that may belong to
+        an offset of a later release, and `TimedOut`.
         """
         timeout_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
         async with self._reading:
@@ -89,7 +112,8 @@ class KafkaOffsetsTopic:
             new = [tp for tp in partitions if tp not in self._replays]
             starts = await self._list_offsets(new, EARLIEST, timeout_s)
             positions = {tp: starts[tp] if tp in starts else self._replays[tp].end or 0 for tp in partitions}
-            await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, timeout_s)
+            until = None if limit_s is None else _from_now(limit_s)
+            await self._read_up_to({tp: at for tp, at in positions.items() if at < ends[tp]}, ends, timeout_s, until)
             everything: SavedGroups = {}
             for tp in partitions:
                 everything |= self._groups_of(tp)
@@ -125,7 +149,7 @@ class KafkaOffsetsTopic:
         Brokers before 0.11 create the offsets topic if a request names it. Requests therefore ask for all topics until
         two responses have confirmed that the offsets topic exists.
         """
-        names = [OFFSETS_TOPIC] if self._confirmed_count else None
+        names = [OFFSETS_TOPIC] if self._confirmed_count or self._exists else None
         counts = await partition_counts(self._client, names, deadline)
         return counts.get(OFFSETS_TOPIC, 0) if counts else None
 
@@ -137,8 +161,8 @@ class KafkaOffsetsTopic:
         cached = self._decoded.get(tp)
         if cached is None or cached[0] != end:
             decoded = decode(replay.newest)
-            if decoded.errors:
-                raise decoded.errors[0]
+            if errors := decoded.errors or decoded.unknown():
+                raise errors[0]
             groups: SavedGroups = {one.group: {**one.offsets, **dict.fromkeys(one.errors)} for one in decoded.groups}
             cached = self._decoded[tp] = (end, groups)
         return cached[1]
@@ -152,7 +176,11 @@ class KafkaOffsetsTopic:
         return {tp: _value(at) for tp, at in found.items()}
 
     async def _read_up_to(
-        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], timeout_s: float
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        timeout_s: float,
+        until: float | None,
     ) -> None:
         """Reads these partitions from their positions up to their ends."""
         left, size = dict(positions), _FETCH_BYTES
@@ -177,6 +205,8 @@ class KafkaOffsetsTopic:
                 size *= 4  # brokers before 0.10.1 truncate a message that is larger than the limit
             self.on_read(total - sum(max(ends[tp] - at, 0) for tp, at in left.items()), total)
             left = {tp: at for tp, at in left.items() if at < ends[tp]}
+            if left and until is not None and asyncio.get_running_loop().time() > until:
+                raise TimedOut(OFFSETS_TOPIC, "a view does not read it for longer, and has not reached its end")
 
     async def _fetch_from(
         self, positions: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
@@ -211,7 +241,11 @@ def _possible_partitions(group: str, partitions: int) -> set[int]:
 
 
 def _has_offsets(found: Mapping[TopicPartition, SavedOffset | None]) -> bool:
-    return any(one is None or not is_deleted(one.offset, one.metadata) for one in found.values())
+    return any(map(_is_offset, found.values()))
+
+
+def _is_offset(found: SavedOffset | None) -> bool:
+    return found is None or not is_deleted(found.offset, found.metadata)
 
 
 def _from_now(timeout_s: float) -> float:

@@ -9,10 +9,10 @@ commands start fast.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import GroupActive, OffsetMgrError, TimedOut
+from offsetmgr.core.errors import GroupActive, OffsetMgrError, TimedOut, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -29,6 +29,7 @@ from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import (
     EditDecision,
@@ -70,10 +71,16 @@ class ProtocolEdits:
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""
-        found = group_id_error(group) or (await self._client.fetch({group: partitions}, deadline))[group]
+        found = group_id_error(group) or (await self.read({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
+
+    async def read(
+        self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    ) -> dict[str, FetchedGroup | OffsetMgrError]:
+        """Returns the offsets of many groups; the partitions None select all of a group. See `Client.fetch`."""
+        return await self._client.fetch(partitions, deadline)
 
     async def delete_group(self, group: str, deadline: float) -> None:
         """Deletes a group. Raises `GroupActive` with the members' names, `GroupNotFound`, and other errors of the
@@ -87,15 +94,13 @@ class ProtocolEdits:
         """Returns all offsets of the groups, one result for each. Raises only if the client has never reached a
         broker."""
         good = [group for group in groups if group_id_error(group) is None]
-        found: dict[str, FetchedGroup | OffsetMgrError] = dict(
-            await self._client.fetch(dict.fromkeys(good), self.deadline())
-        )
+        found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self.read(dict.fromkeys(good), self.deadline()))
         return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
 
     async def scan_partitions(self, requests: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
         """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
         good = {group: partitions for group, partitions in requests if group_id_error(group) is None}
-        found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
+        found: dict[str, FetchedGroup | OffsetMgrError] = await self.read(good, self.deadline())
         return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in requests]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
@@ -159,11 +164,15 @@ class ProtocolEdits:
 
         return await self._write_after_read(edit.group, partitions_to_read(edit), write, deadline)
 
-    async def recommit(self, group: str, deadline: float) -> GroupEditResult:
-        """Commits the group's offsets again without a group lock, to restart their retention."""
+    async def recommit(
+        self, group: str, deadline: float, leave_out: Collection[TopicPartition] = ()
+    ) -> GroupEditResult:
+        """Commits the group's offsets again without a group lock, to restart their retention, except those of
+        ``leave_out``."""
 
         async def write(current: FetchedGroup, read_at: float) -> GroupEditResult:
-            edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in current.offsets.items()})
+            kept = ((tp, committed) for tp, committed in current.offsets.items() if tp not in leave_out)
+            edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in kept})
             unread = {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp, error in current.errors.items()}
             decided = EditDecision({}, list(edit.changes))
             done = await self._write_as_simple_consumer(edit, current, COMPARED, deadline, None, decided, read_at)
@@ -224,6 +233,8 @@ class ProtocolEdits:
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
+            if not edit.group and DELETES_OFFSETS.supported_by(connection.versions):
+                return await self._erase_all(edit.group, partitions, deadline)
             compared = current.offsets if read_at is not None else None
             return await delete(connection, non_member(edit.group), partitions, deadline, compared)
 
@@ -232,6 +243,17 @@ class ProtocolEdits:
         except NotAMember:
             raise await self._group_active_error(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
+
+    async def _erase_all(self, group: str, partitions: Sequence[TopicPartition], deadline: float) -> CommitErrors:
+        """Deletes the group with the empty id, of which brokers do not delete single offsets."""
+        error = None
+        found = await self.fetch(group, None, deadline)
+        if {*found.offsets, *found.errors} <= set(partitions):
+            await self.delete_group(group, deadline)
+        else:
+            why = "brokers delete the offsets of the group with the empty id only together"
+            error = UnsupportedOperation(f"group {group!r}", why, "delete all of its offsets")
+        return dict.fromkeys(partitions, error)
 
     async def _group_active_error(self, group: str, deadline: float) -> GroupActive:
         """Returns the error for a group that has members, with their names."""

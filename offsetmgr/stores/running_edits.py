@@ -28,6 +28,7 @@ from offsetmgr.kafka.client.log_ranges import list_offsets
 from offsetmgr.kafka.groups.consumer_takeover import ConsumerTakeover, take_over_consumer_group
 from offsetmgr.kafka.groups.group_inspection import is_consumer_group
 from offsetmgr.kafka.groups.group_takeover import GroupTakeover, settled, take_over
+from offsetmgr.kafka.groups.lock_membership import delete, non_member
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, execute, group_id_error, partitions_to_read
 from offsetmgr.stores.kafka_edits import KafkaEdits
@@ -86,6 +87,8 @@ class RunningEdits:
             joined = any(isinstance(outcome.error, GroupActive) for outcome in result.outcomes.values())
             if not joined or not await retries.pause():
                 return result
+        if not any(c.after or described.may_consume(tp.topic) for tp, c in edit.changes.items()):
+            return await self._erase(edit)
         if not conditional:
             edit = replace(edit, changes=_unconditional(edit.changes))
         return await self._edit_members(edit, described)
@@ -96,6 +99,17 @@ class RunningEdits:
         await asyncio.to_thread(self._listener.on_before, edit.group, before)
         (result,) = await self._edits.edit([edit])
         return replace(result, how=result.how or "the group had no members")
+
+    async def _erase(self, edit: GroupEdit) -> GroupEditResult:
+        """Deletes offsets of topics to which no member subscribes, without removing a member from the group."""
+        deadline = self._in(_TAKEOVER_S)
+        found = await self._edits.fetch(edit.group, partitions_to_read(edit), deadline)
+        before = {tp: found.offsets.get(tp, ABSENT) for tp in edit.changes if tp not in found.errors}
+        await asyncio.to_thread(self._listener.on_before, edit.group, before)
+        connection = await self._client.node(await self._client.coordinator(edit.group, deadline)).connection(deadline)
+        erase = partial(delete, connection, non_member(edit.group), deadline=deadline)
+        outcomes = await execute(edit, found, partial(self._client.commit, edit.group, deadline=deadline), erase)
+        return GroupEditResult(edit.group, outcomes, how="no member subscribes to the topics; the members kept running")
 
     async def _edit_members(self, edit: GroupEdit, described: GroupDescription) -> GroupEditResult:
         retries = Retries(backoff=Backoff.fixed(0, _MAX_REPEATS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from offsetmgr.config.connection import split_connect
 from offsetmgr.core.errors import InvalidUri
 from offsetmgr.stores.scheme import StoreUri
 from offsetmgr.stores.uri import EXAMPLES
@@ -22,9 +23,8 @@ def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) 
             "credentials do not belong in a URI",
             "put them in the file of --command-config (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)",
         )
-    address, slash, path = body[2:].partition("/")
+    address, path = split_connect(body[2:], f"store {shown!r}")
     _check_hosts(shown, kind, address)
-    path = f"/{path}".rstrip("/") if slash else ""
     if path and kind != "zookeeper":
         raise InvalidUri(f"store {shown!r}", f"{kind}: URIs have no path, but {path!r} was given")
     if "//" in path:

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, BinaryIO, Final
@@ -26,10 +26,10 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     FileFailure,
     OffsetMgrError,
-    PartialFailure,
+    UnsupportedOperation,
 )
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import ABSENT, Offset, TopicPartition
+from offsetmgr.core.model import Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     Capabilities,
     GroupEdit,
@@ -38,6 +38,7 @@ from offsetmgr.core.offset_store import (
     PartitionKinds,
     StoreBase,
     StoreIdentity,
+    fetched,
 )
 from offsetmgr.snapshots.base import (
     Format,
@@ -76,7 +77,7 @@ def write_snapshot(
     group: str | None = None,
     overwrite: bool = False,
     keep_errors: bool = False,
-    clock: Clock | None = None,
+    on_error: Callable[[OffsetMgrError], None] | None = None,
 ) -> SnapshotReport:
     """Writes a snapshot file atomically, with a few groups in memory at a time.
 
@@ -84,18 +85,39 @@ def write_snapshot(
     the call with that error, unless ``keep_errors`` is set and the format (Avro) can record the error. An existing file
     is rejected unless ``overwrite`` is set. If the call fails, an existing file stays unchanged.
 
+    With ``on_error``, a group that the format cannot record is left out. The function receives the error of each such
+    group, and each recorded error. The call then fails only if no offset could be read.
+
     Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and the errors of ``groups``.
     """
     where = Path(path)
     form = by_name(format_name(str(path), format), group)
+    failures: list[OffsetMgrError] = []
+
+    def accepted(report_error: Callable[[OffsetMgrError], None]) -> Iterator[OffsetsOfGroup]:
+        for one in groups:
+            try:
+                if not form.capabilities.errors:
+                    form.write(io.BytesIO(), header, [one])
+            except UnsupportedOperation as error:
+                failures.append(error)
+                report_error(error)
+                continue
+            for tp, failure in [*([] if one.error is None else [("", one.error)]), *one.errors.items()]:
+                failures.append(failure)
+                report_error(OffsetMgrError(f"group {one.group} {tp}".rstrip(), str(failure), failure.hint))
+            yield one
 
     def write(stream: BinaryIO) -> tuple[WriteReport, int]:
-        report = form.write(stream, header, groups, keep_errors=keep_errors)
+        kept = groups if on_error is None else accepted(on_error)
+        report = form.write(stream, header, kept, keep_errors=keep_errors)
+        if failures and not report.offsets:
+            raise failures[0]
         return report, stream.tell()
 
     if not overwrite and where.exists():  # checked before taking the lock and reading the source
         raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
-    with exclusive_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
+    with exclusive_writer(where, SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
 
@@ -198,12 +220,7 @@ class SnapshotStore(StoreBase):
             raise entry.error
         requested = [*entry.offsets, *entry.errors] if partitions is None else list(partitions)
         failures = {tp: entry.errors[tp] for tp in requested if tp in entry.errors}
-        found: dict[TopicPartition, Offset] = {
-            tp: entry.offsets.get(tp, ABSENT) for tp in requested if tp not in entry.errors
-        }
-        if failures:
-            raise PartialFailure(f"fetch of group {group} from {self.uri}", successes=found, failures=failures)
-        return found
+        return fetched(f"fetch of group {group} from {self.uri}", entry.offsets, failures, requested)
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         with self._open() as reader:

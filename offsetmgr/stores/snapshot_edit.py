@@ -7,7 +7,7 @@ import pickle
 from typing import IO, Any, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.evaluation import evaluate
+from offsetmgr.core.evaluation import evaluate, stopped
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -44,6 +44,9 @@ class SnapshotEditor:
         self._name_errors.clear()  # the cache holds the names of one group only
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
+        if edit.whole:
+            written_partitions = [tp for tp, outcome in outcomes.items() if outcome.status is EditStatus.WRITTEN]
+            outcomes |= stopped(edit.group, outcomes, written_partitions)
         written = any(outcome.status is EditStatus.WRITTEN for outcome in outcomes.values())
         after = GroupEntry(edit.group, offsets, entry.errors, entry.error) if written else None
         return GroupEditResult(edit.group, outcomes, atomic=True, how=HOW), after
@@ -77,8 +80,8 @@ class SnapshotEditor:
         """Returns the error of an offset, partition or name that the format cannot contain; None if the format can
         contain all of them."""
         where = f"group {group}, {tp}"
-        if not group or not tp.topic:
-            return UsageError(where, f"the {'topic' if group else 'group'} has no name")
+        if not tp.topic:
+            return UsageError(where, "the topic has no name")
         if not is_valid_offset(after.offset):
             return UsageError(where, f"{after.offset} is not an offset")
         if not (0 <= tp.partition <= MAX_PARTITION or isinstance(tp.partition, BrokerPartition)):

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Conflict, CorruptData, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure
+from offsetmgr.core.batches import batched
+from offsetmgr.core.errors import Conflict, CorruptData, OffsetMgrError
+from offsetmgr.core.group_tree import SavedNode, UnrecognisedData, hidden_offsets
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, is_valid_topic_name
+from offsetmgr.core.model import Committed, Offset, TopicPartition, is_valid_topic_name
 from offsetmgr.core.offset_store import (
     Capabilities,
-    Change,
     ChangeOutcome,
     EditStatus,
     GroupEdit,
@@ -25,25 +26,31 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     StoreBase,
     StoreIdentity,
+    fetched,
 )
-from offsetmgr.zookeeper.client.conditional_writes import RACES
-from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
+from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import MAX_BYTES_PER_TRANSACTION, Delete, max_encoded_size
-from offsetmgr.zookeeper.groups.registry import members
+from offsetmgr.zookeeper.groups.registry import forget_commits, members_many
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
-from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, ConsumersLayout, layout_named
+from offsetmgr.zookeeper.offsets.group_nodes import (
+    GroupNodes,
+    delete_tree,
+    foreign_data,
+    locate_directories,
+    read_groups,
+    restore_tree,
+    save_tree,
+)
+from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 MAX_GROUPS_IN_FLIGHT: Final = 200
 """The maximum number of groups that a scan has in flight, which limits the memory of the scan."""
-
-_MAX_CACHED_PARTITIONS: Final = 100_000
 
 
 class ZookeeperStore(StoreBase):
@@ -76,7 +83,6 @@ class ZookeeperStore(StoreBase):
         )
         self.session = ZookeeperSession(connect, config)
         """The session of the store, which callers may use for other nodes (members, owners). `close` closes it."""
-        self._partition_cache: dict[str, dict[str, TopicPartition | None]] = {}
 
     @property
     def uri(self) -> str:
@@ -185,18 +191,29 @@ class ZookeeperStore(StoreBase):
         """Works as `OffsetStore.fetch`. Raises `UsageError` for a group or topic that cannot exist in ZooKeeper."""
         if partitions is None:
             (found,) = self._scan_batch([group])
-            if found.error is not None:
-                raise found.error
-            return self._all_or_partial_failure(group, found.offsets, found.errors)
+            if (error := found.error or (None if found.offsets else found.hidden)) is not None:
+                raise error
+            return fetched(f"fetch of group {group}", found.offsets, found.errors, None)
+        locate_directories(self.session, self._layout, [group])
         path_of = self._paths_of(group, list(partitions))
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
-        for (partition, path), node in zip(path_of.items(), self.session.get_many(list(path_of.values())), strict=True):
+        above = {tp.topic: path.rpartition("/")[0] for tp, path in path_of.items()} if self.registered else {}
+        nodes = iter(self.session.get_many([*path_of.values(), *above.values()]))
+        missing = []
+        for (partition, path), node in zip(path_of.items(), nodes, strict=False):
             if node is not None:
                 self._decode_into(partition, path, node, offsets, errors)
+            else:
+                missing.append(partition)
+        hidden = {
+            topic: hidden_offsets(group, [foreign_data(self.session.chroot + path, node.data, True)], known=True)
+            for (topic, path), node in zip(above.items(), nodes, strict=True)
+            if isinstance(node, NodeData) and not paths.is_directory(node.data)
+        }
+        errors |= {tp: error for tp in missing if (error := hidden.get(tp.topic)) is not None}
         # A partition has no commit if its node is missing or contains the offset of another topic.
-        offsets = {tp: offsets.get(tp, ABSENT) for tp in path_of if tp not in errors}
-        return self._all_or_partial_failure(group, offsets, errors)
+        return fetched(f"fetch of group {group}", offsets, errors, path_of)
 
     def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
         """Returns the path of each partition's node."""
@@ -224,64 +241,25 @@ class ZookeeperStore(StoreBase):
                     yield next(others) if offsets is None else GroupOffsets(group, offsets, as_of=scan.as_of)
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
-        failed: dict[str, OffsetMgrError] = {}
-        found = self._list_nodes(groups, failed)
-        offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
-        errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
-        data = self.session.get_many([path for _, _, path in found])
-        decimal = not self._layout.topic_in_data
-        for (group, partition, path), node in zip(found, data, strict=True):
-            if node is None:  # deleted since its parent was listed
-                continue
-            if decimal and (commit := decimal_commit(node)) is not None:
-                offsets[group][partition] = commit
-                continue
-            self._decode_into(partition, path, node, offsets[group], errors[group])
-            if errors[group] and (unknown := errors[group].get(TopicPartition("", partition.partition))):
-                failed[group] = unknown  # the node's topic is unknown
-        return [
-            GroupOffsets(group, {}, {}, failed[group])
-            if group in failed
-            else GroupOffsets(group, offsets[group], errors[group])
-            for group in groups
-        ]
+        return [self._decoded(found) for found in read_groups(self.session, self._layout, groups)]
 
-    def _list_nodes(
-        self, groups: list[str], failed: dict[str, OffsetMgrError]
-    ) -> list[tuple[str, TopicPartition, str]]:
-        """Returns group, partition and path of each node with an offset; adds the errors of groups to ``failed``."""
-        roots: dict[str, str] = {}
-        for group in groups:
-            try:
-                roots[group] = self._layout.offsets_root(group)
-            except OffsetMgrError as error:
-                failed[group] = error
-        found: list[tuple[str, TopicPartition, str]] = []
-        topics: list[tuple[str, str, str]] = []
-        listed = self.session.children_many(list(roots.values()))
-        for (group, root), names in zip(roots.items(), listed, strict=True):
-            if isinstance(names, OffsetMgrError):
-                failed[group] = names
+    def _decoded(self, found: GroupNodes) -> GroupOffsets:
+        offsets: dict[TopicPartition, Committed] = {}
+        errors: dict[TopicPartition, OffsetMgrError] = {}
+        error = next(iter(found.errors.values()), None)
+        for partition, path, node in found.offsets if error is None else ():
+            if not self._layout.topic_in_data and (commit := decimal_commit(node)) is not None:
+                offsets[partition] = commit
                 continue
-            for name in names or ():  # None if the group has no offsets or does not exist
-                if self._layout.topic_in_data and (partition := self._layout.partition("", name)) is not None:
-                    found.append((group, partition, f"{root}/{name}"))
-                else:
-                    topics.append((group, name, f"{root}/{name}"))
-        for (group, topic, path), children in zip(
-            topics, self.session.children_many([path for _, _, path in topics]), strict=True
-        ):
-            if isinstance(children, OffsetMgrError):
-                failed[group] = children
-                continue
-            known = self._cached_partitions(topic)
-            for name in children or ():
-                partition = known[name] if name in known else self._parse_partition(known, topic, name)
-                if partition is None:
-                    failed[group] = self._not_a_partition(f"{path}/{name}")
-                else:
-                    found.append((group, partition, f"{path}/{name}"))
-        return found
+            self._decode_into(partition, path, node, offsets, errors)
+            error = errors.get(TopicPartition("", partition.partition))  # the node's topic is unknown
+            if error is not None:
+                break
+        unrecognised = tuple(found.unrecognised)
+        if error is not None:
+            return GroupOffsets(found.group, {}, {}, error, unrecognised=unrecognised)
+        hidden = hidden_offsets(found.group, unrecognised, known=bool(found.offsets))
+        return GroupOffsets(found.group, offsets, errors, unrecognised=unrecognised, hidden=hidden)
 
     def _decode_into(
         self,
@@ -297,8 +275,17 @@ class ZookeeperStore(StoreBase):
         try:
             tp, offset = self._layout.decode(self.session.chroot + path, node.data, partition)
         except OffsetMgrError as error:
-            topic = partition.topic or self._layout.topic(node.data)
+            written_for = self._layout.topic(node.data)
+            topic = partition.topic or written_for
+            if isinstance(error, CorruptData) and written_for in ("", topic):  # an edit must not replace other topics
+                error.data = node.data
             errors[TopicPartition(topic, partition.partition)] = error
+            return
+        in_its_directory = path.count("/") == self._layout.groups_root.count("/") + 3
+        if self._layout.topic_in_data and in_its_directory and tp != partition:
+            what, why = f"ZooKeeper node {self.session.chroot}{path}", f"its 'topic' is {tp.topic!r}"
+            hint = "find out which topology writes the node, and delete the other's directory"
+            errors[partition] = CorruptData(what, f"{why}, but its directory is {partition.topic!r}", hint)
             return
         if self._layout.topic_in_data and (tp in offsets or tp in errors):
             offsets.pop(tp, None)
@@ -306,32 +293,6 @@ class ZookeeperStore(StoreBase):
             errors[tp] = CorruptData(f"offset of {tp}", why, "delete the node that no topology uses")
             return
         offsets[tp] = Committed(offset, "", None, node.mtime_ms, node.version)
-
-    def _cached_partitions(self, topic: str) -> dict[str, TopicPartition | None]:
-        """Returns a topic's cached partitions by node name. All groups that consume the topic share these objects."""
-        if len(self._partition_cache) > _MAX_CACHED_PARTITIONS // 10:
-            self._partition_cache = {}
-        return self._partition_cache.setdefault(topic, {})
-
-    def _parse_partition(self, known: dict[str, TopicPartition | None], topic: str, name: str) -> TopicPartition | None:
-        partition = self._layout.partition(topic, name)
-        if len(known) < _MAX_CACHED_PARTITIONS:
-            known[name] = partition
-        return partition
-
-    def _not_a_partition(self, path: str) -> CorruptData:
-        return CorruptData(
-            f"ZooKeeper node {self.session.chroot}{path}",
-            f"its name is not a partition in layout {self._layout.name}, so some offsets of the group may be missing",
-            OTHER_LAYOUT_HINTS[self._layout.name],
-        )
-
-    def _all_or_partial_failure(
-        self, group: str, offsets: Mapping[TopicPartition, Offset], errors: Mapping[TopicPartition, OffsetMgrError]
-    ) -> Mapping[TopicPartition, Offset]:
-        if errors:
-            raise PartialFailure(f"fetch of group {group}", successes=offsets, failures=errors)
-        return offsets
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -341,56 +302,46 @@ class ZookeeperStore(StoreBase):
         An ``expected`` commit without a version is compared by its offset. `Guard` is ignored. A node that cannot be
         decoded is not overwritten. Results are returned in the order of the edits.
         """
-        return execute(self.session, self._layout, edits)
+        for result in execute(self.session, self._layout, edits):
+            forget_commits(self.session, result.group)
+            yield result
 
-    def delete_group(self, group: str) -> GroupEditResult:
-        """Deletes all nodes of a group and returns its offsets as before-images.
+    def delete_group(self, group: str, saved: Sequence[SavedNode] | None = None) -> GroupEditResult:
+        """Deletes all nodes of a group and returns its offsets as before-images. See `GroupTreeStore`.
 
-        Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` if another client changed the
-        group meanwhile, and the errors of `fetch` if a before-image cannot be read.
+        Raises `GroupNotFound`, `GroupActive` while consumers may run, `Conflict` if another client changed the group
+        meanwhile. Without ``saved`` also raises the errors of `fetch`, and `Conflict` for data of other clients.
         """
-        if self.registered and (alive := members(self.session, group)):
-            names = tuple(member.member_id for member in alive)
-            why = f"{len(names)} consumers are registered: {', '.join(names[:3])}"
-            raise GroupActive(f"delete of group {group}", why, "stop them first", members=names)
-        root = self._layout.group_root(group)
-        tree = self.session.tree(root)
-        if not tree:
-            raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
-        before = self._offsets_in(tree, group)
-        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
-        deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
-        if sum(map(max_encoded_size, deletions)) > MAX_BYTES_PER_TRANSACTION:
-            # Too large for one transaction: first delete each offset conditionally, then all other nodes at once.
-            self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
-            gone = set(self._paths_of(group, list(before)).values())
-            deletions = [deletion for deletion in deletions if deletion.path not in gone]
-        outcome = self.session.transaction(deletions)
-        if outcome.code in RACES | {ZookeeperError.NOT_EMPTY}:
-            raise Conflict(f"delete of group {group}", "another client changed it meanwhile", "try again later")
-        if outcome.error is not None:
-            raise outcome.error
+        if self.registered:
+            (found,) = members_many(self.session, [group])
+            found.require_none(f"delete of group {group}")
+        before: Mapping[TopicPartition, Offset] = {}
+        if saved is None:
+            (read,) = self._scan_batch([group])
+            if read.error is not None:
+                raise read.error
+            before = fetched(f"fetch of group {group}", read.offsets, read.errors, None)
+            if read.unrecognised:
+                hint = "offsetmgr groups delete keeps it in its before-image"
+                raise Conflict(f"delete of group {group}", str(read.unrecognised[0]), hint)
+            saved = self.saved_tree(group)
+        delete_tree(self.session, group, self._layout.group_root(group), saved)
         return GroupEditResult(group, {tp: ChangeOutcome(EditStatus.WRITTEN, found) for tp, found in before.items()})
 
-    def _offsets_in(self, tree: Mapping[str, NodeData], group: str) -> dict[TopicPartition, Committed]:
-        """Returns the commits in the nodes of a group. Raises `CorruptData`, `PartialFailure`."""
-        root = f"{self._layout.offsets_root(group)}/"
-        offsets: dict[TopicPartition, Committed] = {}
-        errors: dict[TopicPartition, OffsetMgrError] = {}
-        for path, node in sorted(tree.items()):
-            if not path.startswith(root):
-                continue
-            topic, slash, name = path.removeprefix(root).partition("/")
-            if not slash:
-                if not self._layout.topic_in_data or self._layout.partition("", topic) is None:
-                    continue
-                topic, name = "", topic
-            partition = self._layout.partition(topic, name)
-            if partition is None:
-                raise self._not_a_partition(path)
-            self._decode_into(partition, path, node, offsets, errors)
-        self._all_or_partial_failure(group, offsets, errors)
-        return offsets
+    def saved_tree(self, group: str, unsaved: Container[str] = ()) -> tuple[SavedNode, ...]:
+        """See `GroupTreeStore`."""
+        return save_tree(self.session, group, self._layout.group_root(group), unsaved)
+
+    def restore_tree(self, group: str, nodes: Sequence[SavedNode]) -> int:
+        """See `GroupTreeStore`."""
+        forget_commits(self.session, group)
+        return restore_tree(self.session, group, self._layout.group_root(group), nodes)
+
+    def unrecognised(self, groups: Iterable[str]) -> Iterator[UnrecognisedData]:
+        """See `GroupTreeStore`."""
+        for batch in batched(groups, MAX_GROUPS_IN_FLIGHT):
+            for found in read_groups(self.session, self._layout, batch, offsets=False):
+                yield from found.unrecognised
 
     def close(self) -> None:
         self.session.close()

@@ -12,7 +12,7 @@ import uuid
 import pytest
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
-from offsetmgr.core.model import ABSENT, MAX_OFFSET, Absent, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import ABSENT, MAX_OFFSET, Absent, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
 from offsetmgr.testing.store_edit_contract import (
     StoreEditContract,
@@ -148,14 +148,21 @@ class StoreContract(StoreEditContract):
         with pytest.raises(PartialFailure):
             store.commit(group, {negative: OffsetAndMetadata(5)})
 
-    def test_an_empty_group_is_rejected(self, store: OffsetStore, topic: str) -> None:
+    def test_the_group_with_the_empty_name_is_kept_or_rejected(self, store: OffsetStore, topic: str) -> None:
+        """Brokers accept this name, and ZooKeeper has no node for it."""
         tp = self.tp(topic, 0)
 
-        with pytest.raises(PartialFailure) as caught:
+        try:
             store.commit("", {tp: OffsetAndMetadata(5)})
-
-        assert set(caught.value.failures) == {tp}
-        assert "" not in set(store.groups())
+        except PartialFailure as rejected:
+            assert set(rejected.failures) == {tp}
+            assert "" not in set(store.groups())
+        else:
+            found = store.fetch("", [tp])[tp]
+            assert isinstance(found, Committed)
+            assert found.offset == 5
+            store.delete("")
+            assert tp not in store.fetch("")
 
     # --- metadata and leader epochs ------------------------------------------------------------------
 

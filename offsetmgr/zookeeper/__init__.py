@@ -6,7 +6,6 @@
 * `groups`: groups of old consumers: members, partition owners, assignment strategies, and a group member.
 * `admin`: requests to the controller: preferred election, reassignment and topic deletion.
 * `check`: finds faults in the groups of old consumers (``offsetmgr zk check``).
-* `rebalance_preview`: predicts the assignment of a group after a change (``offsetmgr zk rebalance``).
 
 `offsetmgr.stores.zookeeper` implements the offset store that uses this package.
 """

@@ -20,7 +20,9 @@ class Cli:
         self._home = home
         self.environ = own_environment(home)
 
-    def __call__(self, *arguments: str, code: int = 0, program: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, code: int | None = 0, program: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return run_command(*arguments, code=code, environ=self.environ, program=program)
 
     def timed(self, *arguments: str, code: int = 0) -> tuple[subprocess.CompletedProcess[str], float]:
@@ -32,6 +34,14 @@ class Cli:
         found = json.loads(self(*arguments, "--format", "json", code=code).stdout)
         assert isinstance(found, list)
         return found
+
+    def planned(self, *arguments: str) -> dict[str, Any]:
+        """Plans the migration of one partition. Returns its row. A plan that refuses it must end with code 1."""
+        done = run_command("migrate", "plan", *arguments, "--format", "json", code=None, environ=self.environ)
+        row: dict[str, Any]
+        (row,) = json.loads(done.stdout)
+        assert done.returncode == row["action"].startswith("refuse-"), done.stderr
+        return row
 
 
 def named_store(flags: list[str]) -> str:

@@ -17,6 +17,8 @@ class Secured:
     """The address of the listener without a login, whose clients have all rights."""
     admin: AdminClient
     properties: dict[str, str]
+    zookeeper: str | None
+    """The connect string of the broker's ZooKeeper."""
 
     def grant(self, acls: list[AclBinding]) -> None:
         for created in self.admin.create_acls(acls).values():

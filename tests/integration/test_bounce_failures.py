@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from processes import run_command, start_command, wait_for
+from stalling_proxy import StallingProxy
 
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
@@ -71,6 +73,13 @@ class Group:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run_command(*self.arguments(*arguments), code=None, cwd=self.directory)
+
+    def migrate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_command("migrate", *arguments, cwd=self.directory)
+
+    def status(self, *options: str) -> dict[str, Any]:
+        (row,) = json.loads(self.migrate("status", "p.json", "--format", "json", *options).stdout)
+        return dict(row)
 
     def bounce(self, to: str, command: str, *more: str) -> list[str]:
         """The arguments of a bounce that is executed."""
@@ -227,3 +236,58 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     assert [one.outcome for one in bounces[-3:]] == ["unknown", "interrupted", "done"]
     assert (bounces[-1].start.reason, bounces[-1].failed) == ("ticket 7", 0)
     assert len(list(orders.glob("*.done"))) == done + 2
+
+
+def test_the_status_follows_a_group_back_through_an_outage(group: Group) -> None:
+    # Given a group that was moved to Kafka and finalized
+    sides = ("--from", f"zookeeper://{group.kafka.zookeeper}", "--to", f"kafka://{group.kafka.bootstrap}")
+    group.migrate("plan", *sides, "--group", group.name, "-o", "p.json")
+    group.migrate("apply", "p.json", "--yes")
+    for to in ("dual", "kafka"):
+        moved = group.run(*group.bounce(to, group.command(), "--plan", "p.json"))
+        assert moved.returncode == 0, moved.stderr
+    group.migrate("finalize", "p.json", "--yes", "--accept-idle", "--window", "30")
+    assert (group.status()["state"], group.status("--window", "10")["state"]) == ("finalized", "finalized")
+
+    # When ZooKeeper stops answering on the way back: for some seconds in the first step, and for good in the second
+    hosts, _, chroot = group.kafka.zookeeper.partition("/")
+    proxy = StallingProxy(hosts)
+    back = ["--plan", "p.json", "--from-phase", "kafka", "--timeout", "2000", "--window", "20"]
+    words = group.arguments(*group.bounce("dual", group.command(), "--state", "back.json", *back))
+    words[words.index("--zookeeper") + 1] = f"{proxy.address}/{chroot}"
+    try:
+        process = start_command(*words, cwd=group.directory)
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("step "):
+                proxy.stall()
+            if line.startswith("step 1 of 2"):
+                threading.Timer(5, proxy.resume).start()
+        assert process.wait(60) == 1
+
+        # Then it says how far it is, and the status of the group is not "finalized"
+        assert any("; trying again for up to 20 s" in line for line in lines), lines
+        halfway = f"bounce kafka -> dual of group {group.name}: 1 of 2 steps done; step 2, "
+        assert any(line.startswith(halfway) and line.endswith(": not begun\n") for line in lines), lines
+        (resume,) = [line.removeprefix("resume: ") for line in lines if line.startswith("resume: ")]
+        assert group.status()["state"] == "kafka"
+        assert group.status()["blocked_by"].startswith(halfway)
+        assert "--state" in group.status()["next"]
+
+        # And the printed line resumes it after the outage
+        proxy.resume()
+        done = len(list((group.directory / "orders").glob("*.done")))
+        resumed = run_command(*shlex.split(resume)[1:], cwd=group.directory)
+        assert len(list((group.directory / "orders").glob("*.done"))) == done + 1, resumed.stderr
+    finally:
+        proxy.close()
+    for shown in (group.status(), group.status("--window", "10")):
+        assert (shown["state"], "commit as phase dual does" in shown["blocked_by"]) == ("dual", True), shown
+    assert "dual" in group.migrate("status", "p.json", "--format", "markdown").stdout
+    ended = group.run(*group.bounce("zookeeper", group.command(), "--plan", "p.json", "--from-phase", "dual"))
+    assert ended.returncode == 0, ended.stderr
+    for shown in (group.status(), group.status("--window", "10")):
+        assert (shown["state"], "commit as phase zookeeper does" in shown["blocked_by"]) == ("zookeeper", True), shown
+    assert "went back to phase zookeeper on" in group.migrate("finalize", "p.json", "--yes", "--window", "1").stderr

@@ -44,5 +44,5 @@ def test_every_prompt_of_a_migration_is_refused_without_stdin(
     refused("migrate", "rollback", plan)
     reset = ["offsets", "reset", "--group", group, "--topic", topic, "--to-earliest", "--execute"]
     refused(*reset, *new)
-    refused(*reset, *old, *new)
+    refused(*reset, *old, *new, "--store", f"zookeeper://{chroot}")
     assert committed(cli, new, group) == committed(cli, old, group) == {0: 3}

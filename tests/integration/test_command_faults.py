@@ -372,9 +372,8 @@ def test_a_full_disk_stops_apply_with_a_correct_journal_and_apply_resumes_with_s
         edits = [GroupEdit(group, {tp: Change(OffsetAndMetadata(0, "moved"))}) for group in groups]
         assert [r.failures for r in old.edit(edits) if r.failures] == []
         planning = commands.run("migrate", "plan", *stores, "-o", "no.json", code=1, preexec_fn=limit_file_size)
-        assert (
-            planning.stderr
-            == "error: plan no.json: File too large\nhint: free disk space, then run the same command again\n"
+        assert planning.stderr.endswith(
+            "error: plan no.json: File too large\nhint: free disk space, then run the same command again\n"
         )
         assert list(tmp_path.glob("*no.json*")) == []
         commands.run("migrate", "plan", *stores, "-o", "p.json")

@@ -96,6 +96,7 @@ def test_the_examples_of_spark_run_in_one_session(adapted: Callable[[str], str],
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert done.stdout.count("--- offsetmgr.spark.") == len(spark)
+    assert "py4j" not in done.stderr, done.stderr[-6000:]
 
 
 def test_the_examples_are_found() -> None:

@@ -113,6 +113,33 @@ def test_a_zookeeper_acl_that_forbids_writes_is_found(
     assert found["detail"] == "not allowed to write, create, delete: /consumers"
 
 
+@pytest.mark.parametrize(
+    ("password", "admin", "result"),
+    [("secret", True, "ok"), ("other", True, "failed"), ("secret", False, "not known"), ("other", False, "not known")],
+)
+def test_a_digest_acl_is_compared_with_the_password(
+    zookeeper: ZooKeeperServer,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    password: str,
+    admin: bool,
+    result: str,
+) -> None:
+    """Without the permission admin, the server shows only the user of an entry."""
+    from kazoo.security import make_acl, make_digest_acl
+
+    with connected(zookeeper.connect) as client:
+        own = make_digest_acl("app", "secret", read=True, write=True, create=True, delete=True, admin=admin)
+        client.ensure_path(f"/{unique}/brokers/ids")
+        client.create(f"/{unique}/consumers", acl=[own, make_acl("world", "anyone", read=True)])
+    login = tmp_path / "client.properties"
+    login.write_text(f"zookeeper.auth=digest:app:{password}\n")
+    options = ("--zookeeper", f"{zookeeper.connect}/{unique}", "--command-config", str(login))
+    rows = doctor(capsys, *options, code=int(result == "failed"))
+    assert results(rows, "permissions in ZooKeeper") == [result]
+
+
 def test_an_unreachable_cluster_of_many_is_a_row(
     kraft: KraftBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

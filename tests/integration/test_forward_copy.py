@@ -10,10 +10,11 @@ import pytest
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.groups.before_images import load_images
+from offsetmgr.groups.last_writer import KnownWrite, LastWriter
 from offsetmgr.groups.operation_log import OperationLog
 from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.forward_copy import behind, copy_forward
-from offsetmgr.migration.observation import Observation
+from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -29,14 +30,15 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
         yield store
 
 
-def history(store: ZookeeperStore, group: str) -> GroupHistory:
-    """The group's offsets in ZooKeeper, and offset 50 of every partition in Kafka."""
+def history(store: ZookeeperStore, group: str, *unowned: TopicPartition) -> GroupHistory:
+    """The group's offsets in ZooKeeper, and offset 50 of every partition in Kafka. A member owns all partitions but
+    ``unowned``."""
     store.commit(group, {EQUAL: OffsetAndMetadata(50), BEHIND: OffsetAndMetadata(20), AHEAD: OffsetAndMetadata(60)})
     everything = (EQUAL, BEHIND, NONE, AHEAD)
     found = store.fetch(group, everything)
-    return GroupHistory(
-        [Observation(group, 1, {}, {}, everything, found, dict.fromkeys(everything, Committed(50)), {})]
-    )
+    owners = {tp: PartitionOwner("member", 1) for tp in everything if tp not in unowned}
+    in_kafka = dict.fromkeys(everything, Committed(50))
+    return GroupHistory([Observation(group, 1, {}, owners, everything, found, in_kafka, {})])
 
 
 def offsets(store: ZookeeperStore, group: str) -> dict[int, int]:
@@ -65,6 +67,26 @@ def test_only_partitions_behind_are_copied_and_before_images_are_recorded_first(
     assert (logged.start.name, logged.start.groups, logged.written) == ("runbook bounce copy", (unique,), 2)
     (image,) = load_images(Path(logged.start.files[0]))
     assert {tp.partition: value.offset for tp, value in image.before.items()} == {1: 20}
+
+
+@pytest.mark.parametrize(
+    ("unowned", "last", "copied"),
+    [
+        ((), None, True),  # a dual member that owns the partition uses the larger offset
+        ((), 20, False),
+        ((), 50, True),
+        ((BEHIND,), None, False),
+        ((BEHIND,), 20, False),
+        ((BEHIND,), 50, True),
+    ],
+)
+def test_kafkas_larger_offset_is_copied_only_if_it_is_known_to_be_newer(
+    store: ZookeeperStore, unique: str, unowned: tuple[TopicPartition, ...], last: int | None, copied: bool
+) -> None:
+    writers = {BEHIND: LastWriter(None if last is None else KnownWrite("a store", last), "")}
+    changes = behind(history(store, unique, *unowned), writers)
+    assert (BEHIND in changes) is copied
+    assert NONE in changes
 
 
 def test_a_concurrent_commit_is_never_lowered(store: ZookeeperStore, unique: str) -> None:

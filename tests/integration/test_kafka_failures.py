@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,9 @@ from confluent_kafka.admin import (
 from processes import wait_for_login
 from stopwatch import Stopwatch
 
+from offsetmgr.cli.app import run
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.java_config import translate_properties
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     OffsetMgrError,
@@ -346,45 +350,119 @@ def test_an_unknown_mechanism_is_rejected_by_name(secured: str) -> None:
     assert "CRAM-MD5" in str(caught.value)
 
 
+@dataclass
+class Encrypted:
+    """A broker with TLS, and the directory with its key stores (.p12) and certificates (.pem)."""
+
+    bootstrap: str
+    expired: str
+    """The address of the listener whose certificate has expired."""
+    redirecting: Mapping[str, str]
+    """Addresses of listeners without TLS, by the address that the broker advertises for them."""
+    directory: Path
+
+
 @pytest.fixture(scope="module")
-def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A broker's TLS address and the file of its certificate."""
+def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
     directory = tmp_path_factory.mktemp("encrypted")
-    keys, certificate = directory / "keys.p12", directory / "broker.pem"
-    keytool = ["keytool", "-keystore", str(keys), "-storepass", "key-secret", "-alias", "broker"]
-    name = ["-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1"]
-    for arguments in (
-        ["-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12", *name],
-        ["-exportcert", "-rfc", "-file", str(certificate)],
-    ):
-        subprocess.run([*keytool, *arguments], check=True, capture_output=True, timeout=120)
-    plain_port, tls_port = free_port(), free_port()
+    for name, dates in (("broker", []), ("expired", ["-startdate", "2020/03/01 00:00:00", "-validity", "1"])):
+        store = str(directory / f"{name}.p12")
+        keytool = ["keytool", "-keystore", store, "-storepass", "key-secret", "-alias", "broker"]
+        identity = ["-dname", f"CN={name}", "-ext", "SAN=ip:127.0.0.1", *dates]
+        for arguments in (
+            ["-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12", *identity],
+            ["-exportcert", "-rfc", "-file", str(directory / f"{name}.pem")],
+        ):
+            subprocess.run([*keytool, *arguments], check=True, capture_output=True, timeout=120)
+    plain, tls, expired, refused, unknown = (f"127.0.0.1:{free_port()}" for _ in range(5))
+    own = f"PLAINTEXT://{plain},SSL://{tls},EXPIRED://{expired}"
     config = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{plain_port},SSL://127.0.0.1:{tls_port}",
-        "ssl.keystore.location": keys,
+        "listeners": f"{own},REFUSED://{refused},UNKNOWN://{unknown}",
+        "advertised.listeners": f"{own},REFUSED://127.0.0.1:1,UNKNOWN://no-such-host.invalid:9092",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,SSL:SSL,EXPIRED:SSL,REFUSED:PLAINTEXT,UNKNOWN:PLAINTEXT"
+        ),
+        "ssl.keystore.location": directory / "broker.p12",
+        "listener.name.expired.ssl.keystore.location": directory / "expired.p12",
         "ssl.keystore.password": "key-secret",
         "ssl.keystore.type": "PKCS12",
+        "listener.name.ssl.ssl.client.auth": "requested",
     }
     chroot = f"{zookeeper.connect}/{directory.name}-{os.getpid()}"
-    with KafkaBroker(directory / "broker", zookeeper=chroot, port=plain_port, config=config):
-        yield f"127.0.0.1:{tls_port}", certificate
+    port = int(plain.rpartition(":")[2])
+    with KafkaBroker(directory / "broker", zookeeper=chroot, port=port, config=config):
+        yield Encrypted(tls, expired, {"127.0.0.1:1": refused, "no-such-host.invalid:9092": unknown}, directory)
 
 
-def test_a_trusted_certificate_opens_store_and_cluster(encrypted: tuple[str, Path]) -> None:
-    bootstrap, certificate = encrypted
-    kafka = {"security.protocol": "ssl", "ssl.ca.location": str(certificate)}
+def test_a_trusted_certificate_opens_store_and_cluster(encrypted: Encrypted) -> None:
+    kafka = {"security.protocol": "ssl", "ssl.ca.location": str(encrypted.directory / "broker.pem")}
     config = ConnectionConfig(kafka=kafka, timeout_ms=20_000)
 
-    with KafkaStore(bootstrap, config) as store, KafkaCluster(bootstrap, config) as cluster:
+    with KafkaStore(encrypted.bootstrap, config) as store, KafkaCluster(encrypted.bootstrap, config) as cluster:
         assert dict(store.fetch("g")) == {}
         assert store.identity().id == cluster.cluster_id()
 
 
-def test_an_unknown_certificate_is_rejected(encrypted: tuple[str, Path]) -> None:
-    errors = errors_of(encrypted[0], 5_000, **{"security.protocol": "ssl"})
+def test_an_unknown_certificate_is_rejected(encrypted: Encrypted) -> None:
+    errors = errors_of(encrypted.bootstrap, 5_000, **{"security.protocol": "ssl"})
 
     assert {type(e) for e in errors} == {AuthenticationFailed}
-    assert all("certificate" in str(e) for e in errors)
+    assert all("certificate" in str(e) and "(CN=broker, valid from " in str(e) for e in errors)
+    assert all("ssl.truststore.location" in e.hint for e in errors)
+
+
+def test_an_expired_certificate_is_named_with_its_dates(
+    encrypted: Encrypted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = str(encrypted.directory / "expired.pem")
+    errors = errors_of(encrypted.expired, 5_000, **{"security.protocol": "ssl", "ssl.ca.location": authority})
+    dates = "(CN=expired, valid from 2020-03-01 00:00:00 to 2020-03-02 00:00:00 UTC)"
+    assert all(dates in str(e) and e.hint.startswith("renew the certificate") for e in errors)
+
+    (tmp_path / "c.properties").write_text(f"security.protocol=SSL\nssl.truststore.location={authority}\n")
+    options = ["--bootstrap-server", encrypted.expired, "--command-config", str(tmp_path / "c.properties")]
+    assert run(["doctor", *options, "--format", "json"]) == 1
+    rows = json.loads(capsys.readouterr().out)
+    (login,) = (row for row in rows if row["check"] == "login")
+    assert dates in login["detail"]
+    assert login["fix"].startswith("renew the certificate")
+
+
+def test_a_certificate_of_the_client_that_the_broker_rejects_is_named(encrypted: Encrypted) -> None:
+    java = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(encrypted.directory / "broker.pem"),
+        "ssl.keystore.location": str(encrypted.directory / "expired.p12"),
+        "ssl.keystore.password": "key-secret",
+    }
+    errors = errors_of(encrypted.bootstrap, 5_000, **translate_properties(java, "f").kafka)
+    assert {type(e) for e in errors} == {AuthenticationFailed}
+    assert all("CN=expired, valid from 2020-03-01 00:00:00 to 2020-03-02 00:00:00 UTC" in e.hint for e in errors)
+
+
+@pytest.mark.parametrize("advertised", ["127.0.0.1:1", "no-such-host.invalid:9092"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["groups", "list"],
+        ["groups", "describe", "g"],
+        ["offsets", "get", "g"],
+        ["offsets", "set", "g", "--topic", "t:0", "--to-offset", "1", "--new-group"],
+        ["groups", "delete", "g", "--execute", "--yes"],
+    ],
+    ids=lambda command: "-".join(command[:2]),
+)
+def test_an_advertised_address_that_can_never_answer_ends_a_command_before_its_timeout(
+    encrypted: Encrypted, advertised: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bootstrap = encrypted.redirecting[advertised]
+    with Stopwatch() as watch:
+        assert run([*command, "--bootstrap-server", bootstrap, "--timeout", "300000"]) == 1
+    errors = capsys.readouterr().err
+    assert f"broker {advertised}: " in errors
+    assert f"(advertised by {bootstrap}, which names no usable address)" in errors
+    assert "correct advertised.listeners" in errors
+    assert watch.seconds < 100
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError._SSL, ck.KafkaError._TRANSPORT])
@@ -402,8 +480,8 @@ def test_a_failed_handshake_is_reported_alike_for_every_librdkafka_code(code: in
     )
 
 
-def test_plaintext_to_a_tls_listener_hints_at_the_listener(encrypted: tuple[str, Path]) -> None:
-    errors = errors_of(encrypted[0], 5_000)
+def test_plaintext_to_a_tls_listener_hints_at_the_listener(encrypted: Encrypted) -> None:
+    errors = errors_of(encrypted.bootstrap, 5_000)
 
     assert {type(e) for e in errors} == {ServerError}
     assert all("TLS listener" in e.hint for e in errors)

@@ -108,11 +108,11 @@ def test_a_change_with_an_expected_offset_is_still_compared(store: KafkaStore, t
 
 def test_an_invalid_group_among_many_fails_alone(store: KafkaStore, topic: str, unique: str) -> None:
     tp = TopicPartition(topic, 0)
-    names = [*(f"{unique}-{n}" for n in range(60)), ""]
+    names = [*(f"{unique}-{n}" for n in range(60)), invalid := 40_000 * "g"]
     edits = (GroupEdit(g, {tp: Change(OffsetAndMetadata(7), None, True)}, Guard.OVERWRITE) for g in names)
 
     results = {result.group: result for result in store.edit(edits)}
 
     assert len(results) == 61
-    assert list(results[""].failures) == [tp]
+    assert list(results[invalid].failures) == [tp]
     assert {len(results[g].failures) for g in names[:-1]} == {0}

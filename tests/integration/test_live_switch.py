@@ -39,6 +39,7 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Delete
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.tree import walk
 
 pytestmark = pytest.mark.servers
 
@@ -103,8 +104,9 @@ class World:
 
     def registered(self) -> dict[str, int]:
         """The znodes of members and owners, with the transaction that created each."""
-        trees = [self.zookeeper.session.tree(f(self.group)) for f in (paths.ids, paths.owners)]
-        return {path: node.czxid for tree in trees for path, node in tree.items()}
+        roots = (paths.ids(self.group), paths.owners(self.group))
+        found = (one for root in roots for one in walk(self.zookeeper.session, root))
+        return {one.path: one.node.czxid for one in found if one.node is not None}
 
     def close(self) -> None:
         for one in reversed(self._opened):

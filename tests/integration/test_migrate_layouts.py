@@ -74,7 +74,7 @@ class TestKafka07:
         source.commit(unique, {world.old(*bp): OffsetAndMetadata(n) for bp, n in positions.items()})
         sides = ("--from", source.uri, "--to", world.kafka, "--group", unique)
 
-        without = world.run("migrate", "plan", *sides, "-o", "refused.json")
+        without = world.run("migrate", "plan", *sides, "-o", "refused.json", code=1)
         assert "next: run the same command with --draft-partition-map FILE" in without.stderr
         assert "4 byte positions of Kafka 0.7 cannot be planned without" in without.stderr
         assert "migrate apply" not in without.stderr

@@ -5,15 +5,20 @@ With OFFSETMGR_SOAK a test waits for a real expiration, which takes 90 seconds.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
 from processes import own_environment, run_command
 
+from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.records.base import OffsetKey
@@ -59,6 +64,10 @@ class Commands:
         """Runs a command. Returns its stderr."""
         environ = own_environment(self.directory)
         return run_command("migrate", *arguments, code=code, environ=environ, cwd=self.directory).stderr
+
+    def out(self, *arguments: str) -> str:
+        """Runs a command. Returns its stdout."""
+        return run_command("migrate", *arguments, environ=own_environment(self.directory), cwd=self.directory).stdout
 
     def migrate(self, pattern: str) -> None:
         self.run("plan", "--from", self.zk, "--to", self.kafka, "--group", pattern, "-o", "plan.json")
@@ -132,7 +141,8 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
         commit(zk, f"{unique}-{name}", topic, 10)
     commands.migrate(f"{unique}-*")
     store.delete(f"{unique}-gone")
-    store.delete_group(f"{unique}-gone")  # type: ignore[attr-defined]
+    with suppress(GroupNotFound):  # the broker may have removed the empty group already
+        store.delete_group(f"{unique}-gone")  # type: ignore[attr-defined]
     member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{unique}-used"})
     member.subscribe([topic])
     try:
@@ -147,6 +157,54 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
     assert "1 group renewed" in stderr
     assert "1 group in use" in stderr
     assert f"{unique}-gone: its offsets are gone: they were deleted or have expired" in stderr
+
+
+def test_the_date_at_which_copied_offsets_expire_is_said_until_a_consumer_joins(
+    commands: Commands, stores: tuple[OffsetStore, OffsetStore], kafka: KafkaBroker, topic: str, unique: str
+) -> None:
+    zk, _ = stores
+    idle, used = f"{unique}-idle", f"{unique}-used"
+    for name in (idle, used):
+        commit(zk, name, topic, 10)
+    commands.migrate(f"{unique}-*")
+    both = ["--zookeeper", commands.zk.removeprefix("zookeeper://"), "--bootstrap-server", kafka.bootstrap]
+    told = re.compile(
+        r"warning: the copied offsets of (\d) groups? expire from (2\d\d\d-\d\d-\d\d \d\d:\d\d) UTC on,"
+        r" unless a consumer commits them again; to renew them: (offsetmgr migrate apply \S*plan.json --refresh)\n"
+    )
+
+    def expiry(text: str) -> tuple[str, str, str]:
+        found = told.search(text)
+        assert found is not None, text
+        return found[1], found[2], found[3]
+
+    count, first, command = expiry(commands.run("status", "plan.json"))
+    assert (count, command) == ("2", "offsetmgr migrate apply plan.json --refresh")
+    assert abs(datetime.fromisoformat(f"{first}+00:00") - datetime.now(UTC) - timedelta(days=7)) < timedelta(minutes=30)
+    assert expiry(commands.run("finalize", "plan.json", "--yes", "--window", "1"))[:2] == ("2", first)
+    rows = {row["group"]: row for row in json.loads(commands.out("status", "plan.json", "--format", "json"))}
+    assert rows[idle]["next"] == command
+    assert datetime.fromtimestamp(rows[idle]["expires"] / 1000, UTC).strftime("%Y-%m-%d %H:%M") == first
+    for page in ("html", "markdown"):
+        assert command in commands.out("status", "plan.json", "--format", page).replace("\\", "")
+    environ = own_environment(commands.directory)
+    where = run_command("groups", "where", idle, *both, environ=environ, cwd=commands.directory)
+    assert expiry(where.stderr)[:2] == ("1", first)
+    assert "plan.json --refresh" in where.stdout
+
+    member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": used})
+    member.subscribe([topic])
+    try:
+        deadline = time.monotonic() + 120
+        while not member.assignment():
+            assert time.monotonic() < deadline, "the consumer has joined"
+            member.poll(0.1)
+        assert expiry(commands.run("status", "plan.json", "--window", "1"))[0] == "1"
+        assert expiry(commands.run("finalize", "plan.json", idle, used, "--yes", "--window", "1"))[0] == "1"
+    finally:
+        member.close()
+    commands.run("apply", "plan.json", "--refresh", "--yes")
+    assert expiry(commands.run("status", "plan.json"))[1] >= first
 
 
 def test_offsets_in_zookeeper_need_no_refresh(

@@ -34,7 +34,7 @@ def peeked(capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str) 
 def test_the_record_at_each_offset_is_shown(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = make_topic(unique, 5)
+    topic = make_topic(unique, 6)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(10):
         headers: list[tuple[str, Any]] = [("trace", b"abc"), ("raw", b"\xff")]
@@ -46,11 +46,12 @@ def test_the_record_at_each_offset_is_shown(
     transactions.init_transactions(60)
     for _ in range(2):
         transactions.begin_transaction()
-        transactions.produce(topic, b"in a transaction", partition=4)
+        for partition in (4, 5):
+            transactions.produce(topic, b"in a transaction", partition=partition)
         transactions.commit_transaction(60)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_records([Position(topic, 2, 5)])[Position(topic, 2, 5)].result(90)
-    commit(kafka.bootstrap, unique, topic, 3, 0, 4, 99, 1)
+    commit(kafka.bootstrap, unique, topic, 3, 0, 4, 99, 1, 3)
 
     rows = peeked(capsys, kafka.bootstrap, unique)
 
@@ -62,10 +63,11 @@ def test_the_record_at_each_offset_is_shown(
     assert first["size"] == len("key 3value 3traceabcraw") + 1
     assert [row["note"] for row in rows] == [
         None,
-        "no record yet (end of log)",
+        "no record yet: consumers may read up to 0 (high watermark)",
         "removed: the log begins at 5",
         "beyond the log, which ends at 10",
         "1 transaction marker skipped; record 2; part of a transaction, which may be open or aborted",
+        "no record from 3 up to 4 (high watermark); 1 transaction marker skipped",
     ]
     assert rows[4]["value"] == "in a transaction"
 

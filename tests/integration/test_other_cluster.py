@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from conftest import MakeTopic
-from processes import Commands, create_topic, wait_for
+from kazoo_client import connected
+from processes import Commands, create_topic
+from recreation import recreate
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.plan import Action
@@ -222,17 +223,43 @@ def test_a_zookeeper_without_a_cluster_id_belongs_to_the_cluster_whose_brokers_i
     assert f"cluster the same on both sides (inferred): no cluster id in ZooKeeper, but {named}" in output
 
 
-@pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
 def test_a_zookeeper_that_lists_no_broker_of_the_target_is_another_cluster(
-    old_zookeeper: tuple[str, ZookeeperSession], kafka: KafkaBroker, unique: str, tmp_path: Path, listed: str | None
+    old_zookeeper: tuple[str, ZookeeperSession], kafka: KafkaBroker, unique: str, tmp_path: Path
 ) -> None:
     connect, session = old_zookeeper
-    if listed is not None:
-        register_broker(session, listed)
+    register_broker(session, "127.0.0.1:1")
     output = plan_from(connect, f"kafka://{kafka.bootstrap}", Commands(tmp_path), unique, code=2)
     assert "the source and the target have no broker in common" in output
-    assert f"lists {listed or 'no broker'}" in output
+    assert "lists 127.0.0.1:1" in output
     assert not (tmp_path / "p.json").exists()
+
+
+def test_the_cluster_of_a_zookeeper_without_brokers_is_unknown_and_one_word_suffices(
+    old_zookeeper: tuple[str, ZookeeperSession],
+    kafka: KafkaBroker,
+    make_topic: MakeTopic,
+    unique: str,
+    tmp_path: Path,
+) -> None:
+    connect, _ = old_zookeeper
+    produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
+    target, commands = f"kafka://{kafka.bootstrap}", Commands(tmp_path)
+    refused = plan_from(connect, target, commands, unique, code=2)
+    assert "another" not in refused
+    assert "lists no broker, so it is unknown whether both belong to the same cluster" in refused
+    assert "add --translate none" in refused
+    assert not (tmp_path / "p.json").exists()
+
+    output = plan_from(connect, target, commands, unique, "--translate", "none", code=0)
+    assert "so it is unknown whether both belong to the same cluster; accepted by --translate none" in output
+    for step in ("apply", "verify"):
+        commands.run("migrate", step, "p.json", *(("--yes",) if step == "apply" else ()))
+    servers = ("--zookeeper", connect, "--bootstrap-server", kafka.bootstrap)
+    assert (
+        "different Kafka clusters"
+        not in commands.run("runbook", "check", "--phase", "dual", "--group", unique, *servers, code=None).stderr
+    )
+    assert commands.run("groups", "where", unique, *servers, "--format", "json").stdout
 
 
 @pytest.mark.parametrize("listed", ["127.0.0.1:1", None])
@@ -252,24 +279,46 @@ def test_describe_explains_the_missing_lag_if_the_cluster_of_zookeeper_is_unknow
     assert f"warning: {shown}" in output
 
 
+@pytest.mark.parametrize("selected", [["--all-groups"], ["--group", "shop"], ["--group", "s*"]])
+def test_a_plan_from_a_zookeeper_path_without_groups_asks_for_the_chroot(
+    zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str, tmp_path: Path, selected: list[str]
+) -> None:
+    with connected(zookeeper.connect) as client:
+        client.create(f"/{unique}")
+    sides = ["--from", f"zookeeper://{zookeeper.connect}/{unique}", "--to", f"kafka://{kafka.bootstrap}"]
+    errors = Commands(tmp_path).run("migrate", "plan", *sides, *selected, "-o", "p.json", code=1).stderr
+    assert "hint: is the chroot right?" in errors
+    assert "--translate" not in errors
+
+
+def test_a_context_of_another_cluster_than_the_plans_is_refused(
+    kafka: KafkaBroker, kraft: KraftBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    produce(kafka.bootstrap, make_topic(unique), ["record"] * 10)
+    (tmp_path / "saved.csv").write_text(f"{unique},{unique},0,5\n")
+    config = tmp_path / "offsetmgr" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(
+        f'[context.prod]\nbootstrap-server = "{kafka.bootstrap}"\n'
+        f'[context.dr]\nbootstrap-server = "{kraft.bootstrap}"\n'
+        '[context.down]\nbootstrap-server = "127.0.0.1:1"\n'
+    )
+    commands = Commands(tmp_path)
+    sides = ["--from", f"file:{tmp_path}/saved.csv", "--to", f"kafka://{kafka.bootstrap}", "--group", unique]
+    commands.run("migrate", "plan", *sides, "-o", "p.json", "--context", "prod")
+    for command in (["apply", "p.json", "--yes"], ["verify", "p.json"], ["rollback", "p.json", "--yes"]):
+        refused = commands.run("migrate", *command, "--context", "dr", code=2).stderr
+        assert "error: --context dr: its servers are those of another cluster than the plan's" in refused
+        assert "hint: name the context with which the plan was made" in refused
+        down = commands.run("migrate", *command, "--context", "down", code=1).stderr
+        assert "127.0.0.1:1: Connection refused" in down
+    assert commands.run("offsets", "get", unique, "--bootstrap-server", kafka.bootstrap, code=1).stdout == ""
+    commands.run("migrate", "apply", "p.json", "--yes", "--context", "prod")
+    commands.run("migrate", "verify", "p.json", "--context", "prod")
+    commands.run("migrate", "rollback", "p.json", "--yes", "--context", "prod")
+
+
 # --- topics that were recreated ------------------------------------------------------------------------
-
-
-def recreate(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
-
-    def created() -> bool:
-        """The controller accepts the name again once the deletion is complete."""
-        try:
-            create_topic(bootstrap, topic, 1)
-        except KafkaException as error:
-            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-            return False
-        return True
-
-    wait_for(created, f"{topic} is recreated")
-    produce(bootstrap, topic, ["new record"] * 1000)
 
 
 def test_an_offset_in_zookeeper_of_a_recreated_topic_is_rejected(
@@ -309,7 +358,7 @@ def test_a_snapshot_of_a_topic_that_was_recreated_is_rejected(
     output = commands.run("offsets", "import", "s.avro", "--store", uri, "--execute", "--yes", code=1).stderr
     assert "the topic was deleted and recreated" in output
     plan = ("migrate", "plan", "--from", "file:s.avro", "--to", uri, "--group", unique, "-o", "p.json")
-    assert "refuse-recreated" in commands.run(*plan, code=0).stdout
+    assert "refuse-recreated" in commands.run(*plan, code=1).stdout
     with open_store(uri) as store:
         assert store.fetch(unique) == {}
 

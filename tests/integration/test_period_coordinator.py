@@ -29,6 +29,7 @@ from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
+from offsetmgr.zookeeper.nodes.tree import walk
 
 pytestmark = pytest.mark.servers
 
@@ -263,8 +264,7 @@ def test_a_failing_callback_ends_the_membership_and_all_waits(run: Run) -> None:
 
 def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: ZookeeperSession) -> None:
     member = run.member("m", A)
-    found = session.tree(root)
-    deletions = [Delete(path, found[path].version) for path in sorted(found, key=len, reverse=True)]
+    deletions = [Delete(one.path, -1) for one in walk(session, root)][::-1]
     session.transaction(deletions)
     with pytest.raises(OffsetMgrError, match="was deleted"):
         member.wait(0, 90)

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from processes import create_topic
 
+from offsetmgr.cli.app import run
 from offsetmgr.core.errors import Conflict, SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.batch_reader import batches
@@ -324,3 +326,41 @@ def test_a_broker_keeps_exactly_the_valid_bytes_and_accepts_truncated_segments(b
         if (size, end, messages) != expected:
             wrong.append(f"{log}: {size} bytes, end {end}, {messages} messages")
     assert wrong == [], "\n".join(wrong)
+
+
+BAD_FILES = {
+    "partition.metadata": ("", "version: 0\n", "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n"),
+    "leader-epoch-checkpoint": ("0\n2\n0 0\n", "0\n1\n0\n", "7\n1\n0 0\n"),
+}
+READ_EPOCHS = ("", "0\n", "0\n0\n")
+
+
+def test_a_broker_starts_after_the_remedies_for_files_that_it_cannot_read(zookeeper, unique, tmp_path, capsys) -> None:
+    broker = KafkaBroker(tmp_path / "broker", zookeeper=f"{zookeeper.connect}/{unique}").start()
+    logs = broker.directory / "data"
+    try:
+        create_topic(broker.bootstrap, "t", 4)
+        produce(broker.bootstrap, {"t": 4}, {"t": 1}, random.Random(SEED))
+        broker.stop()
+        for partition, content in enumerate(READ_EPOCHS, 1):
+            (logs / f"t-{partition}" / "leader-epoch-checkpoint").write_text(content)
+        assert run(["log", "verify", str(logs)]) == 0
+        for name, contents in BAD_FILES.items():
+            for content in contents if SOAK else contents[:1]:
+                bad = logs / "t-0" / name
+                bad.write_text(content)
+                capsys.readouterr()
+                assert run(["log", "verify", str(logs)]) == 1
+                assert f"error: {bad}: " in capsys.readouterr().err
+                with pytest.raises(SandboxError):
+                    broker.start()
+                if name == "partition.metadata":  # the remedies that the hints name
+                    bad.write_bytes((logs / "t-1" / name).read_bytes())
+                else:
+                    bad.rename(tmp_path / name)
+        broker.start()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        assert all(await_end(consumer, "t", partition, 1) > 0 for partition in range(4))
+        consumer.close()
+    finally:
+        broker.kill()

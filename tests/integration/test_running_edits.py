@@ -161,6 +161,33 @@ def test_a_deletion_in_a_running_group_of_the_consumer_protocol_is_refused(
         assert received[5:] == [(1, 2), (1, 3), (1, 4)]
 
 
+@pytest.mark.parametrize("protocol", [{}, CONSUMER_PROTOCOL], ids=["classic", "consumer"])
+def test_a_deletion_in_a_topic_without_subscribers_disturbs_no_member(
+    cli: Cli, kraft: KraftBroker, unique: str, make_topic: MakeTopic, protocol: dict[str, str]
+) -> None:
+    flags = ["--bootstrap-server", kraft.bootstrap]
+    other = make_topic(f"{unique}-other", 1, bootstrap=kraft.bootstrap)
+    make_topic(unique, 2, bootstrap=kraft.bootstrap)
+    produce(kraft.bootstrap, unique, 5)
+    first = ["--group", unique, "--new-group", "--topic", f"{other}:0", "--to-offset", "0", "--execute", "--yes"]
+    cli("offsets", "set", *first, *flags)
+    with consuming(kraft.bootstrap, unique, **protocol) as received:
+        until(lambda: len(received) == 5)
+        members = cli.rows("groups", "describe", "--group", unique, "--members", *flags)
+        edit = ["--group", unique, "--topic", other, "--running", *flags]
+        assert "dry run: would change 1 offset" in cli("offsets", "delete", *edit).stderr
+        done = cli("offsets", "delete", *edit, "--execute", "--yes")
+        assert "done: 1 changed" in done.stderr
+        assert "no member subscribes to the topics; the members kept running" in done.stderr
+        assert "the consumers keep running, and their applications notice this" not in done.stderr
+        assert cli.rows("groups", "describe", "--group", unique, "--members", *flags) == members
+        assert other not in {row["topic"] for row in cli.rows("offsets", "get", unique, *flags)}
+        (undo,) = [line.removeprefix("undo: ") for line in done.stderr.splitlines() if line.startswith("undo: ")]
+        cli(*shlex.split(undo)[1:], "--yes")
+        restored = cli.rows("offsets", "get", unique, "--topic", other, *flags)
+        assert [row["offset"] for row in restored] == [0]
+
+
 def start_and_stop_a_static_member(
     cli: Cli, kraft: KraftBroker, topic: str, received_by_others: Sequence[object] = ()
 ) -> None:

@@ -331,13 +331,13 @@ def test_a_job_starts_at_the_committed_offsets_of_its_group(
         f"{topic}-2: 99 is not in the log (0 to 10), begins at the latest offset",
     ]
     with pytest.raises(PartialFailure) as rejected:
-        starting_offsets(group.read, unique, [topic], default="refuse", out_of_range="refuse")
+        starting_offsets(group.read, unique, topic, default="refuse", out_of_range="refuse")
     assert {tp: str(error) for tp, error in rejected.value.failures.items()} == {
         at[1]: f"{unique} {at[1]}: the group has no committed offset",
         at[2]: f"{unique} {at[2]}: the committed offset 99 is not in the log, which has 0 to 10",
     }
 
-    reader = reader_from_group(spark, group.read, unique, [topic], bootstrap=kraft.bootstrap, out_of_range="latest")
+    reader = reader_from_group(spark, group.read, unique, topic, bootstrap=kraft.bootstrap, out_of_range="latest")
     rows: list[tuple[int, int]] = []
     query = (
         reader.load()

@@ -98,7 +98,7 @@ class Job:
         with open_store(f"kafka://{self.kraft.bootstrap}") as store:
             return run_periods(
                 self.spark,
-                self.topics,
+                self.topics if len(self.topics) > 1 else self.topics[0],  # a text is one topic
                 self.schedule,
                 self.process,
                 store,

@@ -300,8 +300,11 @@ def test_diff_and_copy_on_the_command_line(
     # A dry run does not announce writes of offsets that are equal or larger in the target.
     with open_store(target) as store:
         store.commit(world.a, {TopicPartition(world.topic, 1): OffsetAndMetadata(9)})
+    with open_store(source) as store:
+        store.commit(world.a, {TopicPartition(world.topic, 0): OffsetAndMetadata(6, "by hand")})
     assert run(["spark", "copy", *sides]) == 0
     again = capsys.readouterr()
+    assert "warning: the target cannot hold the metadata of 2 offsets (a client's own text)" in again.err
     assert [(row["partition"], row["before"], row["outcome"]) for row in json.loads(again.out)] == [
         (0, 6, "unchanged"),
         (1, 9, "refuse-rewind"),

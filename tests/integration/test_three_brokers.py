@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from processes import Commands, create_topic, wait_for
 
+from offsetmgr.cli.app import run
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupActive, OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
@@ -25,6 +27,7 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetSto
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.journal import read_journal
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
+from offsetmgr.segments.partition import Partition
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -126,6 +129,61 @@ def trio(cluster_of_three: Trio) -> Trio:
     return cluster_of_three
 
 
+def test_a_new_leader_that_does_not_know_its_high_watermark_has_no_end_yet(
+    zookeeper: ZooKeeperServer, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A frozen replica has not copied the last 20 records, and the leader that knows this dies."""
+    settings = {"offsets.topic.replication.factor": 1, "replica.lag.time.max.ms": 600_000}
+    sessions = {0: 6_000, 1: 6_000, 2: 40_000}
+    leader, new_leader, frozen = brokers = [
+        KafkaBroker(
+            tmp_path / str(n),
+            zookeeper=f"{zookeeper.connect}/{unique}",
+            broker_id=n,
+            config=settings | {"zookeeper.session.timeout.ms": session},
+        )
+        for n, session in sessions.items()
+    ]
+    with contextlib.ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+        new_leader.start()  # the first broker is the controller
+        leader.start()
+        frozen.start()
+        admin = AdminClient({"bootstrap.servers": new_leader.bootstrap})
+        admin.create_topics([NewTopic(unique, 1, replica_assignment=[[0, 1, 2]])])[unique].result(60)
+        produce(leader.bootstrap, unique, 100, acks="all")
+        frozen.freeze()
+        produce(leader.bootstrap, unique, 20, acks="1")
+        log = new_leader.directory / "data" / f"{unique}-0"
+        wait_for(lambda: Partition(log).range().end == 120, "the second replica has all records")
+        leader.kill()
+
+        def elected() -> bool:
+            return bool(admin.list_topics(unique, timeout=60).topics[unique].partitions[0].leader == 1)
+
+        wait_for(elected, "the second replica leads")
+        (tmp_path / "saved.csv").write_text(f"g,{unique},0,100\n")
+        options = ["g", "--store", f"file:{tmp_path}/saved.csv", "--bootstrap-server", new_leader.bootstrap]
+        code = run(["offsets", "lag", *options, "--timeout", "2000"])
+        lag = capsys.readouterr().err
+        assert run(["offsets", "peek", *options, "--format", "json"]) == 0
+        (peeked,) = json.loads(capsys.readouterr().out)
+        frozen.thaw()
+
+    assert code == 1
+    assert "the partition has a new leader" in lag
+    assert "OFFSET_NOT_AVAILABLE" in lag
+    assert peeked["note"] == "no record yet: consumers may read up to 100 (high watermark)"
+
+
+def produce(bootstrap: str, topic: str, count: int, acks: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": acks})
+    for _ in range(count):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(30) == 0
+
+
 def committed(store: OffsetStore, groups: Iterable[str]) -> dict[str, set[int]]:
     """The offsets of each group. A group in one consistent state has a single offset."""
     found = {}
@@ -156,8 +214,8 @@ def test_a_broker_killed_during_apply_loses_no_write(trio: Trio, unique: str, tm
     commands = Commands(tmp_path)
     source, target = f"zookeeper://{trio.zookeeper}", f"kafka://{trio.bootstrap}"
     with open_store(source) as old, trio.store() as store:
-        assert [r.failures for r in old.edit(trio.edits(groups, 20)) if r.failures] == []
         assert [r.failures for r in store.edit(trio.edits(groups, 5)) if r.failures] == []
+        assert [r.failures for r in old.edit(trio.edits(groups, 20)) if r.failures] == []
         commands.run("migrate", "plan", "--from", source, "--to", target, "--group", f"{unique}-*", "-o", "p.json")
         journal = tmp_path / "p.journal"
         applying = commands.start("migrate", "apply", "p.json", "--yes", "--timeout", "60000")
@@ -283,8 +341,8 @@ def test_with_two_of_three_brokers_down_no_write_succeeds_and_a_later_run_comple
     commands = Commands(tmp_path)
     source, target = f"zookeeper://{trio.zookeeper}", f"kafka://{trio.bootstrap}"
     with open_store(source) as old, trio.store() as store:
-        assert [r.failures for r in old.edit(trio.edits(groups, 30)) if r.failures] == []
         assert [r.failures for r in store.edit(trio.edits([*groups, other], 5)) if r.failures] == []
+        assert [r.failures for r in old.edit(trio.edits(groups, 30)) if r.failures] == []
     commands.run("migrate", "plan", "--from", source, "--to", target, "--group", f"{unique}-*", "-o", "p.json")
     trio.brokers[0].kill()
     trio.brokers[1].kill()

@@ -218,7 +218,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
             "g_b",
             "t=1",
             1,
-            "unknown version 3 (known: 1); unknown field 'x'; persistent: consumers create only ephemeral nodes",
+            "unknown version 3 (known: 1); unknown field 'x'; persistent: does not show whether its consumer runs",
             "is of version 3; known: 1",
         ),
         (
@@ -236,7 +236,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
     assert only(found, "partition", "member_id", "notes", "error") == [
         (0, "g_a", None, None),
         (1, "g_gone", "no live member", None),
-        (2, "g_a", "persistent: consumers create only ephemeral nodes", None),
+        (2, "g_a", "persistent: does not show whether its consumer runs", None),
         (3, None, None, "contains b'unknown' instead of CONSUMER-THREAD"),
         (4, "g_b", "its member has another session, none", None),
     ]

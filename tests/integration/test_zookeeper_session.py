@@ -28,6 +28,7 @@ from offsetmgr.zookeeper.client.transactions import (
     SetData,
     TransactionOperation,
 )
+from offsetmgr.zookeeper.nodes.tree import walk
 
 pytestmark = pytest.mark.servers
 
@@ -134,8 +135,8 @@ def test_a_tree_is_read_whole(session: ZookeeperSession, unique: str) -> None:
     names = [f"/{unique}", f"/{unique}/a", f"/{unique}/a/b", f"/{unique}/c"]
     create_all(session, names)
 
-    assert sorted(session.tree(f"/{unique}")) == names
-    assert session.tree(f"/{unique}-missing") == {}
+    assert [one.path for one in walk(session, f"/{unique}")] == names
+    assert list(walk(session, f"/{unique}-missing")) == []
 
 
 def test_support_of_multi_reads_is_probed_once_and_old_servers_are_read_without_them(
@@ -181,7 +182,7 @@ def test_several_threads_share_one_session(session: ZookeeperSession, unique: st
 
 def test_a_missing_chroot_is_an_error_and_never_an_empty_result(server: ZooKeeperServer, unique: str) -> None:
     with connect(server, chroot=f"/{unique}") as session:
-        for read in (session.get, session.children, session.tree):
+        for read in (session.get, session.children):
             with pytest.raises(ServerError, match=f"chroot /{unique} does not exist"):
                 read("/consumers")
 
@@ -347,19 +348,17 @@ def test_a_watch_fires_when_the_connection_is_lost(own_server: ZooKeeperServer) 
 # --- losing the server ----------------------------------------------------------------------------
 
 
-def test_a_port_without_a_listener_is_unreachable_within_the_timeout() -> None:
+@pytest.mark.parametrize("hosts", ["{port}", "no-such-host.invalid:2181", "{port},no-such-host.invalid:2181"])
+def test_addresses_that_can_never_answer_end_the_first_call_before_the_timeout(hosts: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: it refuses connections, and no other process gets it
-        port = taken.getsockname()[1]
-        with (
-            Stopwatch() as watch,
-            ZookeeperSession(f"127.0.0.1:{port}", ConnectionConfig(timeout_ms=1000)) as session,
-        ):
-            with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}.*1000 ms"):
+        hosts = hosts.format(port=f"127.0.0.1:{taken.getsockname()[1]}")
+        with Stopwatch() as watch, ZookeeperSession(hosts, ConnectionConfig(timeout_ms=300_000)) as session:
+            with pytest.raises(Unreachable, match=rf"{hosts}: no server could be reached \({hosts.split(',')[0]}: "):
                 session.children("/")
             assert session.session_id is None
 
-    assert watch.seconds < 25  # the default of the timeout is longer
+    assert watch.seconds < 100
 
 
 def test_a_port_of_another_service_is_unreachable_within_the_timeout() -> None:

@@ -28,7 +28,7 @@ RECORDS: Final = 30
 """The number of records in each partition of `TOPICS`."""
 COPY_AGAIN: Final = """
 rm -f shop.json shop.journal
-offsetmgr offsets set --group shop --topic orders:0 --to-offset 4 --new-group --execute
+offsetmgr offsets set --group shop --topic orders:0 --to-offset 4 --new-group --store "$ZK" --execute
 offsetmgr groups delete --group shop --store "$KAFKA" --execute
 offsetmgr migrate plan --from "$ZK" --to "$KAFKA" --group shop -o shop.json
 offsetmgr migrate apply shop.json
@@ -234,7 +234,6 @@ STATES: Final[dict[str, Callable[[World], Preparations]]] = {
     "zookeeper": registered_group,
     "zookeeper-admin": moves,
     "zookeeper-check": registered_group,
-    "zookeeper-rebalance": registered_group,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Commands, wait_for
+from processes import Commands, pass_margin, wait_for
 from release_environment import RECORDS, Environment, NewConsumer, has_leaders, produce
 
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
@@ -331,6 +331,7 @@ def test_groups_are_found_in_both_stores(env: Environment, release_cluster: Rele
     assert (row["confidence"], row["lag"]) == ("inferred", ends[0] + ends[1] - 11)
     commit("kafka", {0: 5, 1: 6})
     located("unknown")
+    pass_margin()
     commit("kafka", {0: 7, 1: 6})
     row = located("kafka")
     assert (row["confidence"], row["lag"]) == ("inferred", ends[0] + ends[1] - 13)

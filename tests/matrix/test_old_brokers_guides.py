@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from old_consumers import Fleet
-from processes import Commands, wait_for
+from processes import Commands, pass_margin, wait_for
 from release_environment import Environment, Records, old_consumer_for, seen
 
 from offsetmgr.sandbox import OldConsumer
@@ -68,6 +68,7 @@ def test_lag_and_differences_are_computed_from_both_stores(guide: Guide, unique:
     output = env.run("offsets", "lag", *group, "--zookeeper", guide.registry, code=2)
     assert "hint: add --bootstrap-server" in output
     assert guide.lag(*group, *guide.both) == {0: 15, 1: 14}
+    pass_margin()
     env.commit(env.kafka, unique, {0: 5, 1: 8, 2: 9})
     assert guide.lag(*group, *env.servers) == {0: 15, 1: 12, 2: 11}
     assert guide.lag(*group, *guide.both) == {0: 15, 1: 12, 2: 11}
@@ -95,7 +96,7 @@ def test_a_group_is_copied_between_stores_and_renamed_in_each(guide: Guide, uniq
     env.run("groups", "rename", second, third, *at_zookeeper, *EXECUTE)
     assert (env.committed(env.zookeeper, second), env.committed(env.zookeeper, third)) == ({}, offsets)
     output = env.run("groups", "rename", second, third, *env.servers, *EXECUTE)
-    assert f"verified: group '{third}' has all offsets of '{second}'" in output
+    assert f"verified: group '{third}' has the 2 offsets that were read from '{second}'" in output
     assert env.committed(env.kafka, third) == offsets
     assert (LATER in output) == (guide.release != "2.8.2")
     if guide.release != "0.8.2.2":  # 0.8.2 removes expired offsets only every 10 minutes

@@ -54,7 +54,7 @@ def refused(running: RunningGroup, *options: str) -> str:
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, errors
     assert lines[0] in planned
-    assert "hint: " in errors
+    assert "hint: " in errors or "use Kafka's " in errors
     return lines[0]
 
 

@@ -74,14 +74,14 @@ class Interference:
         real = getattr(owner, name)
         done = False
 
-        def stopped(*arguments: object) -> object:
+        def stopped(*arguments: object, **options: object) -> object:
             nonlocal done
             if not done:
                 done = True
                 with ThreadPoolExecutor() as consumer:
                     consumer.submit(consumer_commits, self._era, self._group, self._tp, number).result()
                 time.sleep(0.1)  # the duration of the stop
-            return real(*arguments)
+            return real(*arguments, **options)
 
         self._patch.setattr(owner, name, stopped)
 

@@ -18,7 +18,8 @@ from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.verify import MigrationVerifier, Status
+from offsetmgr.migration.verify import MigrationVerifier
+from offsetmgr.migration.verify_rules import Status
 from offsetmgr.testing.memory import MemoryStore
 
 ORDERS = [TopicPartition("orders", p) for p in range(4)]

@@ -12,12 +12,14 @@ import pytest
 from executed_plans import execute_plans
 
 from offsetmgr.core.errors import Conflict, MalformedData, UnknownVersion, UsageError
+from offsetmgr.core.group_tree import SavedNode
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.groups.before_images import BeforeImageFile, header_for, holds_images, load_images, new_path
 from offsetmgr.groups.edits import plan_delete, plan_undo
 from offsetmgr.groups.reset import plan_set
 from offsetmgr.groups.selection import ALL_TOPICS
 from offsetmgr.snapshots import group_images
+from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
 from offsetmgr.stores.snapshot import SnapshotStore
 
@@ -97,8 +99,19 @@ def test_before_images_of_an_unknown_version_are_rejected_with_it(
     monkeypatch.undo()
 
     assert holds_images(image)
-    with pytest.raises(UnknownVersion, match=r"version 9 is not known \(known: 2\)"):
+    with pytest.raises(UnknownVersion, match=r"version 9 is not known \(known: 2, 3\)"):
         list(load_images(image))
+
+
+def test_a_znode_whose_data_is_lost_is_kept_as_the_parent_of_others(tmp_path: Path) -> None:
+    saved = [
+        SavedNode(path, data) for path, data in (("", None), ("/a", None), ("/b", b"1"), ("/c", None), ("/c/d", b""))
+    ]
+    image = tmp_path / "i.avro"
+    with image.open("wb") as stream:
+        group_images.write_images(stream, SnapshotHeader.new(), [("g", [], saved, {})], with_nodes=True)
+    (found,) = load_images(image)
+    assert [(one.path, one.data) for one in found.nodes] == [("", b""), ("/b", b"1"), ("/c", b""), ("/c/d", b"")]
 
 
 def test_other_files_hold_no_before_images(saved: SnapshotStore, tmp_path: Path) -> None:

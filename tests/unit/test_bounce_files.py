@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from test_bounce_waits import RULES, START_MS, WINDOW, ScriptedGroup, member
 
+from offsetmgr.cli.app import run
 from offsetmgr.cli.runbook_bounce import _default_state, _prepared
 from offsetmgr.cli.runbook_options import PhaseName, baselines_of
 from offsetmgr.core.commit_mode import AlreadyInPhase, CommitMode, CommitModeChange
@@ -27,6 +28,7 @@ from offsetmgr.migration.precheck import UnrequestedReturn
 from offsetmgr.migration.restart_command import CommandResult
 from offsetmgr.migration.rollout import Rollout
 from offsetmgr.migration.runbook import to_json, write_runbook
+from offsetmgr.migration.runbook_commands import RunbookArguments
 from offsetmgr.testing.memory import MemoryStore
 
 TO_DUAL = CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL)
@@ -59,6 +61,23 @@ def finished(path: Path, at_end: RegisteredMember) -> None:
     state = BounceState("g", TO_DUAL, baseline, [], opened_ms=1, finished_ms=2)
     state.finished_members = {at_end.id: at_end.czxid}
     save(state, path)
+
+
+@pytest.mark.parametrize("state", [["--state", "state.json"], []])
+def test_a_bounce_that_is_resumed_during_the_outage_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [RestartStep(f"m-{n}", None, n, status) for n, status in enumerate((StepStatus.PASSED, StepStatus.PENDING))]
+    baseline = Observation("g", START_MS, {}, {}, (), {}, {}, {})
+    save(BounceState("g", TO_DUAL, baseline, steps, opened_ms=1), Path(state[1] if state else "bounce-g-dual.json"))
+    servers = ["--zookeeper", "127.0.0.1:1", "--bootstrap-server", "127.0.0.1:1", "--timeout", "200"]
+
+    for options, lines in ((["--execute", "--yes"], 1), ([], 0)):
+        assert run(["runbook", "bounce", "-g", "g", "--to-phase", "dual", "--command", "x", *state, *servers, *options])
+        shown = capsys.readouterr().err
+        assert shown.count("bounce zookeeper -> dual of group g: 1 of 2 steps done; step 2, m-1: not begun") == lines
+        assert shown.count("resume: ") == lines
 
 
 @pytest.mark.parametrize("execute", [True, False])
@@ -295,3 +314,18 @@ def test_a_rollout_whose_members_did_not_register_is_repeated(tmp_path: Path, co
         assert (result.outcome, result.steps[0].status) == (BounceOutcome.FAILED, StepStatus.RETURNED)
         assert "0 of 1 members of deployment/g have registered" in result.why
     assert len(commands) == runs
+
+
+def test_a_runbook_warns_of_copied_offsets_that_expire() -> None:
+    group = Group(member("h1", 7), CommitMode.ZOOKEEPER).scripted()
+    group.owners_at = lambda _: {0: PartitionOwner(member("h1", 7).id, 5)}
+    arguments = RunbookArguments(retention_ms=86_400_000)
+    book = write_runbook(group.view(), "g", CommitMode.KAFKA, start=CommitMode.ZOOKEEPER, arguments=arguments)
+    (warning,) = [str(one) for one in book.warnings if "Kafka deletes them" in str(one)]
+    assert warning.startswith(
+        "no consumer commits the offsets of 1 partition (t-1): if you copy them now, Kafka deletes"
+    )
+    assert "about 2023-11-15T22:13" in warning  # a day after START_MS
+    assert "renew them: offsetmgr migrate apply migration-g.json --refresh" in warning
+    book = write_runbook(group.view(), "g", CommitMode.KAFKA, start=CommitMode.ZOOKEEPER)
+    assert not [one for one in book.warnings if "Kafka deletes them" in str(one)]

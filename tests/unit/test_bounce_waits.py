@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +11,7 @@ import pytest
 
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import GateRefused
+from offsetmgr.core.errors import GateRefused, OffsetMgrError, Unreachable
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec
@@ -246,3 +246,34 @@ def test_one_dual_member_does_not_show_that_the_whole_group_is_dual() -> None:
         kafka_at=lambda second: 10 + int(second),
     )
     assert find_start(group.view(), "g", CommitMode.DUAL, window=WINDOW).change.start is CommitMode.ZOOKEEPER
+
+
+class Outage(ScriptedGroup):
+    """A group whose servers do not respond from one second to another."""
+
+    begins, ends = 0.0, 0.0
+
+    def observe(self, group: str, *, tolerant: bool = False) -> Observation:
+        if self.begins <= self.clock.seconds < self.ends:
+            raise Unreachable("ZooKeeper at h:2181", "no connection")
+        return super().observe(group, tolerant=tolerant)
+
+
+@pytest.mark.parametrize("begins", [0, 5])
+@pytest.mark.parametrize(("ends", "tolerant", "survives"), [(20, True, True), (40, True, False), (20, False, False)])
+def test_an_outage_is_waited_for_within_the_window(begins: int, ends: int, tolerant: bool, survives: bool) -> None:
+    group = Outage(lambda _: [member("h1", 1)], lambda _: {}, int, lambda _: 10)
+    group.begins, group.ends = begins, ends
+    errors: list[OffsetMgrError] = []
+    window = replace(WINDOW, failed=errors.append)
+
+    def watch() -> float:
+        watch_group(group.view(), "g", window, enough=lambda _: group.clock.seconds >= 25, tolerant=tolerant)
+        return group.clock.seconds
+
+    if survives:
+        assert (watch(), len(errors)) == (25, ends - begins)
+        return
+    with pytest.raises(Unreachable):
+        watch()
+    assert group.clock.seconds == (WINDOW.duration_s if tolerant else begins)

@@ -355,6 +355,7 @@ def test_every_command_has_complete_help(group: str, command: str, capsys: pytes
     out = capsys.readouterr().out
     connection = out.partition("Connection options (see offsetmgr help connection): ")[2].partition("\n\n")[0]
     options = {"--bootstrap-server", "--command-config", "--zookeeper", "--store", "--context", "--timeout"}
+    options.add("--ignore-persistent-members")
     assert options == set(connection.replace(",", "").split())
     assert f"Usage: offsetmgr {group} {command}" in out
 
@@ -498,3 +499,18 @@ def test_an_error_names_its_partition_once(capsys: pytest.CaptureFixture[str]) -
     tp = TopicPartition("orders", 0)
     assert _list_failures([("shop", tp, UnknownTopicOrPartition("orders-0", "does not exist"))]) == 1
     assert capsys.readouterr().err == "error: group shop, orders-0: does not exist\n"
+
+
+@pytest.mark.slow
+def test_progress_is_shown_while_the_first_item_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+
+    def items() -> Iterator[int]:
+        deadline = time.monotonic() + 120
+        while not shown and time.monotonic() < deadline:
+            shown.extend(capsys.readouterr().err.splitlines())
+            time.sleep(0.02)  # the pause between two polls
+        yield from range(2000)
+
+    assert len(list(progress(items(), "removing", 2000))) == 2000
+    assert shown == ["removing: [....................] 0 of 2,000, 0/s"]

@@ -8,7 +8,9 @@ from typing import NoReturn
 
 import pytest
 
+from offsetmgr.cli.app import run
 from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_directory
+from offsetmgr.config.contexts import Contexts
 from offsetmgr.config.java_config import translate_properties
 from offsetmgr.config.properties import parse_properties
 from offsetmgr.core.errors import ConfigError
@@ -214,9 +216,9 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
         ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols", "remove it"),
         ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "token.command"),
         ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
-        ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consumers of records"),
-        ({"acks": "all"}, "acks", "producers of records"),
-        ({"group.id": "g"}, "group.id", "--group"),
+        ({"bootstrap.server": "h:9092"}, "bootstrap.server", "is it bootstrap.servers?"),
+        ({"zookeeper.connect": "h:2181"}, "zookeeper.connect", "--zookeeper"),
+        ({"bootstrap.controllers": "h:9093"}, "bootstrap.controllers", "bootstrap.servers"),
         ({"what.is.this": "x"}, "what.is.this", "not a setting"),
         ({"sasl.password": "${file:/x:y}"}, "sasl.password", "providers"),
     ],
@@ -226,6 +228,69 @@ def test_an_unsupported_key_is_an_error_with_its_replacement(java: dict[str, str
         translate_properties(java, "f.properties")
     assert caught.value.what == f"f.properties: {key}"
     assert hint in caught.value.hint
+
+
+def test_all_unsupported_keys_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        translate_properties(
+            {"bootstrap.server": "h:1", "group.id": "g", "ssl.enabled.protocols": "TLSv1.3", "x": "y"}, "f"
+        )
+    assert str(caught.value) == "f: these settings are not supported: bootstrap.server, ssl.enabled.protocols, x"
+    assert caught.value.hint.startswith(
+        "bootstrap.server: is it bootstrap.servers?; ssl.enabled.protocols: OpenSSL negotiates"
+    )
+
+
+CLIENT_PROPERTIES = """\
+bootstrap.servers=h:9092
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+group.id=shop
+key.deserializer=org.apache.kafka.common.serialization.StringDeserializer
+acks=all
+interceptor.classes=${env:CLASSES}
+sasl.login.refresh.window.factor=0.8
+offsets.storage=zookeeper
+ssl.enabled.protocols=TLSv1.3,TLSv1.2
+"""
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_settings_of_java_that_do_not_concern_the_connection_are_ignored_with_one_note(
+    tmp_path: Path, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "client.properties").write_text(mark + CLIENT_PROPERTIES, "utf-8")
+    (tmp_path / "saved.csv").write_text("g,t,0,5\n")
+    command = ["offsets", "get", "g", "--store", f"file:{tmp_path}/saved.csv"]
+    assert run([*command, "--command-config", str(tmp_path / "client.properties")]) == 0
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/client.properties: offsetmgr ignores 7 settings that do not concern the connection: "
+        "acks, group.id, interceptor.classes, key.deserializer, offsets.storage, sasl.login.refresh.window.factor, "
+        "ssl.enabled.protocols\n"
+    )
+    kafka = resolve(SettingsLayer(command_config=str(tmp_path / "client.properties")), environ={}).connection.kafka
+    assert dict(kafka) == {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+
+
+def test_values_are_trimmed_and_old_producers_are_known_as_in_kafkas_clients(tmp_path: Path) -> None:
+    text = "metadata.broker.list=h:9092 \nsecurity.protocol = PLAINTEXT \nrequest.required.acks=1\nproducer.type=sync\n"
+    (tmp_path / "producer.properties").write_text(text)
+    resolved = resolve(SettingsLayer(command_config=str(tmp_path / "producer.properties")), environ={})
+    assert (resolved.bootstrap_server, dict(resolved.connection.kafka)) == (
+        "h:9092",
+        {"security.protocol": "PLAINTEXT"},
+    )
+
+
+def test_files_with_settings_in_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "c.properties").write_text("client.id=a\n", "utf-16")
+    with pytest.raises(ConfigError, match="is UTF-16 text"):
+        resolve(SettingsLayer(command_config=str(tmp_path / "c.properties")), environ={})
+    (tmp_path / "c.toml").write_text("[context.a]\nzookeeper = 'h:2181'\n", "utf-8-sig")
+    environ = {"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")}
+    assert resolve(SettingsLayer(), "a", environ).zookeeper == "h:2181"
+    Contexts.read(environ).set_default("a")
+    assert resolve(SettingsLayer(), environ=environ).context == "a"
 
 
 @pytest.mark.parametrize(

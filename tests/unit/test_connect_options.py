@@ -71,7 +71,9 @@ def test_the_commands_that_are_printed_work_in_another_directory(
         view = cast(
             "GroupView",
             SimpleNamespace(
-                zookeeper=SimpleNamespace(uri=f"zookeeper://{CONNECT}"), kafka=SimpleNamespace(uri="kafka://h:9092")
+                zookeeper=SimpleNamespace(uri=f"zookeeper://{CONNECT}"),
+                kafka=SimpleNamespace(uri="kafka://h:9092"),
+                cluster=SimpleNamespace(offsets_retention_ms=lambda: None),
             ),
         )
         written = runbook_arguments(connect, None, view, "runbook.json", restart, "shop")

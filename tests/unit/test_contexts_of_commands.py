@@ -19,7 +19,7 @@ MANY = {
     "doctor", "groups list", "groups describe", "groups where", "offsets get", "offsets lag", "offsets peek",
     "offsets export", "offsets diff",
     "cluster describe", "runbook check", "zk tree", "zk brokers", "zk topics", "zk members", "zk owners",
-    "zk rebalance", "zk check", "manager status", "manager dump", "period status", "period history",
+    "zk check", "manager status", "manager dump", "period status", "period history",
 }  # fmt: skip
 
 ONE = {
@@ -147,7 +147,6 @@ def required(name: str) -> list[str]:
     [
         (["offsets", "diff", "--from", "kafka://h:1"], "--from"),
         (["offsets", "export", "-", "--as", "csv", "--all-groups"], "FILE -"),
-        (["zk", "rebalance", "shop", "--save", "x.json"], "--save"),
         (["runbook", "check", "-g", "shop", "--phase", "dual", "--plan", "p"], "--plan"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from stopwatch import Stopwatch
 from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in, running, until
 
-from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
+from offsetmgr.core.errors import CoordinatorNotAvailable, CorruptData, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.core.retry import Backoff
@@ -98,6 +98,41 @@ def test_a_late_write_does_not_undo_a_commit_of_another_client(ours: int, others
             assert offsets_in(second) == {A: others}
             assert backend.metrics()["secondary_dropped_total"] == 1
             assert (await backend.fetch(fetch("g", 0))).topics[0][1][0][1] == others
+
+    asyncio.run(scenario())
+
+
+def test_a_late_write_of_an_offset_that_the_primary_no_longer_holds_is_dropped() -> None:
+    """The topic was deleted and recreated while the secondary was unavailable, so the broker deleted the offset."""
+
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            await backend.commit(commit("g", 5, A, B))
+            second.fail("write")
+            await backend.commit(commit("g", 130, A, B))
+            assert isinstance(first.store, MemoryStore)
+            del first.store.data["g"][A]
+            first.fail("read", times=1)
+            second.heal()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+
+            assert offsets_in(second) == {A: 5, B: 130}
+            assert backend.metrics()["secondary_dropped_total"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_late_write_is_not_dropped_because_the_primary_has_a_larger_offset_now() -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        async with running(store) as backend:
+            second.fail("write")
+            await backend.commit(commit("g", 5))
+            _set(first, 6)
+            second.heal()
+            await until(lambda: offsets_in(second) == {A: 5}, "the late write")
+            assert backend.metrics()["secondary_dropped_total"] == 0
 
     asyncio.run(scenario())
 
@@ -311,6 +346,22 @@ def test_the_reconciliation_keeps_commits_made_meanwhile() -> None:
             await until(lambda: backend.metrics()["secondary_pending"] == 0, "the commit")
 
             assert (offsets_in(first), offsets_in(second)) == ({A: 5}, {A: 5})
+
+    asyncio.run(scenario())
+
+
+def test_the_reconciliation_logs_the_groups_that_it_cannot_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        first, second, store = dual()
+        for group in ("g", "h"):
+            _set(first, 20, group=group)
+            _set(second, 10, group=group)
+        first.fail("read", CorruptData("group h", "cannot be decoded"), group="h")
+        async with running(store):
+            await until(lambda: offsets_in(second) == {A: 20}, "the catch-up")
+
+            assert offsets_in(second, "h") == {A: 10}
+            assert "was not brought up to date" in caplog.text
 
     asyncio.run(scenario())
 

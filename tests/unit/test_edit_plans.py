@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from offsetmgr.core.errors import RewindRefused, UsageError
+from offsetmgr.core.errors import RewindRefused, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit
 from offsetmgr.groups import edit_plan as edit_plans
@@ -54,7 +54,7 @@ def test_an_edit_contains_only_writes_each_conditional_on_its_before_image() -> 
 def test_an_edit_is_based_on_the_scan_of_its_plan_and_allows_rewinds() -> None:
     change = PlannedChange(T0, Committed(5), OffsetAndMetadata(2))
     assert GroupEditPlan("g", (change,), as_of=7).edit() == GroupEdit(
-        "g", {T0: Change(OffsetAndMetadata(2), Committed(5), True)}, as_of=7
+        "g", {T0: Change(OffsetAndMetadata(2), Committed(5), True)}, as_of=7, whole=True
     )
 
 
@@ -63,8 +63,10 @@ def test_a_plan_counts_what_it_writes_what_stays_and_what_has_a_problem() -> Non
     written = PlannedChange(T0, ABSENT, OffsetAndMetadata(1))
     unchanged = PlannedChange(T1, Committed(1), OffsetAndMetadata(1), writes=False)
     refused = PlannedChange(T2, Committed(1), None, problem=problem, writes=False)
+    missing = refused._replace(problem=UnknownTopicOrPartition("t", "does not exist"))
     counted = {
-        GroupEditPlan("mixed", (written, unchanged, refused)): Counts(1, 1, 1, 1),
+        GroupEditPlan("mixed", (written, unchanged, refused)): Counts(0, 0, 0, 3),
+        GroupEditPlan("without-its-topic", (written, unchanged, missing)): Counts(1, 1, 1, 1),
         GroupEditPlan("unchanged", (unchanged, unchanged)): Counts(0, 0, 2, 0),
         GroupEditPlan("refused", (written, unchanged), problem): Counts(0, 0, 0, 2),
         GroupEditPlan("refused-without-changes", (), problem): Counts(0, 0, 0, 1),
@@ -72,7 +74,7 @@ def test_a_plan_counts_what_it_writes_what_stays_and_what_has_a_problem() -> Non
     }
     for group, expected in counted.items():
         assert EditPlan.of([group]).counts == expected, group.group
-    assert EditPlan.of(counted).counts == Counts(1, 1, 3, 4)
+    assert EditPlan.of(counted).counts == Counts(1, 1, 3, 7)
 
 
 def test_a_plan_moves_its_changes_to_disk_each_time_that_too_many_are_in_memory(

@@ -22,7 +22,8 @@ from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence
+from offsetmgr.migration.verify import MigrationVerifier
+from offsetmgr.migration.verify_rules import Status, VerifyEvidence
 
 FLEET = [f"group-{n:02d}" for n in range(8)]
 

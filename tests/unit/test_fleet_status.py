@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_migration import ORDERS, Migration, commit
 from test_doc_blocks import parse
 
+from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.document import (
     DocumentColumn,
     DocumentPart,
@@ -22,6 +26,8 @@ from offsetmgr.core.document import (
     to_markdown,
 )
 from offsetmgr.core.errors import GateRefused, JournalError
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
+from offsetmgr.migration.bounce_checkpoint import BounceState, RestartStep, StepStatus, save
 from offsetmgr.migration.fleet import (
     CommandOptions,
     GroupState,
@@ -36,6 +42,7 @@ from offsetmgr.migration.fleet_view import FleetView
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.journal import Journal, JournalRecord, journal_path
 from offsetmgr.migration.journaled_writer import JournaledWriter
+from offsetmgr.migration.observation import Observation
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal
 from offsetmgr.migration.rollback import rollback
@@ -192,6 +199,107 @@ def test_evidence_from_the_servers_takes_precedence(
     found = status(migration, live=seen(phase))
     assert (found.state, found.known, found.evidence) == (state, StateOrigin.SEEN, "commits were seen")
     assert (found.since_ms is None) == (found.state.value != (recorded or "applied"))
+
+
+FINALIZED = {"kind": "group-finalized", "group": "shop", "verified": 2, "left_out": 0, "gate": ["seen", ""]}
+
+
+def phase(name: str) -> JournalRecord:
+    return {"kind": "group-phase", "group": "shop", "phase": name, "why": f"committed as {name}"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "live", "state", "blocked"),
+    [
+        ("kafka", None, None, "finalized", ""),
+        (None, "kafka", None, "finalized", ""),
+        ("dual", None, None, "finalized", ""),
+        ("kafka", "dual", None, "dual", "commit as phase dual does"),
+        (None, "zookeeper", None, "zookeeper", "commit as phase zookeeper does"),
+        ("kafka", None, CommitMode.KAFKA, "finalized", ""),
+        ("kafka", None, CommitMode.DUAL, "dual", "commit as phase dual does"),
+        ("kafka", None, CommitMode.ZOOKEEPER, "zookeeper", "commit as phase zookeeper does"),
+        ("dual", None, CommitMode.DUAL, "dual", ""),
+        ("kafka", "dual", CommitMode.KAFKA, "kafka", ""),
+    ],
+)
+def test_a_finalized_group_whose_members_went_back_is_not_finalized(
+    migration: Migration, before: str | None, after: str | None, live: CommitMode | None, state: str, blocked: str
+) -> None:
+    migration.apply()
+    for one in (before and phase(before), FINALIZED, after and phase(after)):
+        if one:
+            record(migration, one)
+    found = status(migration, live=None if live is None else seen(live))
+    assert (found.state, blocked in found.blocked_by, bool(found.blocked_by)) == (state, True, bool(blocked))
+    if state == "dual":
+        assert "--to-phase kafka" in found.next_command
+
+
+def test_a_finalized_group_with_members_in_different_phases_is_blocked(migration: Migration) -> None:
+    migration.apply()
+    record(migration, phase("kafka"), FINALIZED)
+    mixed = seen(None, "members are in different phases: dual: ...; kafka: ...")
+    found = status(migration, live=mixed)
+    assert (found.state, found.blocked_by) == (
+        GroupState.KAFKA,
+        "members are in different phases: dual: ...; kafka: ...",
+    )
+    assert status(migration, live=seen(None, members=())).state is GroupState.FINALIZED
+
+
+def test_offsets_of_a_finalized_group_that_are_gone_are_an_obstacle(migration: Migration) -> None:
+    migration.apply()
+    record(migration, FINALIZED)
+    assert status(migration, live=view_of(migration).observe(None)["shop"]).blocked_by == ""
+    migration.target.delete("shop", ORDERS[:1])
+    found = status(migration, live=view_of(migration).observe(None)["shop"])
+    assert (found.state, "orders-0 missing" in found.blocked_by) == (GroupState.FINALIZED, True)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "progress"),
+    [
+        (["passed", "pending"], "1 of 2 steps done; step 2, m-1: not begun"),
+        (["member-left", "running"], "1 of 2 steps done; step 2, m-1: its command was started, and the result is not"),
+        (["returned", "pending"], "0 of 2 steps done; step 1, m-0: restarted, and its gate has not passed"),
+        (["command-failed", "pending"], "0 of 2 steps done; step 1, m-0: its command failed"),
+        (["passed", "passed"], "2 of 2 steps done; the gate of the whole group is left"),
+    ],
+)
+def test_the_status_of_a_group_halfway_through_a_bounce_says_how_far_it_is(
+    migration: Migration, statuses: list[str], progress: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(migration.directory))
+    migration.apply()
+    record(migration, phase("kafka"), FINALIZED)
+    change = CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
+    steps = [RestartStep(f"m-{n}", None, n, StepStatus(one)) for n, one in enumerate(statuses)]
+    state = BounceState("shop", change, Observation("shop", 1, {}, {}, (), {}, {}, {}), steps, opened_ms=1)
+    file = migration.directory / "back.json"
+    save(state, file)
+    with OperationLog().recorded(OperationStart("runbook bounce", (), ("shop",), 1, 0, (str(file),))):
+        pass
+
+    def shown() -> dict[str, Any]:
+        assert run(["migrate", "status", str(migration.path), "shop", "--format", "json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        return dict(row)
+
+    row = shown()
+    assert row["state"] == "kafka"
+    assert row["blocked_by"].startswith(f"bounce kafka -> dual of group shop: {progress}")
+    words = shlex.split(row["next"])
+    parse(words[1:])
+    assert words[words.index("--state") + 1] == str(file)
+    assert run(["migrate", "status", str(migration.path), "--format", "markdown"]) == 0
+    assert "steps done" in capsys.readouterr().out
+
+    save(replace(state, finished_ms=2), file)
+    assert (shown()["state"], shown()["blocked_by"]) == ("finalized", None)
+    file.write_text("damaged")
+    assert "bounce state" in shown()["blocked_by"]
 
 
 def test_a_phase_without_copied_offsets_is_an_obstacle(migration: Migration) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import offsetmgr
 from offsetmgr.cli.app import run
 from offsetmgr.cli.examples import EXAMPLES, example_lines
 from offsetmgr.cli.help_text import CONNECTION_PARAMETERS
@@ -44,6 +49,36 @@ def test_every_command_with_an_option_for_groups_accepts_the_short_one_and_an_ar
             continue
         assert "-g" in group.opts, name
         assert any("[GROUP]" in (one.metavar or "") for one in command.params if one is not group), name
+
+
+OTHER_TOOLS = re.compile(
+    "--(add|alter|create|cancel|config|cluster|cluster-id|describe|operation|add-config|if-not-exists|allow-principal"
+    "|entity-(default|name|type)|no-binary|preserve-throttles)"
+)
+"""Options of Kafka's tools and of pip in messages."""
+STYLED = ("document.py", "document_style.py", "page.py")
+"""The modules with styles, whose variables look like options."""
+
+
+def messages() -> Iterator[str]:
+    """The texts of the package, without docstrings and without the styles of pages."""
+    for path in Path(offsetmgr.__file__).parent.rglob("*.py"):
+        if "--" not in (source := path.read_text(encoding="utf-8")) or path.name in STYLED:
+            continue
+        tree = ast.parse(source)
+        docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                yield node.value
+
+
+@pytest.mark.slow
+def test_every_option_in_a_message_exists() -> None:
+    known = {option for one in commands().values() for p in one.params for option in (*p.opts, *p.secondary_opts)}
+    named = {option for text in messages() for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)}
+    assert len(named) > 100
+    unknown = {option for option in named - known if not OTHER_TOOLS.fullmatch(option)}
+    assert unknown - {"--debug", "--help", "--version", "--wide"} == set()
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from damaged_log import NEWEST, SOUND, tree
 
 pytest_plugins = ["damaged_log_fixtures"]
+
+SCOPE = "checked: segments, partition.metadata, leader-epoch-checkpoint; a broker reads other files when it starts\n"
 
 
 def test_verify_reports_the_sound_part_and_the_recovery_of_a_broker(log_dir, offsetmgr) -> None:
@@ -35,7 +38,7 @@ def test_verify_reports_the_sound_part_and_the_recovery_of_a_broker(log_dir, off
         "suspicious_entries": 0,
         "why": f"position {len(SOUND)}: an entry cannot have 0 bytes",
     }
-    assert done.err == "2 segments, 1 not sound\n"
+    assert done.err == "2 segments, 1 not sound\n" + SCOPE
     assert tree(log_dir) == before
 
 
@@ -44,7 +47,7 @@ def test_verify_exits_with_0_if_all_is_sound_and_can_omit_sound_segments(log_dir
 
     done = offsetmgr("log", "verify", log_dir / "orders-0", "--only-damaged", "--format", "json")
 
-    assert (done.code, done.rows, done.err) == (0, [], "2 segments, 0 not sound\n")
+    assert (done.code, done.rows, done.err) == (0, [], "2 segments, 0 not sound\n" + SCOPE)
 
 
 def test_verify_of_one_file_finds_a_missing_tail(log, offsetmgr) -> None:
@@ -54,6 +57,62 @@ def test_verify_of_one_file_finds_a_missing_tail(log, offsetmgr) -> None:
 
     (row,) = done.rows
     assert (done.code, row["state"], row["next_offset"]) == (1, "missing tail", 44)
+    assert done.err.endswith("checked: only the segments that are named, not the other files of their directories\n")
+
+
+TOPIC_ID = "topic_id: 0KKp6cZKTl2Vt3pVTzDTfA\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("partition.metadata", "", "it is empty"),
+        ("partition.metadata", "version: 0\n", "it has no line with the topic's id"),
+        ("partition.metadata", f"version:0\n{TOPIC_ID}", "its lines are not version: 0 and topic_id: ID"),
+        ("partition.metadata", "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", "its lines are not"),
+        ("partition.metadata", "version: 0\ntopic_id: short\n", "its lines are not"),
+        ("partition.metadata", "\0\0\0\0", "it has no line with the topic's id"),
+        ("leader-epoch-checkpoint", "0\n2\n0 0\n", "its header announces 2 lines, but it has 1"),
+        ("leader-epoch-checkpoint", "0\n1\n0\n", "a line does not have an epoch and an offset: '0'"),
+        ("leader-epoch-checkpoint", "7\n1\n0 0\n", "version 7 of a checkpoint file is not known"),
+        ("leader-epoch-checkpoint", "\0\0\0", "it is not a checkpoint file"),
+        ("leader-epoch-checkpoint", b"\xff", "it is not a text file"),
+    ],
+)
+@pytest.mark.parametrize("command", ["verify", "recover"])
+def test_a_file_with_which_a_broker_does_not_start_is_named(
+    log_dir, log, offsetmgr, tmp_path, command, name, content, why
+) -> None:
+    log.write_bytes(SOUND)
+    file = log_dir / "orders-0" / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    more = ("--to", tmp_path / "out") if command == "recover" else ()
+    done = offsetmgr("log", command, log_dir, *more, "--format", "json")
+
+    assert done.code == 1
+    assert f"error: {file}: {why}" in done.err
+    assert "a broker takes the log directory offline, or does not start\n" in done.err
+    assert "hint: " in done.err
+    if command == "verify":
+        assert {row["broker"] for row in done.rows} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("partition.metadata", f"version: 0\n{TOPIC_ID}"),
+        ("partition.metadata", f"version: 1\n{TOPIC_ID}"),
+        ("leader-epoch-checkpoint", ""),
+        ("leader-epoch-checkpoint", "0\n"),
+        ("leader-epoch-checkpoint", "0\n0\n"),
+        ("leader-epoch-checkpoint", "0\n2\n0 0\n3 17\n"),
+    ],
+)
+def test_a_file_that_a_broker_reads_is_no_error(log_dir, log, offsetmgr, name, content) -> None:
+    log.write_bytes(SOUND)
+    (log_dir / "orders-0" / name).write_text(content)
+    assert offsetmgr("log", "verify", log_dir).code == 0
 
 
 def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:

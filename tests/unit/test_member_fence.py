@@ -17,7 +17,7 @@ from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import assess_phase
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.verify import VerifyEvidence
+from offsetmgr.migration.verify_rules import VerifyEvidence
 from offsetmgr.testing.memory import MemoryStore
 
 RULES = EvidenceThresholds(quiet_ms=2000)

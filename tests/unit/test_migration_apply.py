@@ -10,7 +10,7 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.reverse_plan import reverse_options
-from offsetmgr.migration.verify import Status
+from offsetmgr.migration.verify_rules import Status
 
 pytest_plugins = ["migration_fixtures"]
 
@@ -22,6 +22,7 @@ def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
 def test_apply_writes_offsets_that_are_behind_and_keeps_those_that_are_ahead(migration):
     commit(migration.source, "g", 10, 20, 30)
     commit(migration.target, "g", 5, 25, None, 7)
+    migration.options = PlanOptions(AheadPolicy.KEEP)
     plan = migration.plan()
     assert steps(plan) == dict(
         zip(ORDERS, [Action.COPY, Action.KEEP_NEWER, Action.COPY, Action.TARGET_ONLY], strict=True)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from one_migration import ORDERS, OneLog, commit
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+import pytest
+from one_migration import ORDERS, Migration, OneLog, commit
+
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CorruptData, GateRefused
 from offsetmgr.core.model import Committed, LogRange
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.migration.finalize import GroupGate, check_gates
-from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence
+from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
+from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+from offsetmgr.migration.verify import MigrationVerifier
+from offsetmgr.migration.verify_rules import Status, VerifyEvidence
+from offsetmgr.testing.memory import MemoryStore
 
 pytest_plugins = ["migration_fixtures"]
 
@@ -89,11 +99,128 @@ def test_verify_does_not_pass_an_offset_below_the_log_start(migration, offset):
 def test_verify_distinguishes_equal_offsets_from_those_kept_ahead(migration):
     commit(migration.source, "g", 100, 100)
     commit(migration.target, "g", 500, 500)
+    migration.options = PlanOptions(AheadPolicy.KEEP)
     migration.plan()
     migration.apply()
     assert set(migration.verify().values()) == {Status.KEPT_AHEAD}
     commit(migration.source, "g", 500)
     assert migration.verify() == {"g orders-0": Status.EQUAL, "g orders-1": Status.KEPT_AHEAD}
+
+
+def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_does_not_verify(migration):
+    commit(migration.source, "g", 40, 40)
+    commit(migration.target, "g", 90, 40)
+    migration.options = PlanOptions(AheadPolicy.KEEP)
+    plan = migration.plan()
+    old_header = replace(plan.header, options=PlanOptions())
+    groups = [replace(g, steps=tuple(s._replace(proven=False) for s in g.steps)) for g in plan.groups()]
+    migration.path.unlink()
+    write_plan(migration.path, old_header, groups)
+    migration.apply()
+    (found,) = [
+        result
+        for result in MigrationVerifier(PlanFile(migration.path), migration.source, migration.target).results()
+        if result.tp == ORDERS[0]
+    ]
+    assert (found.status, found.status.ok) == (Status.AHEAD_UNPROVEN, False)
+    assert found.detail.startswith("keeps 90; a start there skips 50 messages if the consumers are at 40 (")
+    assert found.detail.endswith("to accept it, plan it again with --if-ahead keep")
+
+
+@pytest.mark.parametrize(
+    ("partition", "source", "target", "status"),
+    [
+        (1, 10, 90, Status.AHEAD_UNPROVEN),
+        (1, 10, 95, Status.PROGRESS),
+        (1, 90, 90, Status.EQUAL),
+        (1, 95, 90, Status.SOURCE_AHEAD),
+        (2, 10, 90, Status.AHEAD_UNPROVEN),
+        (2, 90, 90, Status.PROGRESS),
+    ],
+)
+def test_a_source_that_was_committed_after_the_plan_is_compared_with_a_target_that_is_ahead(
+    migration, partition, source, target, status
+):
+    """When the plan is made, only the target has partition 1, and neither store has partition 2."""
+    commit(migration.source, "g", 5)
+    commit(migration.target, "g", 5, 90)
+    migration.plan()
+    commit(migration.source, "g", 5, *(None,) * (partition - 1), source)
+    commit(migration.target, "g", 5, *(None,) * (partition - 1), target)
+    log = OneLog(LogRange(0, 1000))
+    verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
+    assert {result.tp: result.status for result in verifier.results()}[ORDERS[partition]] is status
+
+
+class MovingStore(MemoryStore):
+    """A store in which a consumer commits partition 1 before each read after the first."""
+
+    parallel_calls = 2
+    reads = -1
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        self.reads += 1
+        if self.reads and self.uri == self.moving:
+            self.data["g"][ORDERS[1]] = Committed(self.data["g"][ORDERS[1]].offset + self.reads)
+        return super().scan(groups)
+
+    moving = ""
+
+
+@pytest.mark.parametrize(
+    ("moving", "planned", "target", "status"),
+    [
+        ("", False, 90, Status.AHEAD_UNPROVEN),
+        ("target", False, 90, Status.KEPT_AHEAD),
+        ("source", False, 90, Status.AHEAD_UNPROVEN),
+        ("", True, 95, Status.PROGRESS),
+        ("target", True, 95, Status.PROGRESS),
+        ("source", True, 95, Status.AHEAD_UNPROVEN),
+    ],
+)
+def test_commits_that_are_seen_during_verify_show_whether_a_target_that_is_ahead_was_written_last(
+    migration, moving, planned, target, status
+):
+    commit(migration.source, "g", 5, 5 if planned else None)
+    commit(migration.target, "g", 5, None if planned else 90)
+    migration.plan()
+    migration.apply()
+    commit(migration.source, "g", 5, 10)
+    commit(migration.target, "g", 5, target)
+    source, target_store = (MovingStore(one.id, data=one.data) for one in (migration.source, migration.target))
+    source.moving = target_store.moving = f"memory:{moving}"
+    plan = PlanFile(migration.path)
+    verifier = MigrationVerifier(plan, source, target_store, lambda: OneLog(LogRange(0, 1000)))
+    assert {result.tp: result.status for result in verifier.results()}[ORDERS[1]] is status
+
+
+def test_verify_and_the_reverse_plan_know_the_shift(migration):
+    commit(migration.source, "g", 40, 7)
+    migration.options = PlanOptions(shift=1)
+    assert migration.plan().header.version == 5
+    migration.apply()
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 41, ORDERS[1]: 8}}
+    assert set(migration.verify().values()) == {Status.EQUAL}
+    commit(migration.source, "g", 44)
+    (moved,) = [
+        result
+        for result in MigrationVerifier(PlanFile(migration.path), migration.source, migration.target).results()
+        if result.tp == ORDERS[0]
+    ]
+    assert (moved.status, moved.source, moved.target) == (Status.SOURCE_AHEAD, 44, 41)
+    assert moved.detail.endswith("would repeat 4 messages")
+    commit(migration.source, "g", 40)
+    commit(migration.target, "g", 50)
+    plan = PlanFile(migration.path)
+    back = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
+    (group,) = ReversePlanner(plan, migration.state(), back).steps()
+    assert [(step.action, step.after and step.after.offset) for step in group.steps] == [
+        (Action.COPY, 49),
+        (Action.SKIP_EQUAL, 7),
+    ]
+    commit(migration.target, "g", 41)
+    assert migration.rollback().ok
+    assert migration.target_offsets() == {}
 
 
 def test_missing_offsets_are_explained_from_the_journal(migration):
@@ -144,3 +271,24 @@ def test_unreadable_offsets_block_finalize_with_a_hint(migration):
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
             "(--group, --topic)"
         )
+
+
+class _Hiding(MemoryStore):
+    """A store with data that may be offsets."""
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        for found in super().scan(groups):
+            yield replace(found, hidden=CorruptData(f"group {found.group!r}", "its offsets may be incomplete"))
+
+
+def test_a_target_with_data_that_may_be_offsets_is_neither_written_nor_verified(migration: Migration) -> None:
+    commit(migration.source, "g", 5)
+    (planned,) = migration.plan().groups()
+    migration.apply()
+    assert (planned.error, set(migration.verify().values())) == ("", {Status.EQUAL})
+
+    migration.target = _Hiding("target", data=migration.target.data)
+    assert set(migration.verify().values()) == {Status.UNREADABLE}
+    migration.path.unlink()
+    (planned,) = migration.plan().groups()
+    assert planned.error == "target: group 'g': its offsets may be incomplete"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -13,7 +13,7 @@ import pytest
 from offsetmgr.cli.migrate_output import MirrorLine
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets
 from offsetmgr.migration.change_notifier import PollingNotifier
 from offsetmgr.migration.mirror import Mirror
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
@@ -101,6 +101,42 @@ def test_a_retriable_failure_of_one_partition_is_retried_until_it_is_written():
     mirror.run(once=True)
     assert seen == [*[({MirrorState.FAILING: 1}, 1)] * 3, ({MirrorState.FOLLOWING: 1}, 0)]
     assert offsets_in(target, "g") == {0: 5}
+
+
+class OffsetsOnly(MemoryStore):
+    capabilities = Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="version")
+
+
+def test_metadata_that_the_target_cannot_hold_is_named():
+    source, target = MemoryStore("a"), OffsetsOnly("b")
+    source.commit("g", {P0: OffsetAndMetadata(5, "checked by hand")})
+    mirror = mirror_of(source, target)
+    mirror.run(once=True)
+    assert mirror.groups["g"].detail == "drops the metadata of 1 offset (a client's own text)"
+
+
+def test_a_partition_that_could_not_be_read_at_the_start_is_written_only_after_both_stores_were_read():
+    source, target = MemoryStore("a"), MemoryStore("b")
+    set_offsets(source, "g", p0=5, p1=90)
+    set_offsets(target, "g", p1=40)
+    mirror = mirror_of(source, target)
+    prepared: list[dict[int, int]] = []
+
+    def prepare(new: Sequence[GroupMirror]) -> None:
+        prepared.append(offsets_in(target, "g"))
+        for one in new:
+            one.unread_partitions = frozenset({P1} if len(prepared) == 1 else ())
+
+    mirror.on_new = prepare
+    mirror.run(once=True)
+    group = mirror.groups["g"]
+    assert offsets_in(target, "g") == {0: 5, 1: 40}
+    assert (group.succeeded, "orders-1 is not mirrored until both stores can be read" in group.detail) == (False, True)
+
+    mirror.clock.sleep(mirror.idle_s)
+    mirror.run(once=True)
+    assert offsets_in(target, "g") == {0: 5, 1: 90}
+    assert prepared == [{1: 40}, {0: 5, 1: 40}]
 
 
 @dataclass

@@ -23,6 +23,8 @@ from offsetmgr.api.arguments import require_scenario
 from offsetmgr.api.connections import Connections
 from offsetmgr.core.model import LogRange
 from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.migration.group_home import OtherHome
+from offsetmgr.stores.kafka import KafkaStore
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -65,6 +67,36 @@ def test_an_import_clamps_offsets_to_the_logs_of_the_known_brokers(
 
     assert planned("h:9092") == [(4, ""), (5, ""), (5, "clamped from 6 to the log's end")]
     assert planned("h:9092", unchecked=True) == planned(None) == [(4, ""), (5, ""), (6, "")]
+
+
+def test_a_snapshot_has_the_offsets_of_the_store_in_which_the_groups_live(
+    admin: OffsetAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = admin.store.uri, f"file:{tmp_path / 'new.csv'}"
+    (tmp_path / "new.csv").write_text("shop,orders,0,1206\nshopping,bills,0,7\n", "utf-8")
+
+    def homes(_self: Connections, groups: list[str]) -> dict[str, OtherHome]:
+        return {name: OtherHome(name, name, old, new, "seen", (old, new)) for name in groups if name != "shop*"}
+
+    monkeypatch.setattr(Connections, "homes", homes)
+    admin.write_snapshot(tmp_path / "moved.csv", ["shop", "shopping"])
+    admin.write_snapshot(tmp_path / "all.csv")
+
+    assert "shop,orders,0,1206" in (tmp_path / "moved.csv").read_text("utf-8")
+    assert "shop,orders,0,4" in (tmp_path / "all.csv").read_text("utf-8")
+    assert [record.message.partition(": ")[0] for record in caplog.records] == [f"reading {new}", f"reading {old}"]
+
+
+def test_the_library_logs_that_a_filtered_login_may_not_see_all_offsets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(KafkaStore, "filter_note", lambda _self: "the brokers leave out offsets")
+    with OffsetAdmin("kafka://h1:9092") as admin:
+        assert admin.store.uri == "kafka://h1:9092"
+    admin.close()
+    assert [(record.name, record.message) for record in caplog.records] == [
+        ("offsetmgr", "the brokers leave out offsets")
+    ]
 
 
 def test_an_edit_of_all_groups_has_to_be_explicit(admin: OffsetAdmin) -> None:
@@ -239,7 +271,7 @@ def test_a_text_is_one_group_of_the_options_of_a_plan() -> None:
 def test_a_snapshot_file_as_source_refuses_targets_that_are_ahead() -> None:
     """As ``migrate plan`` does: a file is usually older than the target."""
     assert PlanOptions().for_source("file:a.avro").if_ahead is AheadPolicy.REFUSE
-    assert PlanOptions().for_source("zookeeper://h1:2181").if_ahead is AheadPolicy.KEEP
+    assert PlanOptions().for_source("zookeeper://h1:2181").if_ahead is None  # decided by evidence
     assert PlanOptions(AheadPolicy.KEEP).for_source("file:a.avro").if_ahead is AheadPolicy.KEEP
 
 

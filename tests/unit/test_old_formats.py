@@ -35,8 +35,6 @@ from offsetmgr.stores.switched.records import FollowerNode, StorageModeNode, Swi
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Children, Node
-from offsetmgr.zookeeper.groups.subscription import Subscription
-from offsetmgr.zookeeper.rebalance_preview.snapshot_file import decode
 
 IMAGES = OLD / "offsetmgr" / "before-images"
 """The state directory of the account anna on the host h1. It was /var/lib/offsetmgr."""
@@ -305,7 +303,7 @@ def test_an_old_switch_of_the_storage_mode_is_read() -> None:
     assert [(one.name, one.node) for one in nodes.followers()] == [("worker-1", FollowerNode(1, "h1", 4712))]
 
 
-# --- managers, a saved group, and a sandbox --------------------------------------------------------------
+# --- managers and a sandbox -----------------------------------------------------------------------------
 
 
 def test_old_managers_are_understood_in_a_rolling_upgrade() -> None:
@@ -339,23 +337,6 @@ def test_an_old_claim_is_read() -> None:
     assert decode_claim(claim["value"].encode()) == Claim(
         "9f8e7d6c5b4a3928", "h1:9192", 1_700_000_000_000, (1000, 2001)
     )
-
-
-def test_an_old_saved_group_is_compared_with_its_assignment(capsys: pytest.CaptureFixture[str]) -> None:
-    path, first, second = OLD / "group.json", "stream_h1-1700000000000-0a1b2c30", "stream_h2-1700000000100-0a1b2c31"
-    found = rows(capsys, "zk", "rebalance", "--from-file", str(path), "--partitions", code=1)
-    assert [(row["partition"], row["owned"], row["due"]) for row in found] == [
-        (0, f"{first}-0", f"{first}-0"),
-        (1, f"{first}-1", f"{first}-0"),
-        (2, f"{second}-0", f"{first}-1"),
-        (3, None, f"{second}-0"),
-    ]
-    saved = decode(path.name, path.read_bytes())
-    assert saved.members == {
-        first: Subscription.static({"orders": 2}),
-        second: Subscription("white_list", {"orders.*": 1}),
-    }
-    assert (saved.brokers, saved.topics) == (frozenset([1]), {"orders": dict.fromkeys(range(4), ())})
 
 
 def test_the_servers_of_an_old_sandbox_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,7 @@ ALL = {"audit": {ORDERS[0]: 5, ORDERS[2]: 9}, "shop": {ORDERS[0]: 42, ORDERS[1]:
 def test_an_old_plan_is_applied(tmp_path: Path) -> None:
     migration = restored(tmp_path, "planned")
     assert states(migration) == {"audit": "planned", "shop": "planned"}
+    assert PlanFile(migration.path).header.options.if_ahead is None  # release 0.1 stored "keep" without a word
     assert migration.apply().ok
     assert migration.target_offsets() == ALL
 

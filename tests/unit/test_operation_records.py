@@ -104,7 +104,7 @@ def test_a_damaged_line_is_named_and_hides_no_other_record(log: OperationLog, da
 def test_an_unknown_id_is_an_error_with_a_hint(log: OperationLog) -> None:
     with pytest.raises(OperationNotFound) as caught:
         log.find("20260101-000000-abcd")
-    assert caught.value.hint == "offsetmgr edits list shows the ids"
+    assert caught.value.hint == "offsetmgr edits list shows the ids of this log"
 
 
 def test_the_command_line_has_no_credentials(log: OperationLog, monkeypatch: pytest.MonkeyPatch) -> None:

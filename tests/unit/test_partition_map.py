@@ -38,7 +38,7 @@ from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions, PlanSource, PlanStep
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.verify import Status, VerifyEvidence, check_planned
+from offsetmgr.migration.verify_rules import Status, VerifyEvidence, check_planned
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -358,7 +358,7 @@ class TestPlanWithMap:
         steps = plan(tmp_path, {old(1, 0): 1024, old(1, 1): 5}, map_, target={new(0): 20, new(1): 5, new(2): 8})
 
         assert [(step.tp, step.action, step.after and step.after.offset) for step in steps] == [
-            (new(0), Action.KEEP_NEWER, 20),
+            (new(0), Action.REFUSE_REWIND, None),
             (new(1), Action.SKIP_EQUAL, 5),
             (new(2), Action.TARGET_ONLY, 8),
         ]

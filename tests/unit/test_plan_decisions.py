@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from one_migration import ORDERS
 
 from offsetmgr.core.errors import CorruptData
-from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata
+from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata
+from offsetmgr.groups.last_writer import KnownWrite, LastWriter
 from offsetmgr.migration.plan import Action, AheadPolicy, MissingTopic, PlanOptions, PlanStep, decide
 
 
@@ -18,7 +19,8 @@ from offsetmgr.migration.plan import Action, AheadPolicy, MissingTopic, PlanOpti
         (OffsetAndMetadata(42), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 42),
         (OffsetAndMetadata(42), Committed(40), LogRange(0, 100), PlanOptions(), Action.COPY, 42),
         (OffsetAndMetadata(42), Committed(42), LogRange(0, 100), PlanOptions(), Action.SKIP_EQUAL, 42),
-        (OffsetAndMetadata(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.KEEP_NEWER, 43),
+        (OffsetAndMetadata(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.REFUSE_REWIND, None),
+        (OffsetAndMetadata(42), Committed(43), LogRange(0, 100), PlanOptions(AheadPolicy.KEEP), Action.KEEP_NEWER, 43),
         (
             OffsetAndMetadata(42),
             Committed(43),
@@ -51,21 +53,34 @@ def at(offset):
     return OffsetAndMetadata(offset, "of the source", 3)
 
 
+KEPT = "target is ahead by 3, kept by --if-ahead keep"
+REFUSED = (
+    "keeps 45; a start there skips 3 messages if the consumers are at 42 (nothing shows which store was written last);"
+    " --if-ahead keep accepts it, --if-ahead rewind writes 42"
+)
+SKIPS = "skips 50 messages if the consumers are at 40 (EVIDENCE)"
+ACCEPT = "--if-ahead keep accepts it, --if-ahead rewind writes 40"
+
+
 @pytest.mark.parametrize(
     ("source", "target", "log", "options", "action", "after", "note"),
     [
-        (at(42), 42, LogRange(0, 99), PlanOptions(), Action.SKIP_EQUAL, Committed(42).value(), ""),
+        (
+            *(at(42), 42, LogRange(0, 99), PlanOptions(), Action.SKIP_EQUAL, Committed(42).value()),
+            "drops a client's own text",
+        ),
         (at(42), 40, LogRange(0, 99), PlanOptions(), Action.COPY, at(42), ""),
-        (at(42), 45, None, PlanOptions(), Action.KEEP_NEWER, Committed(45).value(), "target is ahead by 3"),
-        (at(42), 45, LogRange(50, 99), PlanOptions(), Action.KEEP_NEWER, Committed(45).value(), "target is ahead by 3"),
+        (at(42), 45, None, PlanOptions(AheadPolicy.KEEP), Action.KEEP_NEWER, Committed(45).value(), KEPT),
+        (at(42), 45, LogRange(50, 99), PlanOptions(AheadPolicy.KEEP), Action.KEEP_NEWER, Committed(45).value(), KEPT),
+        (at(42), 45, None, PlanOptions(), Action.REFUSE_REWIND, None, REFUSED),
         (at(42), 45, None, PlanOptions(AheadPolicy.REWIND), Action.REWIND, at(42), "moves back by 3"),
         (
             *(at(42), 45, None, PlanOptions(AheadPolicy.REFUSE), Action.REFUSE_REWIND, None),
-            "would move back by 3; --allow-rewind allows it",
+            REFUSED,
         ),
         (
             *(at(42), 40, LogRange(50, 99), PlanOptions(clamp=True), Action.COPY),
-            *(OffsetAndMetadata(50, "of the source"), "clamped from 42 to 50 (the log start)"),
+            *(OffsetAndMetadata(50), "clamped from 42 to 50 (the log start); drops a client's own text"),
         ),
         (
             *(at(42), 30, LogRange(0, 30), PlanOptions(AheadPolicy.REWIND, clamp=True), Action.SKIP_EQUAL),
@@ -73,7 +88,7 @@ def at(offset):
         ),
         (
             *(at(42), 40, LogRange(0, 30), PlanOptions(AheadPolicy.REWIND, clamp=True), Action.REWIND),
-            *(OffsetAndMetadata(30, "of the source"), "clamped from 42 to 30 (the log end)"),
+            *(OffsetAndMetadata(30), "clamped from 42 to 30 (the log end); drops a client's own text"),
         ),
         (
             *(at(42), 40, LogRange(0, 30), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
@@ -98,7 +113,56 @@ def test_a_step_has_both_offsets_the_offset_after_apply_and_the_reason(
     source, target, log, options, action, after, note
 ):
     step = decide(ORDERS[0], source, Committed(target), log, options)
-    assert step == PlanStep(ORDERS[0], action, source, Committed(target).value(), after, note)
+    proven = action is Action.KEEP_NEWER
+    assert step == PlanStep(ORDERS[0], action, source, Committed(target).value(), after, note, proven=proven)
+
+
+@pytest.mark.parametrize(
+    ("target", "newer", "policy", "action", "after", "note"),
+    [
+        (90, 90, None, Action.KEEP_NEWER, 90, "target is ahead by 50: EVIDENCE"),
+        (90, 40, None, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
+        (90, None, None, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
+        (90, 40, AheadPolicy.KEEP, Action.KEEP_NEWER, 90, "target is ahead by 50, kept by --if-ahead keep"),
+        (90, 90, AheadPolicy.REFUSE, Action.REFUSE_REWIND, None, f"keeps 90; a start there {SKIPS}; {ACCEPT}"),
+        (90, 90, AheadPolicy.REWIND, Action.REWIND, 40, "moves back by 50"),
+        (30, 40, None, Action.COPY, 40, ""),
+        (30, None, None, Action.COPY, 40, ""),
+        (
+            *(30, 30, None, Action.REFUSE_NEWER, None),
+            "would write 40; a start there skips 10 messages if the consumers are at 30 (EVIDENCE);"
+            " --if-ahead rewind writes it all the same",
+        ),
+        (30, 30, AheadPolicy.REWIND, Action.COPY, 40, ""),
+    ],
+)
+def test_the_store_that_was_written_last_decides_and_not_the_larger_offset(
+    target: int, newer: int | None, policy: AheadPolicy | None, action: Action, after: int | None, note: str
+) -> None:
+    writer = LastWriter(None if newer is None else KnownWrite("a store", newer), "EVIDENCE")
+    step = decide(ORDERS[0], OffsetAndMetadata(40), Committed(target), None, PlanOptions(policy), writer)
+    assert (step.action, step.after and step.after.offset, step.note) == (action, after, note)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "shift", "action", "after"),
+    [
+        (40, ABSENT, 1, Action.COPY, 41),
+        (40, Committed(41), 1, Action.SKIP_EQUAL, 41),
+        (40, Committed(40), 1, Action.COPY, 41),
+        (100, ABSENT, 1, Action.REFUSE_OUT_OF_RANGE, None),
+        (40, ABSENT, -1, Action.COPY, 39),
+        (0, ABSENT, -1, Action.REFUSE_OUT_OF_RANGE, None),
+    ],
+)
+def test_a_shift_is_added_to_the_copied_offset(
+    source: int, target: Offset, shift: int, action: Action, after: int | None
+) -> None:
+    step = decide(ORDERS[0], at(source), target, LogRange(0, 100), PlanOptions(shift=shift))
+    assert (step.action, step.source, step.after and step.after.offset) == (action, at(source), after)
+    if action is Action.COPY:  # the metadata belongs to the other number
+        assert step.after == OffsetAndMetadata(after or 0)
+        assert step.note == f"shifted from {source} to {after}; drops a client's own text"
 
 
 def test_a_step_names_the_side_that_cannot_be_read_and_has_the_offset_of_the_other_side():

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,20 @@ from one_migration import ORDERS, Migration, commit
 from offsetmgr.cli.runbook_groups import PlanOfGroups
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, MalformedData, PlanError, UsageError
+from offsetmgr.groups.operation_log import OperationLog, OperationStart
 from offsetmgr.migration import renewal
 from offsetmgr.migration.apply import apply
+from offsetmgr.migration.copied_offsets import CopiedOffsets
 from offsetmgr.migration.fleet import GroupState, group_statuses
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.journaled_writer import JournaledWriter
+from offsetmgr.migration.plan import Action
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.plan_run import PlanRun, append_to_journal, journaled_writer, open_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.renewal import RenewedPlan, finish_renewal, moved_groups, renew
+from offsetmgr.migration.rollback import preview
+from offsetmgr.testing.memory import MemoryStore
 
 
 @pytest.fixture
@@ -107,6 +113,110 @@ def test_a_later_wave_is_applied_with_the_offsets_of_its_day(fleet: Migration) -
     assert later.target_offsets()["b2"] == {ORDERS[0]: 1}
     assert later.rollback().ok  # also the wave that was applied with the old plan
     assert later.target_offsets() == {group: {ORDERS[0]: 1} for group in ("a1", "b2", "c3")}
+
+
+class Later(SystemClock):
+    """The clock of ten minutes later."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 600_000
+
+
+class RecreatedTopics(MemoryStore):
+    """A target in which the topic was recreated after the plan."""
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        return dict.fromkeys(topics or ("orders",), "after")
+
+
+def test_an_offset_that_stays_although_its_topic_was_recreated_is_refused(fleet: Migration) -> None:
+    plan = PlanFile(fleet.path)
+    header, groups = plan.header, list(plan.groups())
+    fleet.path.unlink()
+    journal_path(fleet.path).unlink()
+    write_plan(fleet.path, header, groups, lambda topics: dict.fromkeys(topics, "before"))
+    apply_group(fleet, "a1")
+    fleet.target = RecreatedTopics("target", data=fleet.target.data)
+    commit(fleet.source, "b2", 10, 2000)  # the first offset is that of the plan
+
+    renewed(fleet)
+
+    plan = PlanFile(second(fleet).path)
+    steps = {group.group: [step.action for step in group.steps] for group in plan.groups()}
+    assert steps == {
+        "a1": [Action.COPY, Action.COPY],
+        "b2": [Action.REFUSE_RECREATED, Action.COPY],
+        "c3": [Action.COPY, Action.COPY],
+    }
+    assert plan.summary.topic_ids == {"orders": "before"}  # a1 has offsets of the deleted log
+
+
+def test_a_refresh_that_did_not_renew_a_group_is_no_copy_of_it(tmp_path: Path) -> None:
+    """A commit between the copy and the refresh is a commit after the copy."""
+    migration = Migration(tmp_path)
+    for group in ("g", "h"):
+        commit(migration.source, group, 10)
+    migration.plan()
+    migration.apply()
+    plan, later = PlanFile(migration.path), Later()
+    with Journal(journal_path(migration.path), plan_sha256=plan.sha256, clock=later) as journal:
+        journal.append([{"kind": "refreshed", "groups": 1, "not_renewed": ["h"]}])
+
+    copies = CopiedOffsets(migration.source, migration.target, (plan, migration.state()))
+
+    at_ms = [copies.of(group, group)[ORDERS[0]].at_ms or 0 for group in ("g", "h")]
+    assert at_ms[0] >= later.now_ms() - 60_000 > at_ms[1]
+
+
+def test_the_time_of_a_commit_that_may_be_offsetmgrs_own_is_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    migration = Migration(tmp_path)
+    commit(migration.source, "g", 10)
+    commit(migration.target, "g", 1)
+    migration.plan()
+    now = SystemClock().now_ms()
+
+    def own_write(side: int, group: str, at_ms: int) -> str:
+        return CopiedOffsets(migration.source, migration.target).own_write(side, group, at_ms)
+
+    def record(name: str) -> None:
+        start = OperationStart(name, (migration.target.uri,), ("g",), 1, 1, (str(migration.path),))
+        with OperationLog().recorded(start):
+            pass
+
+    record("migrate apply")
+    assert own_write(1, "g", now) == ""  # the journal shows which offsets were copied
+    moved = migration.path.rename(tmp_path / "moved.json")
+    assert "whose plan cannot be read" in own_write(1, "g", now)
+    moved.rename(migration.path)
+    record("migrate rollback")
+    assert "offsetmgr restored an older offset then" in own_write(1, "g", now)
+    assert [own_write(0, "g", now), own_write(1, "h", now), own_write(1, "g", now - 3_600_000)] == ["", "", ""]
+    with OperationLog().path.open("a") as log:
+        log.write("no record\n")
+    assert "its operation log cannot be read" in own_write(0, "h", 0)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_rollback_does_not_restore_an_offset_of_a_deleted_log(tmp_path: Path, force: bool) -> None:
+    migration = Migration(tmp_path)
+    commit(migration.source, "g", 10, 20)
+    commit(migration.target, "g", 1)
+    plan = migration.plan()
+    groups = list(plan.groups())
+    migration.path.unlink()
+    write_plan(migration.path, plan.header, groups, lambda topics: dict.fromkeys(topics, "before"))
+    migration.apply()
+    migration.target = RecreatedTopics("target", data=migration.target.data)
+
+    (shown, created) = preview(PlanFile(migration.path), migration.state(), migration.target, force=force)
+    assert ("recreated" in shown.problem, created.problem) == (True, "")
+    report = migration.rollback(force=force)
+
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 10}}  # the offset that apply created is deleted
+    assert "offsets reset" in report.failed["g"].failed[ORDERS[0]].hint
 
 
 def test_only_the_named_groups_are_planned_again(fleet: Migration) -> None:

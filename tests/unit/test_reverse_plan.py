@@ -7,7 +7,7 @@ from one_migration import ORDERS, Migration, commit
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.model import Committed, OffsetAndMetadata
-from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions
+from offsetmgr.migration.plan import Action, AheadPolicy, GroupPlan, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
@@ -16,11 +16,16 @@ pytest_plugins = ["migration_fixtures"]
 
 
 def reverse_plan_of(
-    migration: Migration, *, allow_rewind: bool = False, only: frozenset[str] | None = None
+    migration: Migration,
+    *,
+    allow_rewind: bool = False,
+    only: frozenset[str] | None = None,
+    if_ahead: AheadPolicy | None = None,
 ) -> dict[str, GroupPlan]:
     """The groups of the reverse plan, read from its file, by their names in the store that they leave."""
     plan = PlanFile(migration.path)
-    planner = Planner(migration.target, migration.source, reverse_options(plan, only), SystemClock())
+    options = reverse_options(plan, only, if_ahead)
+    planner = Planner(migration.target, migration.source, options, SystemClock())
     path = migration.directory / "back.json"
     path.unlink(missing_ok=True)
     reverse = ReversePlanner(plan, migration.state(), planner, allow_rewind, only)
@@ -106,25 +111,31 @@ def test_a_renamed_group_goes_back_under_its_old_name(migration):
 
 
 def test_an_offset_that_was_lowered_in_the_target_after_the_copy_is_a_rewind_and_not_an_older_offset(migration):
-    commit(migration.source, "g", 500, 500)
+    commit(migration.source, "g", 500, 500, 500)
     migration.plan()
     migration.apply()
-    commit(migration.target, "g", 100, 100)
-    commit(migration.source, "g", None, 510)  # a consumer has continued there
-    (refused, kept) = reverse_plan_of(migration)["g"].steps
+    commit(migration.target, "g", 100, 500, 100)
+    commit(migration.source, "g", None, 510, 510)  # a consumer has continued there
+    left = "the target still holds the 500 of offsetmgr's last copy, and the source has changed since"
+    (refused, kept, unknown) = reverse_plan_of(migration)["g"].steps
     assert (refused.action, refused.note) == (
         Action.REFUSE_REWIND,
-        "would move back by 400; --allow-rewind allows it",
+        f"keeps 500; a start there skips 400 messages if the consumers are at 100 ({left}); --if-ahead keep accepts it,"
+        " --if-ahead rewind writes 100",
     )
-    assert kept.action is Action.KEEP_NEWER
-    (allowed, kept) = reverse_plan_of(migration, allow_rewind=True)["g"].steps
+    assert (kept.action, kept.after, kept.proven) == (Action.KEEP_NEWER, OffsetAndMetadata(510), True)
+    assert unknown.action is Action.REFUSE_REWIND  # both stores have changed since the copy
+    (allowed, kept, unknown) = reverse_plan_of(migration, allow_rewind=True)["g"].steps
     assert (allowed.action, allowed.after) == (Action.REWIND, OffsetAndMetadata(100))
-    assert kept.action is Action.KEEP_NEWER
+    assert (kept.action, unknown.action) == (Action.KEEP_NEWER, Action.REFUSE_REWIND)
+    (_, _, accepted) = reverse_plan_of(migration, if_ahead=AheadPolicy.KEEP)["g"].steps
+    assert (accepted.action, accepted.after) == (Action.KEEP_NEWER, OffsetAndMetadata(510))
 
 
 def test_a_rewind_is_also_detected_if_the_target_was_ahead_before_the_copy(migration):
     commit(migration.source, "g", 500)
     commit(migration.target, "g", 600)
+    migration.options = PlanOptions(AheadPolicy.KEEP)
     migration.plan()
     migration.apply()
     commit(migration.target, "g", 100)
@@ -135,4 +146,6 @@ def test_an_offset_that_was_never_copied_is_no_rewind(migration):
     commit(migration.source, "g", 500)
     commit(migration.target, "g", 100)
     migration.plan()
-    assert actions(reverse_plan_of(migration)["g"]) == [(0, "keep-newer")]
+    (step,) = reverse_plan_of(migration)["g"].steps
+    assert step.action is Action.REFUSE_REWIND
+    assert "still holds" not in step.note  # the plan was not applied, so its journal is no evidence

@@ -225,3 +225,17 @@ def test_a_name_that_kubernetes_does_not_allow_holds_up_no_other_group(capsys: p
     assert "  ! group b_c: --kubernetes deployment/b_c: it is neither" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--kubernetes deployment/b_c"):
         books_of(["b_c"], make)
+
+
+def test_the_clean_up_names_the_time_for_which_kafka_keeps_the_copies() -> None:
+    def text(arguments: RunbookArguments) -> str:
+        (step,) = [one for one in steps(ZOOKEEPER, KAFKA, arguments) if one.section == "Clean up"]
+        return " ".join(step.text)
+
+    assert "for example after a week" in text(ARGUMENTS)
+    short = text(replace(ARGUMENTS, retention_ms=86_400_000))
+    assert "for example" not in short
+    assert "Kafka keeps an offset only for 24 h after its last commit" in short
+    command = short[short.index("offsetmgr migrate apply") :].partition(". ")[0].partition(" The ")[0]
+    parse(shlex.split(command)[1:])
+    assert "--refresh" in command

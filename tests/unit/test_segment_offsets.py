@@ -177,7 +177,7 @@ def test_keys_without_offsets_are_counted_by_version() -> None:
     found = decode(fold(entry(0, (b"\x00\x03\x00\x01g", b"x"), (b"\x77\x77", b"x"), commit("a", 4))).newest)
 
     assert [group.group for group in found.groups] == ["a"]
-    assert dict(found.other) == {"version 3": 1, "of no known format": 1}
+    assert dict(found.other) == {"of version 3": 1, "of no known format": 1}
     assert found.foreign == 1
 
 

@@ -25,8 +25,8 @@ def function(lines: int, *, parameters: int = 0, decorator: str = "", signature_
     return f"{decorator}def work({signature}{padding}):\n" + "    pass\n" * (lines - signature_lines)
 
 
-@pytest.mark.parametrize(("lines", "excess"), [(400, []), (401, ["one.py: 401 lines (at most 400)"])])
-def test_a_module_has_at_most_400_lines(tmp_path: Path, lines: int, excess: list[str]):
+@pytest.mark.parametrize(("lines", "excess"), [(1000, []), (1001, ["one.py: 1001 lines (at most 1000)"])])
+def test_a_module_has_at_most_1000_lines(tmp_path: Path, lines: int, excess: list[str]):
     assert found(tmp_path, "x = 1\n" * lines) == excess
 
 

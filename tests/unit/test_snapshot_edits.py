@@ -14,6 +14,7 @@ from offsetmgr.core.errors import (
     RewindRefused,
     UnknownTopicOrPartition,
     Unreachable,
+    UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
@@ -63,7 +64,8 @@ def test_an_import_clamps_offsets_to_their_logs_except_those_that_the_store_hold
     ]
     assert planned(Committed(11)) == [(8, clamped, RewindRefused, False)]
     assert planned(Committed(11), allow_rewind=True) == [(8, f"{clamped}; rewinds", none, True)]
-    assert planned(Committed(10, "other")) == [(8, "clamped from 10 to the log's end", RewindRefused, False)]
+    dropped = "clamped from 10 to the log's end; drops a client's own text"
+    assert planned(Committed(10, "other")) == [(8, dropped, RewindRefused, False)]
     assert planned(Committed(10), Committed(20, "m"), Committed(1))[2] == (1, "", UnknownTopicOrPartition, False)
 
 
@@ -101,3 +103,10 @@ def test_diff_compares_the_union_of_both_sides(saved: SnapshotStore, tmp_path: P
         ("c", T0, "only-right"),
     ]
     assert list(diff(saved, saved, ["a", "b"])) == []
+
+
+def test_diff_does_not_call_a_group_unreadable_that_a_store_cannot_contain() -> None:
+    impossible = UsageError("group ''", "an empty name cannot exist in ZooKeeper")
+    kafka = MemoryStore("kafka", data={"": {TopicPartition("t", 0): Committed(5)}})
+    (found,) = diff(kafka, MemoryStore("zookeeper", broken={"": impossible}), [""])
+    assert (found.kind, found.right) == ("only-left", ABSENT)

@@ -162,7 +162,7 @@ def test_json_forms() -> None:
         (
             CsvFormat(),
             (
-                "metadata of 1 offset",
+                "metadata of 1 offset (a client's own text)",
                 "leader epoch of 1 offset",
                 "commit timestamp of 1 offset",
                 "snapshot id, time and source (zookeeper://h:2181/kafka)",
@@ -305,7 +305,7 @@ def test_lines_of_many_blocks_give_complete_groups() -> None:
     [
         (b"g,t,0", "3 values instead of 4 (group,topic,partition,offset)"),
         (b"g,t,0,1,2", "5 values instead of 4 (group,topic,partition,offset)"),
-        (b"g,t,0,-1", "negative offset"),
+        (b"g,t,0,-0", "negative offset"),
         (b"g,t,-1,0", "negative partition"),
         (b"g,t,0,", "empty offset"),
         (b"g,t,0,1.5", "offset is not a number"),
@@ -338,7 +338,7 @@ def test_a_bad_line_of_csv_is_named(line: bytes, reason: str) -> None:
     [
         (b"/consumers/g/offsets/t/0", "not of the form /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET"),
         (b"/consumers/g/owners/t/0:1", "not of the form /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET"),
-        (b"/consumers/g/offsets/t/0:-1", "negative offset"),
+        (b"/consumers/g/offsets/t/0:--1", "negative offset"),
         (b"/consumers/g/offsets/t/0:9223372036854775808", "offset is larger than 9223372036854775807"),
         (
             b"/consumers/g/offsets/t/65535-0:1",
@@ -468,7 +468,6 @@ def test_sparks_json_holds_exactly_one_group() -> None:
         ),
         (b'{"groupid":"g","offsets":{}}\n{"groupid":"g","offsets":{}}', 2, "group 'g' came before, in line 1"),
         (b'{"groupid":"g","offsets":{"t":{"0":1,"00":2}}}', 1, "topic 't', partition '00': occurs twice"),
-        (b'{"groupid":"g","offsets":{"t":{\n"0":-1}}}', 2, "topic 't', partition '0': negative offset -1"),
         (b'{"groupid":"g","offsets":{"t":{"0":1.0}}}', 1, "topic 't', partition '0': offset 1.0 is not a whole"),
         (b'{"groupid":"g","offsets":{"t":{"0":true}}}', 1, "topic 't', partition '0': offset true is not a whole"),
         (b'{"groupid":"g","offsets":{"t":{"0":NaN}}}', 1, "NaN is not JSON"),
@@ -502,6 +501,29 @@ def test_all_bad_entries_of_a_document_are_named() -> None:
         "line 2: topic 't', partition '0': negative offset -3 in '\"0\":-3,'; "
         "line 4: topic 't', partition '2': offset \"x\" is not a whole number in '\"2\":\"x\"}}'"
     )
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        ("csv", b"g,t,0,-2\ng,t,1,7\nh,t,0,-1\n"),
+        ("zk", b"/consumers/g/offsets/t/0:-2\n/consumers/g/offsets/t/1:7\n/consumers/h/offsets/t/0:-1\n"),
+        ("json", b'{"groupid":"g","offsets":{"t":{"0":-2,"1":7}}}\n{"groupid":"h","offsets":{"t":{"0":-1}}}\n'),
+        ("avro", write(AvroFormat(), [GroupEntry("g", {TopicPartition("t", 0): Committed(-2), TopicPartition("t", 1):
+         Committed(7)}), GroupEntry("h", {TopicPartition("t", 0): Committed(-1)})])),
+    ],
+)  # fmt: skip
+def test_a_negative_offset_is_the_error_of_its_partition(form: str, data: bytes) -> None:
+    """Earlier releases saved the negative offsets of brokers. The rest of such a file is read."""
+    reader = read(form, data)
+
+    assert offsets(reader) == {"g": {("t", 1): 7}, "h": {}}
+    errors = {entry.group: list(map(str, entry.errors.values())) for entry in reader.read()}
+    assert [len(found) for found in errors.values()] == [1, 1]
+    assert errors["g"][0].startswith("snapshot x: group g, t-0: is -2 in the file: a negative number is not")
+    found = reader.find("h")
+    assert found is not None
+    assert {type(error) for error in found.errors.values()} == {CorruptData}
 
 
 # --- reading Avro -----------------------------------------------------------------------------------

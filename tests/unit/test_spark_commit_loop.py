@@ -7,23 +7,24 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, Unreachable, UsageError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.spark.checkpoint_files import LocalFiles
-from offsetmgr.spark.commit_loop import QueryTracker, RetryPolicy
+from offsetmgr.spark.commit_loop import QueryTracker
+from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import GroupCommitter
 from offsetmgr.spark.query_plan import Source
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
-PROMPT = RetryPolicy(reconcile_s=60.0, retries=2, pause_s=0.001)
+PROMPT = {"reconcile_s": 60.0, "retries": 2, "pause_s": 0.001}
 
 
 class Query:
@@ -39,6 +40,8 @@ class Query:
         self.files = LocalFiles(str(directory))
         self.planned: tuple[Source, ...] | None = (Source("KafkaV2[Subscribe[t]]", cluster),)
         self.stopped = threading.Event()
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "metadata").write_text('{"id":"q"}')
 
     def sources(self) -> tuple[Source, ...] | None:
         return self.planned
@@ -56,9 +59,22 @@ class Query:
         (self.directory / "commits" / str(batch)).write_text("v1\n{}")
 
 
+class TopicsStore(MemoryStore):
+    """A store that knows the id of topic t. `recreate` recreates the topic and deletes its offsets, as brokers do."""
+
+    ids: ClassVar[Mapping[str, str]] = {"t": "1"}
+
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+        return {topic: self.ids[topic] for topic in topics or self.ids if topic in self.ids}
+
+    def recreate(self) -> None:
+        self.ids = {"t": self.ids["t"] + "+"}  # type: ignore[misc]
+        self.data.clear()
+
+
 @pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
+def memory() -> TopicsStore:
+    return TopicsStore()
 
 
 @pytest.fixture
@@ -70,10 +86,9 @@ def store(memory: MemoryStore) -> FaultyStore:
 def make(store: FaultyStore) -> Iterator[Callable[..., QueryTracker]]:
     made: list[QueryTracker] = []
 
-    def follower(*, allow_rewind: bool = False, retry_policy: RetryPolicy = PROMPT, **options: Any) -> QueryTracker:
-        found = QueryTracker(
-            GroupCommitter(store, "g", allow_rewind=allow_rewind), retry_policy=retry_policy, **options
-        )
+    def follower(expected: frozenset[str] = frozenset(), **options: Any) -> QueryTracker:
+        policy = CommitPolicy(**{**PROMPT, **options})
+        found = QueryTracker(GroupCommitter(store, "g", allow_rewind=policy.allow_rewind), policy, expected)
         made.append(found)
         return found
 
@@ -108,7 +123,7 @@ def test_finished_batches_are_committed_and_planned_ones_are_not(tmp_path: Path,
 
 
 def test_the_next_reconciliation_makes_up_for_a_lost_event(tmp_path: Path, memory: MemoryStore, make) -> None:
-    follower, query = make(retry_policy=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
+    follower, query = make(reconcile_s=0.02), Query(tmp_path)
     follower.track(query)
     query.finish(0, 10)
 
@@ -293,7 +308,7 @@ def test_a_late_report_of_the_end_of_an_earlier_run_does_not_end_the_query(
 def test_a_cluster_that_no_source_reads_from_is_reported_and_does_not_count_as_committed(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
-    follower = make(clusters=frozenset({"localhost:9092"}))
+    follower = make(cluster="localhost:9092")
     query = Query(tmp_path, cluster="127.0.0.1:9092")
     query.finish(0, 10)
     follower.track(query)
@@ -400,6 +415,76 @@ def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path: Path, memory:
     assert memory.data["g"][T0].offset == 10
 
 
+def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_either_log(
+    tmp_path: Path, memory: TopicsStore, make
+) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 130)
+    follower.track(query)
+    assert follower.reconcile(60)
+
+    memory.recreate()
+    query.finish(1, 140)
+    assert not follower.reconcile(60)
+    assert committed(memory) == {}
+
+    query.finish(2, 150)
+    assert follower.reconcile(60)
+    assert committed(memory) == {T0: 150}
+
+
+def test_a_recreated_topic_permits_no_rewind_of_an_offset_of_another_client(
+    tmp_path: Path, memory: TopicsStore, make
+) -> None:
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 130)
+    follower.track(query)
+    assert follower.reconcile(60)
+    memory.recreate()
+    assert not follower.reconcile(60)
+
+    memory.commit("g", {T0: OffsetAndMetadata(50)})
+    query.finish(1, 20)
+    assert not follower.reconcile(60)
+    assert committed(memory) == {T0: 50}
+    assert follower.state.rejected_rewinds == (T0,)
+
+
+def test_a_commit_with_the_same_offset_keeps_its_metadata(tmp_path: Path, memory: MemoryStore, make) -> None:
+    follower, query = make(), Query(tmp_path)
+    memory.commit("g", {T0: OffsetAndMetadata(10, "of a client")})
+    query.finish(0, 10)
+    follower.track(query)
+
+    assert follower.reconcile(60)
+    assert memory.data["g"][T0] == Committed(10, "of a client", version=0)
+
+
+def test_a_failure_with_other_numbers_is_logged_once(
+    tmp_path: Path, memory: MemoryStore, make, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.commit("g", {T0: OffsetAndMetadata(100)})
+    follower, query = make(), Query(tmp_path)
+    follower.track(query)
+    for number in range(3):
+        query.finish(number, 10 + number)
+        assert not follower.reconcile(60)
+        assert f"from 100 to {10 + number}" in str(follower.state.failing)
+
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_nothing_counts_as_committed_before_an_expected_query_or_after_one_that_cannot_be_tracked(make) -> None:
+    assert not make(expected=frozenset({"job"})).reconcile(60)
+
+    follower = make()
+    assert follower.reconcile(60)
+    follower.cannot_track("q", UsageError("query q is not tracked", "Spark Connect does not give access to its plan"))
+    assert not follower.reconcile(60)
+    follower.forget("q")
+    assert follower.reconcile(60)
+
+
 def test_one_partition_that_fails_does_not_block_the_others(
     tmp_path: Path, memory: MemoryStore, store: FaultyStore, make
 ) -> None:
@@ -422,7 +507,8 @@ def test_an_unreadable_checkpoint_is_reported_and_commits_nothing(tmp_path: Path
     follower.track(query)
 
     assert not follower.reconcile(60)
-    assert str(follower.state.failing) == f"checkpoint {tmp_path}/offsets/0: its version is v7; offsetmgr supports v1"
+    failing = str(follower.state.failing)
+    assert failing == f"checkpoint {tmp_path}/offsets/0: its version is v7; offsetmgr supports v1 and v2"
     assert committed(memory) == {}
 
 

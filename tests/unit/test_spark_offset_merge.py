@@ -6,9 +6,9 @@ import pytest
 
 from offsetmgr.core.errors import SparkError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.spark.checkpoint import CheckpointBatch
+from offsetmgr.spark.checkpoint import CheckpointBatch, parse_offsets
 from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, merge_min, normalized
-from offsetmgr.spark.query_plan import Source, blocks_of, progress_of
+from offsetmgr.spark.query_plan import Source, progress_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -37,24 +37,29 @@ def test_bootstrap_servers_in_another_order_are_the_same_cluster() -> None:
     assert normalized("h2:9092, h1:9092,") == normalized("h1:9092,h2:9092") == "h1:9092,h2:9092"
 
 
+def batch_of(*lines: str) -> CheckpointBatch:
+    return parse_offsets("\n".join(("v1", "{}", *lines)), 3, "checkpoint c/offsets/3")
+
+
 def test_sources_other_than_kafka_commit_nothing_although_their_offsets_look_alike() -> None:
-    batch = CheckpointBatch(3, ({T0: 5}, {U0: 9}, None))
+    batch = batch_of('{"t":{"0":5}}', '{"u":{"0":9}}', "-")
     sources = (Source("KafkaV2[Subscribe[t]]", "k"), Source("OtherStream[u]"), Source("KafkaV2[Subscribe[v]]", "k"))
 
-    assert progress_of(batch, sources, "query q") == [SourceProgress("k", {T0: 5})]
+    assert progress_of(batch, sources, "query q")[0] == [SourceProgress("k", {T0: 5})]
 
 
 def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
     with pytest.raises(SparkError, match="its plan has 1 sources, but batch 3 of its checkpoint has 2"):
-        progress_of(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
+        progress_of(batch_of('{"t":{"0":5}}', '{"u":{"0":9}}'), (Source("KafkaV2[Subscribe[t]]"),), "query q")
 
 
 def test_a_source_without_a_finished_batch_blocks_its_topics() -> None:
-    batch = CheckpointBatch(3, ({T0: 5}, None))
+    batch = batch_of('{"t":{"0":5}}', "-")
     sources = (Source("KafkaV2[Subscribe[t, u]]", "k"), Source("KafkaV2[Assign[u-0, v.w-12]]", "k"))
 
-    assert blocks_of(batch, sources) == [CommitBlock("k", frozenset({"u", "v.w"}))]
-    assert blocks_of(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [CommitBlock("k", None)]
+    assert progress_of(batch, sources, "q")[1] == [CommitBlock("k", frozenset({"u", "v.w"}))]
+    sources = (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))
+    assert progress_of(None, sources, "q") == ([], [CommitBlock("k", None)])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.plan import GroupPlan, PlanOptions
 from offsetmgr.migration.plan_run import append_to_journal
-from offsetmgr.migration.verify import VerifyEvidence
+from offsetmgr.migration.verify_rules import VerifyEvidence
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import GroupNotFound
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.errors import CorruptData, GroupNotFound
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.groups.selection import ALL_TOPICS
+from offsetmgr.server.store_backends.store_calls import read_groups
 from offsetmgr.spark import store_rows
-from offsetmgr.spark.store_rows import select_groups, select_groups_of_stores, write_rows
+from offsetmgr.spark.store_rows import read_rows, select_groups, select_groups_of_stores, write_rows
 from offsetmgr.testing.memory import MemoryStore
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -35,6 +39,24 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryStore]:
 
     monkeypatch.setattr(store_rows, "open_store", opened)
     return found
+
+
+class _Hiding(MemoryStore):
+    """A store with data that may be offsets."""
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        for found in super().scan(groups):
+            yield replace(found, hidden=CorruptData(f"group {found.group!r}", "its offsets may be incomplete"))
+
+
+def test_a_group_with_data_that_may_be_offsets_is_not_read_as_complete(stores: dict[str, MemoryStore]) -> None:
+    stores["one"] = _Hiding("one", data={"g": {T0: Committed(5)}})
+    unknown, known = read_rows(["g"], "one", CONFIG, ALL_TOPICS, errors=True)
+    assert (unknown[1], unknown[-1], known[:4]) == (None, "group 'g': its offsets may be incomplete", ("g", "t", 0, 5))
+    with pytest.raises(CorruptData):
+        list(read_rows(["g"], "one", CONFIG, ALL_TOPICS, errors=False))
+    assert read_groups(stores["one"], {"g": None})["g"].error is not None
+    assert read_groups(stores["one"], {"g": [T0], "h": [T0]})["g"].offsets == {T0: Committed(5)}
 
 
 def row(group: Any, topic: Any, partition: Any, offset: Any, **more: Any) -> dict[str, Any]:
@@ -108,3 +130,21 @@ def test_a_group_must_exist_in_at_least_one_of_two_stores(stores: dict[str, Memo
     for name in ("c-1", "c-*"):
         with pytest.raises(GroupNotFound, match="does not exist in any of the stores"):
             select_groups_of_stores(both, ["a-1", name])
+
+
+class RecipeStore(MemoryStore):
+    """A store with data that may be offsets, and an offset."""
+
+    hidden = CorruptData("/consumers/g/offsets/t", "holds '0:23,1:45', which offsetmgr does not understand")
+
+    def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+        return (GroupOffsets(group, {T0: Committed(4)}, hidden=self.hidden) for group in groups)
+
+
+def test_data_that_may_be_offsets_is_an_error_row_or_an_error(stores: dict[str, MemoryStore]) -> None:
+    stores["one"] = RecipeStore("one")
+
+    rows = list(read_rows(["g"], "one", CONFIG, ALL_TOPICS, errors=True))
+    assert [(one[1], one[3], one[-1]) for one in rows] == [(None, None, str(RecipeStore.hidden)), ("t", 4, None)]
+    with pytest.raises(CorruptData, match="does not understand"):
+        list(read_rows(["g"], "one", CONFIG, ALL_TOPICS, errors=False))

@@ -24,6 +24,8 @@ NAMED = ConnectionConfig(stores={"x": {"primary": "kafka://h:9092", "secondary":
         ("kafka://h1:9092,h2:9093", StoreUri("kafka", "h1:9092,h2:9093")),
         ("kafka://[::1]:9092", StoreUri("kafka", "[::1]:9092")),
         ("zookeeper://h1:2181,h2/chroot/deep/", StoreUri("zookeeper", "h1:2181,h2", "/chroot/deep")),
+        ("zookeeper://h1:2181, h2:2181/chroot", StoreUri("zookeeper", "h1:2181,h2:2181", "/chroot")),
+        ("kafka://h1:9092, h2:9093", StoreUri("kafka", "h1:9092,h2:9093")),
         ("zookeeper://h:2181?layout=0.7", StoreUri("zookeeper", "h:2181", "", {"layout": "0.7"})),
         ("file:a%20b.avro", StoreUri("file", "a b.avro")),
         ("file:///abs/x?format=csv&group=g", StoreUri("file", "/abs/x", "", {"format": "csv", "group": "g"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from offsetmgr.cli.app import run
+from offsetmgr.cli.doctor import CHECKS
 from offsetmgr.cli.edits import LIST as EDITS
 from offsetmgr.cli.group_details import DESCRIBE
 from offsetmgr.cli.migrate_output import STEP_COLUMNS, VERIFY_COLUMNS
@@ -140,8 +142,8 @@ def test_names_are_shortened_only_if_nothing_else_makes_the_table_fit(
                   "trace=abc", "2 transaction markers skipped; record 12345680"), '{"i'),
         (EDITS, ("20261126-065735-e790", 1795674996586, "offsets import undo", "done, undone", 2, 1, "billing",
                  "kafka://b1:9092", "root", "20261126-065755-a790", "a long reason of a person", None), "billing"),
-        (STATUS, ("billing", "billing", 12, "web team", "applied in part", 1795674996586, "inferred", "", "a reason",
-                  "offsetmgr migrate apply")[:-1], "inferred"),
+        (STATUS, ("billing", "billing", 12, "web team", "applied in part", 1795674996586, "inferred", "", None,
+                  "a reason"), "inferred"),
         (VERIFY_COLUMNS, ("billing", "orders", 12, "source-ahead", "seen", 12345, 23456, 12345, 23458, "it moved"
                           " on after the plan; a start from the target would repeat 11111 messages"), "23456"),
         (STEP_COLUMNS, ("billing", None, "orders", 12, "refuse-rewind", 123456, 234567, None, "the target is ahead by"
@@ -263,3 +265,31 @@ def test_wide_is_accepted_by_every_command(capsys: pytest.CaptureFixture[str]) -
     assert run(["groups", "describe", "--wide", "--members", "--state", "-g", "x"]) == 2
     set_wide(False)
     assert "both --members and --state" in capsys.readouterr().err
+
+
+def test_a_long_name_pads_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [lag_row("a" * 300, 0, 1), lag_row("b", 0, 2)]
+    PartitionTable(LAG).write(rows, OutputFormat.TABLE)
+    title, long, short = capsys.readouterr().out.splitlines()
+    assert long.startswith("a" * 300 + "  t ")
+    assert max(len(title), len(short)) < 160
+    assert title.index("TOPIC") == short.index("t ")
+
+
+@pytest.mark.parametrize(
+    "endpoints",
+    [
+        ["broker-1.example.com:9092", "broker-2.example.com:9092", "zookeeper-1.example.com:2181"],
+        [f"127.0.{n}.1:24398" for n in range(10, 14)],
+        ["10.20.30.40:19092", "10.21.30.40:19092", "10.20.31.40:19092", "10.20.30.41:19092"],
+    ],
+)
+def test_a_shortened_address_keeps_the_part_that_differs(
+    endpoints: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    rows = [("ok", "permissions on topic consumer-offset", one, "it is " + "very " * 12 + "near") for one in endpoints]
+    write_rows(CHECKS[:-1], rows, OutputFormat.TABLE)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ok")]
+    shown = [re.split(" {2,}", line)[2] for line in lines]
+    assert len(set(shown)) == len(endpoints)

@@ -92,4 +92,4 @@ def test_a_subscription_is_resolved_to_topics() -> None:
 def test_an_unknown_kind_is_static_and_the_first_of_several_patterns_counts() -> None:
     """As in kafka.consumer.TopicCount."""
     assert topics_of({"a.*": 1}, "whitelist", ["a1"]) == {"a.*": 1}
-    assert topics_of({"b": 2, "a.*": 1}, "white_list", ["a1", "b"]) == {"b": 2}
+    assert topics_of({"b": 2, "a.*": 1}, "black_list", ["a1", "b"]) == {"a1": 2}

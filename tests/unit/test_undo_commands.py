@@ -280,8 +280,8 @@ def test_an_id_that_matches_nothing_is_an_error_and_no_wrong_usage(
     command: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["edits", command, "20260101-000000-abcd"]) == 1
-    error = "error: operation 20260101-000000-abcd: the operation log does not have it\n"
-    assert capsys.readouterr().err == f"{error}hint: offsetmgr edits list shows the ids\n"
+    error = f"error: operation 20260101-000000-abcd: {OperationLog().path} does not have it\n"
+    assert capsys.readouterr().err == f"{error}hint: offsetmgr edits list shows the ids of this log\n"
 
 
 def test_the_list_names_the_store_and_the_only_group(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,6 +317,35 @@ def test_an_undo_restores_a_changed_offset_with_allow_rewind(
     assert offset() == 7
     assert run([*undo, "--allow-rewind"]) == 0
     assert offset() == 5
+
+
+@pytest.mark.parametrize(
+    ("before", "wrote", "now", "effect"),
+    [
+        (505, 0, 599, "599 now, the edit wrote 0; the undo repeats 94 messages"),
+        (505, 0, 300, "300 now, the edit wrote 0; the undo skips 205 messages"),
+        (505, 503, 504, "504 now, the edit wrote 503; the undo skips 1 message"),
+        (None, 0, 599, "599 now, the edit wrote 0; the undo deletes it, so auto.offset.reset decides where"),
+    ],
+)
+def test_an_undo_says_what_the_consumers_repeat_or_skip(
+    directory: Path, before: int | None, wrote: int, now: int, effect: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SnapshotStore(Path("here.avro")) as store:
+        if before is None:
+            store.delete("a", [ORDERS])
+        else:
+            store.commit("a", {ORDERS: OffsetAndMetadata(before)})
+    edit = set_offset(wrote, "--new-group")
+    with SnapshotStore(Path("here.avro")) as store:
+        store.commit("a", {ORDERS: OffsetAndMetadata(now)})
+    capsys.readouterr()
+    assert run(["edits", "undo", edit.id]) == 1
+    assert effect in capsys.readouterr().err
+    assert run(["edits", "undo", edit.id, "--allow-rewind"]) == 0
+    assert effect in " ".join(capsys.readouterr().out.split())
+    assert run(["edits", "undo", edit.id, "--allow-rewind", "--execute", "--yes"]) == 0
+    assert offset() == before
 
 
 def test_an_operation_that_still_runs_is_not_undone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,7 +400,19 @@ def test_the_list_of_a_group_without_operations_fails(directory: Path, capsys: p
     assert run(["edits", "list"]) == 0
     set_offset(8)
     assert run(["edits", "list", "--group", "b"]) == 1
-    assert "no edit or migration of group 'b' was made" in capsys.readouterr().err
+    assert f"no edit or migration of group 'b' is recorded in {OperationLog().path}" in capsys.readouterr().err
+
+
+def test_the_list_of_another_state_directory_does_not_claim_that_no_edit_was_made(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_offset(8)
+    monkeypatch.setenv("XDG_STATE_HOME", str(directory / "other"))
+    capsys.readouterr()
+    assert run(["edits", "list"]) == 0
+    log = directory / "other" / "offsetmgr" / "operations.jsonl"
+    shown = f"no edit or migration is recorded in {log}; another XDG_STATE_HOME has a log of its own\n"
+    assert capsys.readouterr().err == shown
 
 
 # --- plans that were renewed ------------------------------------------------------------------------

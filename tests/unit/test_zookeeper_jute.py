@@ -61,9 +61,9 @@ def test_data_stat_and_errors_of_a_multi_read() -> None:
     )
 
     assert jute.multi_node_data(answer, 4, 3) == [
-        NodeData(b"42", 11, 13, 14, 15, 18),
+        NodeData(b"42", 11, 13, 14, 15, 18, 20),
         ZookeeperError.NO_NODE,
-        NodeData(b"", 11, 13, 14, 15, 18),
+        NodeData(b"", 11, 13, 14, 15, 18, 20),
     ]
 
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetmgr.cli.app import run
 from offsetmgr.core.errors import CorruptData, InvalidUri, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.nodes import paths
@@ -62,6 +64,7 @@ class TestConnectString:
             ("h1", "h1", ""),
             ("h1:2181/", "h1:2181", ""),
             ("[::1]:2181/k", "[::1]:2181", "/k"),
+            (" h1:2181, h2:2181 ,h3/k ", "h1:2181,h2:2181,h3", "/k"),
         ],
     )
     def test_hosts_and_chroot(self, text: str, hosts: str, chroot: str) -> None:
@@ -71,6 +74,22 @@ class TestConnectString:
     def test_an_invalid_connect_string_is_rejected(self, text: str) -> None:
         with pytest.raises(InvalidUri):
             parse_connect(text)
+
+    @pytest.mark.parametrize("text", ["h1:2181/kafka,h2:2181/kafka", "h1/kafka,h2", "h1:2181/kafka, h2:2181"])
+    def test_a_chroot_before_the_last_host_is_rejected_in_every_form(
+        self, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(InvalidUri, match="the chroot follows the last host only"):
+            parse_connect(text)
+        with pytest.raises(InvalidUri, match="the chroot follows the last host only"):
+            open_store(f"zookeeper://{text}")
+        assert run(["groups", "list", "--zookeeper", text]) == 2
+        monkeypatch.setenv("OFFSETMGR_ZOOKEEPER", text)
+        assert run(["zk", "topics"]) == 2
+        errors = capsys.readouterr().err.splitlines()
+        assert len(errors) == 4
+        assert all("the chroot follows the last host only" in line for line in errors[::2])
+        assert set(errors[1::2]) == {"hint: write the chroot once, at the end: h1:2181,h2:2181/chroot"}
 
     def test_credentials_in_a_connect_string_are_rejected_and_not_shown(self) -> None:
         with pytest.raises(InvalidUri) as caught:

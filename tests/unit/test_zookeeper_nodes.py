@@ -266,6 +266,8 @@ class TestConsumers:
             "g_db-1-1700000000123-1a2b3c4d", 12
         )
         assert str(OwnerThread("g_worker", 3)) == "g_worker-3"
+        nested = {"orders/Receiver-0": 0, "invoices/Receiver-0": 0}
+        assert parse_owner("/consumers/g/owners/invoices/0", b"Receiver-0-0", nested).member_id == "invoices/Receiver-0"
         for data in (b"", b"worker", b"worker-", b"-3", b"worker-x"):
             with pytest.raises(CorruptData, match="/consumers/g/owners/t/0"):
                 parse_owner("/consumers/g/owners/t/0", data)

@@ -130,7 +130,7 @@ def _release_row(bootstrap: str, brokers: Mapping[Address, BrokerConnection | Of
     silent = len(brokers) - len(releases)
     names = sorted(set(releases.values()))
     if len(names) > 1:
-        shown = "; ".join(f"{at} {name}" for at, name in releases.items())
+        shown = "; ".join(f"{at} {name} or later" for at, name in releases.items())
         fix = "finish the upgrade: offsetmgr uses only what every broker supports (offsetmgr cluster describe)"
         return CheckResult("release", bootstrap, CheckStatus.WARNING, f"the brokers differ: {shown}", fix)
     if silent or not names:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, TopicNotAuthorized
 from offsetmgr.core.plurals import list_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -24,15 +26,28 @@ MAX_GROUPS: Final = 20
 """The number of groups whose permissions are checked if the caller names no groups."""
 _METADATA_VERSION: Final = 8
 _DESCRIBE_GROUPS_VERSION: Final = 4
-_OPERATIONS: Final = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
+_READ: Final = 3
+_OPERATIONS: Final = {_READ: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """The operations that brokers report, by their bit. Source: org.apache.kafka.common.acl.AclOperation."""
 _NOT_REPORTED: Final = -(2**31)
+_DESCRIBE: Final = 8
+"""The bit of the operation Describe."""
+_DESCRIBE_ACLS_VERSION: Final = 1
+_NOTE_S: Final = 2.0
+_NO_TOPIC: Final = "?"
+"""A name that no topic can have. Only a principal that may describe all topics may describe it."""
+_TOPIC: Final = 2
+_ANY: Final = 1
+"""The type of a topic, and any operation or permission. Source: org.apache.kafka.common.acl."""
 
 _CLUSTER_NEEDS: Final = {
     "Describe": "list all groups, read the clock of the controller",
     "DescribeConfigs": "read the retention of offsets",
 }
-_OFFSETS_TOPIC_NEEDS: Final = {"Describe": "find the leaders of the offsets topic"}
+_OFFSETS_TOPIC_NEEDS: Final = {
+    "Describe": "find the leaders of the offsets topic",
+    "Read": "prove before the deletion of a group that all its offsets were read",
+}
 _TOPIC_NEEDS: Final = {"Describe": "read its offsets and log ranges", "Read": "write its offsets and read its records"}
 _GROUP_NEEDS: Final = {
     "Describe": "read offsets",
@@ -77,6 +92,52 @@ async def check_permissions(
         return rows + await _topic_rows(client, connection, bootstrap, groups, deadline)
     except OffsetMgrError as error:
         return [*rows, failed_check("permissions on topics", bootstrap, error)]
+
+
+async def denied_topics(client: Client, topics: Iterable[str], deadline: float) -> dict[str, OffsetMgrError]:
+    """Returns an error for each topic whose offsets the principal may not write, as far as the brokers report this
+    (from Kafka 2.3 on)."""
+    found: dict[str, OffsetMgrError] = {}
+    answer: Message = {"topics": ()}
+    with suppress(OffsetMgrError):
+        connection = await client.any_connection(deadline)
+        if (names := list(topics)) and connection.supports(ApiKey.METADATA, _METADATA_VERSION):
+            answer = await _metadata(connection, names, deadline)
+    for topic in answer["topics"]:
+        code, bits = topic["error_code"], topic["topic_authorized_operations"]
+        may_read = bits == _NOT_REPORTED or bits >> _READ & 1
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED or not (code or may_read):
+            why = "the principal may not read it, and brokers accept its offsets only from principals that may"
+            found[topic["name"]] = TopicNotAuthorized(f"topic {topic['name']}", why, "grant Read on the topic")
+    return found
+
+
+async def has_authorizer(connection: BrokerConnection, deadline: float) -> bool:
+    """Returns whether the broker has an authorizer, or may have one. An authorizer leaves out groups, topics and
+    offsets that the principal may not describe. Raises `OffsetMgrError` if the broker does not respond."""
+    if not connection.supports(ApiKey.DESCRIBE_ACLS, _DESCRIBE_ACLS_VERSION):
+        return True
+    acl = {"resource_name_filter": _NO_TOPIC, "principal_filter": None, "host_filter": None}
+    message = {**acl, "resource_type_filter": _TOPIC, "operation": _ANY, "permission_type": _ANY}
+    request = Request(ApiKey.DESCRIBE_ACLS, _DESCRIBE_ACLS_VERSION, message)
+    code: int = (await connection.call(request, remaining(deadline)))["error_code"]
+    return code != ErrorCode.SECURITY_DISABLED
+
+
+async def filter_note(client: Client) -> str:
+    """Returns a sentence about the groups and offsets that the brokers leave out for this principal; empty if they
+    leave out nothing, do not answer in time, or have not been reached before."""
+    deadline = asyncio.get_running_loop().time() + _NOTE_S
+    try:
+        answer = await _metadata(await client.any_connection(deadline), [_NO_TOPIC], deadline) if client.reached else {}
+    except OffsetMgrError:
+        return ""
+    cluster = answer.get("cluster_authorized_operations", _NOT_REPORTED)
+    left_out = ["groups"] if cluster != _NOT_REPORTED and not cluster >> _DESCRIBE & 1 else []
+    if any(topic["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED for topic in answer.get("topics", ())):
+        left_out.append("offsets of topics")
+    what = " and ".join(left_out)
+    return what and f"the brokers leave out {what} that this login may not describe, so some may be missing here"
 
 
 async def _metadata(connection: BrokerConnection, topics: Iterable[str], deadline: float) -> Message:

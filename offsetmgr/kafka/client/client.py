@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from offsetmgr.core.batches import batched
@@ -67,7 +68,8 @@ class Client:
         """Returns the connections to the broker at ``address``. The first use opens a connection."""
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = BrokerNode(address, self._security)
+            known = self._nodes.get(self._known_good) if self._known_good and address not in self._bootstrap else None
+            node = self._nodes[address] = BrokerNode(address, self._security, known)
         return node
 
     async def any_connection(self, deadline: float) -> BrokerConnection:
@@ -174,13 +176,15 @@ class Client:
                 connection, {group: partitions_by_group[group] for group in groups}, deadline
             )
             until = deadline + now() - started  # A read of the offsets topic has its own time limit.
+            listed = {group for group, partitions in named.items() if partitions is None}
+            read = partial(requests.read_offset_fetch, listed=listed)
             batches = list(batched(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
                     connection.call_and_read(
                         requests.offset_fetch({group: named[group] for group in batch}),
                         remaining(until),
-                        requests.read_offset_fetch,
+                        read,
                     )
                     for batch in batches
                 )
@@ -213,14 +217,14 @@ class Client:
             answer = await connection.call(requests.describe_groups(groups), remaining(deadline))
             found = {g["group_id"]: requests.parse_described_group(g, str(address)) for g in answer["groups"]}
             # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client requests dead groups
-            # again with ConsumerGroupDescribe.
-            dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
+            # again with ConsumerGroupDescribe. The new protocol does not accept the empty group id.
+            dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD" and name]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(requests.consumer_group_describe(dead), remaining(deadline))
                 found |= {
                     g["group_id"]: requests.parse_consumer_group(g, str(address))
                     for g in more["groups"]
-                    if g["error_code"] == ErrorCode.NONE
+                    if g["error_code"] not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
                 }
             return found
 

@@ -13,6 +13,7 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.config.tls_context import verification_failure
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
@@ -95,9 +96,11 @@ class BrokerConnection(FrameConnection):
     @classmethod
     async def _connect(cls, address: Address, security: Security) -> BrokerConnection:
         name = address.host if security.tls else None
+        connection = cls(address, security.client_id)
+        connection.certificate = security.certificate
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: cls(address, security.client_id),
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
                 address.host,
                 address.port,
                 ssl=security.tls,
@@ -105,10 +108,11 @@ class BrokerConnection(FrameConnection):
             )
             return connection
         except ssl.SSLCertVerificationError as error:
-            raise AuthenticationFailed(
-                f"broker {address}", f"certificate verification failed: {error.verify_message}"
-            ) from None
+            why, hint = await asyncio.to_thread(verification_failure, error, *address)
+            raise AuthenticationFailed(f"broker {address}", why, hint) from None
         except ssl.SSLError as error:
+            if "CERTIFICATE" in (error.reason or "").upper():
+                raise connection.rejected_by_tls(error) from None
             raise ServerError(
                 f"broker {address}",
                 f"no TLS connection ({error.reason})",

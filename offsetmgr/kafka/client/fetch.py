@@ -31,7 +31,8 @@ MAX_TIMESTAMP_VERSION: Final = 7
 """The first version of ListOffsets that supports `MAX_TIMESTAMP` (Kafka 3.0)."""
 
 _FETCH_VERSION: Final = 11
-_LIST_OFFSETS_VERSION: Final = 4
+_LIST_OFFSETS_VERSION: Final = 5
+"""In earlier versions a broker reports LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE (KIP-207)."""
 _CONSUMER_REPLICA_ID: Final = -1
 """The replica id in requests of clients that are not brokers."""
 _NO_BYTE_LIMIT: Final = 0x7FFFFFFF
@@ -158,16 +159,21 @@ def _read_segment_offsets(cursor: Cursor) -> dict[TopicPartition, list[int] | Of
 
 
 async def list_offsets(
-    connection: BrokerConnection, timestamps: Mapping[TopicPartition, int], timeout_s: float
+    connection: BrokerConnection,
+    timestamps: Mapping[TopicPartition, int],
+    timeout_s: float,
+    *,
+    read_committed: bool = False,
 ) -> dict[TopicPartition, int | OffsetMgrError]:
-    """Returns the start (`EARLIEST`) or end (`LATEST`) of logs, or the first offset at or after a time.
+    """Returns the start (`EARLIEST`) or end (`LATEST`) of logs, or the first offset at or after a time. With
+    ``read_committed``, a log ends at its first open transaction (Kafka 0.11 and later).
 
     ``timestamps`` maps each partition to `EARLIEST`, `LATEST`, or milliseconds since 1970. The offset is -1 if the log
     has no record at or after the time. Raises the errors of `BrokerConnection.call`.
     """
     message = {
         "replica_id": _CONSUMER_REPLICA_ID,
-        "isolation_level": 0,
+        "isolation_level": int(read_committed),
         "topics": [
             {
                 "name": topic,

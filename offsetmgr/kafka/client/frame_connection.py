@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
+from offsetmgr.config.tls_context import own_certificate_text
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -76,6 +77,8 @@ class FrameConnection(asyncio.Protocol):
         self.address = address
         self.versions: Versions = {}
         """The API versions of the broker; empty until they are known."""
+        self.certificate = ""
+        """The PEM text or the file of the client's certificate; empty without one."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._frames = FrameSplitter(_MAX_FRAME_BYTES, _MIN_FRAME_BYTES)
@@ -221,7 +224,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
-            self._fail(self._rejected_by_tls(exc))
+            self._fail(self.rejected_by_tls(exc))
         else:
             self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
@@ -242,13 +245,14 @@ class FrameConnection(asyncio.Protocol):
         )
         return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
 
-    def _rejected_by_tls(self, error: ssl.SSLError) -> AuthenticationFailed:
+    def rejected_by_tls(self, error: ssl.SSLError) -> AuthenticationFailed:
         """The error if the broker ends the TLS connection with an alert. With TLS 1.3 the broker checks the client's
         certificate only after the handshake has succeeded for the client."""
+        hint = "the listener may require a client certificate: set ssl.keystore.location in the client properties"
+        if own := own_certificate_text(self.certificate):
+            hint = f"check that the broker trusts the client's certificate, and that it has not expired: {own}"
         return AuthenticationFailed(
-            f"broker {self.address}",
-            f"the broker ended the TLS connection ({error.reason})",
-            "the listener may require a client certificate: set ssl.keystore.location in the client properties",
+            f"broker {self.address}", f"the broker ended the TLS connection ({error.reason})", hint
         )
 
     def _not_kafka(self) -> ServerError:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.retry import Retries
+from offsetmgr.core.retry import Retries, is_retriable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -181,4 +181,4 @@ def _worth_retrying(answer: object, wait_for_topic: bool) -> bool:
     """Returns whether to repeat the request for a partition with this outcome."""
     if isinstance(answer, UnknownTopicOrPartition):
         return wait_for_topic
-    return isinstance(answer, OffsetMgrError) and answer.retriable
+    return isinstance(answer, OffsetMgrError) and is_retriable(answer)

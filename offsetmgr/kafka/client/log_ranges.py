@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
@@ -16,6 +17,7 @@ from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
 from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.errors import kafka_error
 
 _OTHER_BROKER_TIMEOUT_S: Final = 1.0
 """The maximum time for the request to each further broker after the first broker has responded."""
@@ -24,8 +26,8 @@ _OTHER_BROKER_TIMEOUT_S: Final = 1.0
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
     """Returns the partition counts of ``topics``, or of all topics if None. Missing topics are left out.
 
-    A topic counts as missing only if no responding broker knows it (see `leader_router.find_leaders`). Raises the
-    errors of `Client.any_connection`.
+    A topic counts as missing only if no responding broker knows it (see `leader_router.find_leaders`). Raises
+    `TopicNotAuthorized` for a topic that the principal may not describe, and the errors of `Client.any_connection`.
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
@@ -50,6 +52,9 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
 async def _counts_of(connection: BrokerConnection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
     request = requests.metadata(None if topics is None else sorted(topics))
     answer = await connection.call(request, remaining(deadline))
+    for topic in answer["topics"]:
+        if topic["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise kafka_error(topic["error_code"], f"topic {topic['name']}")
     counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"] if topic["partitions"]}
     return dict(sorted(counts.items()))
 
@@ -112,7 +117,12 @@ def impossible_partitions(partitions: Iterable[TopicPartition]) -> dict[TopicPar
 
 
 async def list_offsets(
-    client: Client, leaders: PartitionLeaders, timestamps: Mapping[TopicPartition, int], deadline: float
+    client: Client,
+    leaders: PartitionLeaders,
+    timestamps: Mapping[TopicPartition, int],
+    deadline: float,
+    *,
+    read_committed: bool = False,
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     """Sends ListOffsets to the leader of each partition (see `fetch.list_offsets`). Raises an error only if no broker
     has ever responded."""
@@ -121,7 +131,8 @@ async def list_offsets(
         leader: Address, partitions: list[TopicPartition], attempt: float
     ) -> dict[TopicPartition, int | OffsetMgrError]:
         connection = await client.node(leader).connection(attempt)
-        return await fetch.list_offsets(connection, {tp: timestamps[tp] for tp in partitions}, remaining(attempt))
+        times = {tp: timestamps[tp] for tp in partitions}
+        return await fetch.list_offsets(connection, times, remaining(attempt), read_committed=read_committed)
 
     impossible = impossible_partitions(timestamps)
     possible = [tp for tp in timestamps if tp not in impossible]

@@ -14,16 +14,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from offsetmgr.core.errors import TimedOut
+from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
+from offsetmgr.core.retry import UnusableAddress
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 MAX_ACTIVE_CONNECTIONS: Final = 32
 """The maximum number of dedicated connections in use. A connection does not count while its request waits in the broker
 (see `DedicatedConnection.mark_waiting`)."""
+_PROBE_S: Final = 1.0
+"""The time limit of each request that finds out whether another address is usable."""
 
 
 class DedicatedConnection:
@@ -43,11 +47,13 @@ class DedicatedConnection:
 
 
 class BrokerNode:
-    """The connections to one broker."""
+    """The connections to one broker. ``advertiser`` is the broker that named the address of this one; None for a
+    bootstrap address."""
 
-    def __init__(self, address: Address, security: Security) -> None:
+    def __init__(self, address: Address, security: Security, advertiser: BrokerNode | None = None) -> None:
         self.address = address
         self._security = security
+        self._advertiser = advertiser
         self._shared: BrokerConnection | None = None
         self._versions: Versions | None = None
         self._opening = asyncio.Lock()
@@ -68,9 +74,32 @@ class BrokerNode:
         """Opens a new connection. The caller closes it. ``client_id`` replaces the client id of the settings."""
         left = remaining(deadline, f"broker {self.address}")
         security = replace(self._security, client_id=client_id) if client_id else self._security
-        connection = await BrokerConnection.open(self.address, security, left, self._versions)
-        self._versions = connection.versions
+        try:
+            connection = await BrokerConnection.open(self.address, security, left, self._versions)
+        except (Unreachable, TimedOut) as error:
+            raise error if self._advertiser is None else await self._advertised_error(self._advertiser, error) from None
+        self._versions, self._advertiser = connection.versions, None
         return connection
+
+    async def _advertised_error(self, advertiser: BrokerNode, error: OffsetMgrError) -> OffsetMgrError:
+        """Returns the error of an address to which no connection was possible so far. It names the broker that
+        advertises the address, and is `UnusableAddress` if no address of the cluster can be used."""
+        unusable = isinstance(error, Unreachable) and not await advertiser.advertises_usable()
+        why = f"{error.why} (advertised by {advertiser.address}{', which names no usable address' if unusable else ''})"
+        hint = "correct advertised.listeners of the broker, or make this address reachable from this machine"
+        return (UnusableAddress if unusable else type(error))(error.what, why, hint)
+
+    async def advertises_usable(self) -> bool:
+        """Returns False if this broker answers, and every address in its Metadata response refuses connections or does
+        not resolve."""
+        if self._shared is None or self._shared.closed:
+            return True
+        try:
+            answer = await self._shared.call(requests.metadata(), _PROBE_S)
+        except OffsetMgrError:
+            return True
+        advertised = requests.broker_addresses(answer).values()
+        return not advertised or any(await asyncio.gather(*map(_may_accept, advertised)))
 
     @asynccontextmanager
     async def dedicated_connection(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
@@ -104,3 +133,15 @@ class BrokerNode:
         shared = [self._shared] if self._shared else []
         for connection in [*shared, *self._idle, *self._busy]:
             await connection.close()
+
+
+async def _may_accept(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(*address)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return True

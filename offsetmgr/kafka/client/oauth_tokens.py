@@ -194,9 +194,9 @@ def _endpoint(url: str, properties: Mapping[str, str]) -> Callable[[float], str]
         except urllib.error.HTTPError as error:
             raise _rejected(name, error) from None
         except urllib.error.URLError as error:
-            raise _unreachable(name, error.reason) from None
+            raise _unreachable(name, error.reason, url) from None
         except (OSError, ValueError) as error:
-            raise _unreachable(name, error) from None
+            raise _unreachable(name, error, url) from None
 
     return request
 
@@ -213,10 +213,13 @@ def _rejected(name: str, error: urllib.error.HTTPError) -> OffsetMgrError:
     return AuthenticationFailed(name, f"it rejected the client ({why})", hint)
 
 
-def _unreachable(name: str, reason: object) -> OffsetMgrError:
+def _unreachable(name: str, reason: object, url: str) -> OffsetMgrError:
     if isinstance(reason, ssl.SSLCertVerificationError):
-        hint = "set https.ca.location to its authority"
-        return AuthenticationFailed(name, f"certificate verification failed: {reason.verify_message}", hint)
+        from offsetmgr.config.tls_context import verification_failure
+
+        parts = urllib.parse.urlsplit(url)
+        why, hint = verification_failure(reason, parts.hostname or "", parts.port or 443)
+        return AuthenticationFailed(name, why, hint.replace("ssl.truststore.location", "https.ca.location"))
     if isinstance(reason, TimeoutError):
         return TimedOut(name, "it did not answer in time")
     why = getattr(reason, "strerror", None) or (str(reason) if isinstance(reason, OSError) else "no valid HTTP answer")

@@ -29,6 +29,13 @@ class OffsetsTopic(Protocol):
         """Returns the partitions for which each of these groups has committed offsets."""
         ...
 
+    async def partitions_in_log(
+        self, groups: Sequence[str], deadline: float
+    ) -> dict[str, Mapping[TopicPartition, bool]]:
+        """Returns each partition for which the log has an offset of these groups, and whether the offset is pending in
+        an open transaction."""
+        ...
+
 
 def commit_outcomes(
     group: str, answer: Message, *, forwarded: bool = False

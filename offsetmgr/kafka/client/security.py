@@ -38,6 +38,8 @@ class Security:
     tokens: TokenSource | None = field(default=None, repr=False)
     """The source of tokens for OAUTHBEARER."""
     kerberos: KerberosLogin | None = None
+    certificate: str = field(default="", repr=False)
+    """The PEM text or the file of the client's certificate; empty without one."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
@@ -67,7 +69,8 @@ class Security:
             else:
                 mechanism(*sasl)
         assumed = fallback_versions(properties.get("broker.version.fallback", ""))
-        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens, kerberos)
+        certificate = properties.get("ssl.certificate.pem") or properties.get("ssl.certificate.location", "")
+        return cls(tls, sasl, properties.get("client.id", "offsetmgr"), assumed, tokens, kerberos, certificate)
 
     @property
     def requires_login(self) -> bool:

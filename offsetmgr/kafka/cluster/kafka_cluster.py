@@ -132,14 +132,22 @@ class KafkaCluster(KafkaLogs, Closeable):
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         """Returns the state and the members of each group from its coordinator, or the error of the group. An unknown
-        group has the state DEAD.
+        group has the state DEAD. The error of a share group and of a group of the Streams protocol is `OtherGroupKind`.
 
         If no broker has responded yet, raises the error of the connection (`Unreachable`, `TimedOut`,
         `AuthenticationFailed`, `ServerError`). Raises `UnsupportedOperation` if the brokers are too old. Later failures
         are errors of single groups.
         """
         requested = list(dict.fromkeys(groups))
-        return self._thread.run(lambda deadline: self._thread.client.describe(requested, deadline)) if requested else {}
+
+        async def describe(deadline: float) -> Mapping[str, GroupDescription | OffsetMgrError]:
+            from offsetmgr.kafka.client.group_kinds import other_kinds
+
+            found = await self._thread.client.describe(requested, deadline)
+            dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
+            return {**found, **await other_kinds(self._thread.client, dead, deadline)}
+
+        return self._thread.run(describe) if requested else {}
 
     def offsets_retention_ms(self) -> int | None:
         """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in

@@ -12,19 +12,13 @@ from offsetmgr.kafka.client.broker_settings import group_setting, reported_setti
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.group_kinds import other_kinds
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
+from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE
-from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import EVICTS_MEMBERS, Versions, release
 
-_LISTS_TYPES: Final = 5
-"""The version of ListGroups that reports the types of groups (KIP-848)."""
-_OTHER_TYPES: Final = {
-    "share": "is a share group, whose records are acknowledged one by one",
-    "streams": "is a Kafka Streams application, which keeps state",
-}
 _STREAMS_ASSIGNOR: Final = "stream"
 _KNOWN_PROTOCOLS: Final = {
     "connect": "a Kafka Connect cluster; its connectors commit in groups named connect-NAME",
@@ -44,7 +38,8 @@ async def inspect_group(client: Client, group: str, deadline: float) -> RunningG
     address = await client.coordinator(group, deadline)
     connection = await client.node(address).connection(deadline)
     if described.state == "DEAD":
-        await _reject_other_type(connection, group, deadline)
+        for error in (await other_kinds(client, [group], deadline)).values():
+            raise error
     elif described.state == "EMPTY" and not described.protocol_type:
         why = (
             "has commits, but the coordinator knows no members: its consumers have never joined, or use assign(), and"
@@ -83,21 +78,6 @@ async def is_consumer_group(client: Client, described: GroupDescription, deadlin
         return False
     answer = await connection.call(requests.consumer_group_describe([described.group]), remaining(deadline))
     return bool(answer["groups"][0]["error_code"] == ErrorCode.NONE)
-
-
-async def _reject_other_type(connection: BrokerConnection, group: str, deadline: float) -> None:
-    """Raises `UnsupportedOperation` for a share group and for a group of the Streams protocol. DescribeGroups reports
-    such groups as dead."""
-    if not connection.supports(ApiKey.LIST_GROUPS, _LISTS_TYPES):
-        return
-    request = Request(ApiKey.LIST_GROUPS, _LISTS_TYPES, {"states_filter": (), "types_filter": tuple(_OTHER_TYPES)})
-    answer = await connection.call(request, remaining(deadline))
-    if answer["error_code"]:
-        raise kafka_error(answer["error_code"], f"type of group {group}")
-    for found in answer["groups"]:
-        if found["group_id"] == group and (why := _OTHER_TYPES.get(found["group_type"].lower())):
-            hint = "use the tools of the broker's release" if found["group_type"].lower() == "share" else _STOP
-            raise UnsupportedOperation(f"edit of the running group {group}", why, hint)
 
 
 async def _heartbeat_s(connection: BrokerConnection, group: str, deadline: float) -> float:

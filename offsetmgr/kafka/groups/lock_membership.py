@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
@@ -168,7 +169,8 @@ async def fetch(
 ) -> FetchedGroup:
     """Returns the committed offsets of the group from its coordinator."""
     request = requests.offset_fetch({group: partitions})
-    (found,) = (await connection.call_and_read(request, remaining(deadline), requests.read_offset_fetch)).values()
+    read = partial(requests.read_offset_fetch, listed=(group,) if partitions is None else ())
+    (found,) = (await connection.call_and_read(request, remaining(deadline), read)).values()
     if isinstance(found, OffsetMgrError):
         raise found
     return found

@@ -12,6 +12,7 @@ from offsetmgr.core.errors import (
     AuthenticationFailed,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    CorruptData,
     GroupActive,
     GroupNotFound,
     LockLost,
@@ -36,6 +37,10 @@ class UnstableOffset(ServerError):
     retriable = True
 
 
+class NegativeOffset(CorruptData):
+    """The coordinator holds a negative offset, which is not a position. A write may replace it."""
+
+
 class ProducerFenced(ServerError):
     """Another process has received a newer epoch of the transactional id, or of a producer id (PRODUCER_FENCED)."""
 
@@ -43,8 +48,8 @@ class ProducerFenced(ServerError):
 
 
 class PartitionUnavailable(ServerError):
-    """The broker is not the leader of the partition, or the partition has no leader at the moment. The client looks up
-    the leader again."""
+    """No broker can serve the partition at the moment: it has no leader, or its leader has moved or cannot answer yet.
+    The client looks up the leader again."""
 
     retriable = True
 
@@ -139,7 +144,9 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: (
         "the partition's leader has changed, and this broker does not know the new epoch yet"
     ),
-    ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader does not know its high watermark yet",
+    ErrorCode.OFFSET_NOT_AVAILABLE: (
+        "the partition has a new leader, which does not know yet how far the other replicas have copied its log"
+    ),
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has reached the broker's group.max.size",
     ErrorCode.FENCED_INSTANCE_ID: "another process with the same instance id has joined the group",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic",

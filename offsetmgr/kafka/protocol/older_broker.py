@@ -41,8 +41,8 @@ class OlderBroker(NamedTuple):
         if not low <= min(requested, high):
             raise UnsupportedOperation(
                 f"broker {self.connection.address}",
-                f"Kafka {release(self.connection.versions)} supports versions {low} to {high} of API {api_key}, "
-                f"but offsetmgr needs version {requested} or lower",
+                f"Kafka {release(self.connection.versions)} or later: it supports versions {low} to {high} of API "
+                f"{api_key}, but offsetmgr needs version {requested} or lower",
             )
         return min(requested, high)
 

@@ -8,11 +8,14 @@ KIP-709), and 4.0 removed only older versions (KIP-896). For brokers before 3.0,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import (
+    NEGATIVE_OFFSET,
+    NO_OFFSET,
     Committed,
     GroupDescription,
     GroupMember,
@@ -22,8 +25,8 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest, Request
-from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from offsetmgr.kafka.protocol.errors import NegativeOffset, kafka_error
 from offsetmgr.kafka.protocol.metadata_reader import metadata_reader
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, request_string
 from offsetmgr.kafka.protocol.schema_codec import Message
@@ -128,8 +131,11 @@ def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | No
     return Request(ApiKey.OFFSET_FETCH, 8, {"groups": groups, "require_stable": True})
 
 
-def read_offset_fetch(cursor: Cursor) -> dict[str, FetchedGroup | OffsetMgrError]:
+def read_offset_fetch(cursor: Cursor, listed: Container[str] = ()) -> dict[str, FetchedGroup | OffsetMgrError]:
     """Decodes an OffsetFetch v8 response: for each group its offsets, or its error.
+
+    ``listed`` are the groups of which all partitions were requested. A response lists only partitions that have a
+    commit, so a -1 in it was committed. If the request names a partition, a -1 also means that nothing is committed.
 
     The codec is hand-written, because bulk reads consist of these responses: the schema codec takes three times as
     long. Raises `InvalidRequest` for invalid bytes.
@@ -140,7 +146,7 @@ def read_offset_fetch(cursor: Cursor) -> dict[str, FetchedGroup | OffsetMgrError
         group = cursor.string()
         fetched = FetchedGroup({}, {})
         for _ in range(cursor.count(3)):
-            _read_partitions(cursor, group, cursor.string(), fetched)
+            _read_partitions(cursor, group, cursor.string(), fetched, committed=group in listed)
             cursor.tags()
         code = cursor.number(INT16)
         cursor.tags()
@@ -149,7 +155,7 @@ def read_offset_fetch(cursor: Cursor) -> dict[str, FetchedGroup | OffsetMgrError
     return found
 
 
-def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup) -> None:
+def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup, *, committed: bool) -> None:
     data, new = cursor.data, tuple.__new__  # skips the argument handling of named tuples
     for _ in range(cursor.count(_FETCHED_EMPTY.size)):
         at = cursor.take(_FETCHED_EMPTY.size)
@@ -162,7 +168,11 @@ def _read_partitions(cursor: Cursor, group: str, topic: str, found: FetchedGroup
         tp = new(TopicPartition, (topic, partition))
         if code:
             found.errors[tp] = kafka_error(code, f"group {group}, {tp}")
-        elif offset >= 0 and not is_deleted(offset, metadata):
+        elif offset < 0:
+            if committed or offset != NO_OFFSET:
+                why, hint = f"holds {offset}: {NEGATIVE_OFFSET}", "offsetmgr offsets set replaces it"
+                found.errors[tp] = NegativeOffset(f"group {group}, {tp}", why, hint)
+        elif not is_deleted(offset, metadata):
             known = epoch if epoch >= 0 else None
             found.offsets[tp] = new(Committed, (offset, metadata, known, None, None))
 
@@ -203,7 +213,7 @@ def parse_described_group(answer: Message, coordinator: str) -> GroupDescription
     consumer = answer["protocol_type"] == PROTOCOL_TYPE
     return GroupDescription(
         group=group,
-        state=_upper(answer["group_state"]),
+        state=upper_state(answer["group_state"]),
         protocol_type=answer["protocol_type"],
         partition_assignor=answer["protocol_data"],
         coordinator=coordinator,
@@ -214,10 +224,18 @@ def parse_described_group(answer: Message, coordinator: str) -> GroupDescription
                 host=member["client_host"].removeprefix("/"),
                 instance_id=member.get("group_instance_id"),
                 partitions=decode_assignment(member["member_assignment"]) if consumer else (),
+                topics=_subscription(member.get("member_metadata", b"")) if consumer else None,
             )
             for member in answer["members"]
         ),
     )
+
+
+def _subscription(metadata: bytes) -> tuple[str, ...] | None:
+    """Returns the topics of a member; None if the coordinator does not report them, as during a rebalance."""
+    with suppress(MalformedData):
+        return decode_subscription(metadata)
+    return None
 
 
 def group_without_membership(group: str, coordinator: str) -> GroupDescription:
@@ -232,7 +250,7 @@ def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription 
         return kafka_error(answer["error_code"], f"group {group}", detail=answer["error_message"] or "")
     return GroupDescription(
         group=group,
-        state=_upper(answer["group_state"]),
+        state=upper_state(answer["group_state"]),
         protocol_type=PROTOCOL_TYPE,
         partition_assignor=answer["assignor_name"],
         coordinator=coordinator,
@@ -249,12 +267,14 @@ def parse_consumer_group(answer: Message, coordinator: str) -> GroupDescription 
                         for number in topic["partitions"]
                     )
                 ),
+                topics=None if member.get("subscribed_topic_regex") else tuple(member["subscribed_topic_names"]),
             )
             for member in answer["members"]
         ),
     )
 
 
-def _upper(state: str) -> str:
+def upper_state(state: str) -> str:
+    """Returns a state as librdkafka names it: ``PreparingRebalance`` becomes ``PREPARING_REBALANCE``."""
     words = "".join(f"_{c}" if c.isupper() else c for c in state).lstrip("_")
     return words.upper() or "UNKNOWN"

@@ -256,8 +256,8 @@ class ManagerProcess:
             check = await asyncio.to_thread(
                 CrossClusterCheck, brokers, store, options.translate, ("cluster of the topics", "store")
             )
-        if check.other_cluster and options.translate is None:
-            why = f"its offsets belong to another Kafka cluster than the topics: {check.comparison.how}"
+        if check.refused:
+            why = check.why("its offsets belong to another Kafka cluster than the topics")
             raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER_HINT)
         store_backend.keeps_epochs = check.comparison.keeps_epochs
         _log.info("compared the clusters of store and topics", extra={"store": store.uri, "relation": check.text()})

@@ -47,7 +47,8 @@ class DualStoreBackend(SingleStoreBackend):
         super().__init__(store.primary)
         self._store = store
         self._secondary_executor = StoreExecutor(store.secondary)
-        self._secondary = Secondary(self._secondary_executor, wait_s=wait_s, keeps_epochs=store.shares_epochs)
+        epochs = store.shares_epochs
+        self._secondary = Secondary(self._secondary_executor, self.executor, wait_s=wait_s, keeps_epochs=epochs)
         self._in_doubt = InDoubtWrites(self.executor, self._secondary)
         self._reconciliation: asyncio.Task[None] | None = None
 

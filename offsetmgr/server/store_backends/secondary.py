@@ -6,9 +6,10 @@ edits at a time. Only the newest value of a partition is kept, so after a delay 
 
 Overwriting: a value that is written at once may overwrite any value, because the last commit wins, as with the old
 consumers. A value is *late* if it is written after a delay, because the secondary was unavailable or an earlier attempt
-failed. A late value must not undo commits that other clients made in the meantime, so it may only raise the secondary's
-value. There is one exception: a late rewind (a value below the last known value of the secondary) is written if the
-secondary still has that known value. If no value of the secondary is known, a late value may overwrite any value.
+failed. A late value is written only if the primary still holds it. It must not undo commits that other clients made in
+the meantime, so it may only raise the secondary's value. There is one exception: a late rewind (a value below the last
+known value of the secondary) is written if the secondary still has that known value. If no value of the secondary is
+known, a late value may overwrite any value.
 
 Ordering contract: the caller passes the writes of a group to `enqueue` in the order in which the primary accepted them.
 """
@@ -29,7 +30,7 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit
 from offsetmgr.core.retry import Backoff
 from offsetmgr.server.store_backends.store_calls import ChangeOutcomes, edit_groups
 from offsetmgr.server.store_backends.store_executor import MAX_CHANGES_PER_STREAM, StoreExecutor
-from offsetmgr.stores.dual_policy import secondary_change
+from offsetmgr.stores.dual_policy import SUPERSEDED, is_superseded, outcome_of, secondary_change
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +91,13 @@ class _Attempt(NamedTuple):
 class Secondary:
     """The queue of values for the secondary. Use it on the event loop; the caller closes ``executor``."""
 
-    def __init__(self, executor: StoreExecutor, *, wait_s: float = 1.0, keeps_epochs: bool = True) -> None:
+    def __init__(self, executor: StoreExecutor, primary: StoreExecutor, *, wait_s: float, keeps_epochs: bool) -> None:
         """``wait_s``: maximum time in seconds for which a commit waits for the secondary. After one commit has waited
         for this time, no commit waits for the secondary until a write to the secondary succeeds. ``keeps_epochs``:
         whether the primary's leader epochs are valid for the secondary's logs. If they are not valid, no leader epochs
-        are written."""
+        are written. ``primary`` is read again before a late value is written."""
         self._executor = executor
+        self._primary = primary
         self._wait_s = wait_s
         self._keeps_epochs = keeps_epochs
         self._pending_writes: dict[str, dict[TopicPartition, _PendingWrite]] = {}
@@ -177,8 +179,7 @@ class Secondary:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for pending in [w for changes in self._pending_writes.values() for w in changes.values()]:
-            self._release_waiters(pending)
+        self._release_all_waiters()
 
     def _on_wait_ended(self, waiter: _Waiter) -> None:
         if waiter.left:
@@ -201,9 +202,10 @@ class Secondary:
             attempts = self._attempts()
             if not attempts:
                 break
-            edits = _edits(attempts)
             try:
-                found = await self._executor.call(partial(edit_groups, self._executor.store, edits))
+                if not (attempts := await self._still_current(attempts)):
+                    continue
+                found = await self._executor.call(partial(edit_groups, self._executor.store, _edits(attempts)))
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
                 self._closed = True
                 break
@@ -229,6 +231,29 @@ class Secondary:
             if len(attempts) >= MAX_CHANGES_PER_STREAM:
                 break
         return attempts
+
+    async def _still_current(self, attempts: list[_Attempt]) -> list[_Attempt]:
+        """Reads the primary again before late values are written. Returns the attempts without the values that the
+        primary no longer holds, which are dropped, and without those that cannot be compared yet."""
+        late: dict[str, list[TopicPartition]] = {}
+        for attempt in attempts:
+            if attempt.pending.late:
+                late.setdefault(attempt.group, []).append(attempt.tp)
+        if not late:
+            return attempts
+        reads = [self._primary.read(group, partitions) for group, partitions in late.items()]
+        found = dict(zip(late, await asyncio.gather(*map(asyncio.shield, reads)), strict=True))
+        current: list[_Attempt] = []
+        for attempt in attempts:
+            pending = attempt.pending
+            held = outcome_of(found[attempt.group], attempt.tp) if pending.late else None
+            if isinstance(held, OffsetMgrError):
+                pending.not_before = asyncio.get_running_loop().time() + _BACKOFF.max_s
+            elif held is None or not is_superseded(pending.after, held, may_lower=False):
+                current.append(attempt)  # the write of a larger offset in the primary follows
+            else:
+                self._drop(attempt, Conflict(f"group {attempt.group}, {attempt.tp}", SUPERSEDED, actual=held))
+        return current
 
     def _moves_forward(self, key: _PartitionKey, after: OffsetAndMetadata | None) -> bool:
         """Whether the value is known to be at or above the secondary's value."""

@@ -44,7 +44,8 @@ def read_groups(store: OffsetStore, requested: Mapping[str, list[TopicPartition]
     try:
         if len(requested) > 1 or None in requested.values():
             for result in store.scan(requested):
-                found[result.group] = result
+                hidden = result.hidden
+                found[result.group] = result if hidden is None else GroupOffsets(result.group, {}, error=hidden)
         # If the whole group cannot be read, the requested partitions may still be readable.
         for group, partitions in requested.items():
             if partitions is not None and _incomplete(found.get(group), partitions):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,9 +108,7 @@ future completes."""
 class StoreExecutor:
     """A store and the threads that may use it. All methods are called on the event loop."""
 
-    def __init__(
-        self, store: OffsetStore, *, guard: Guard = Guard.OVERWRITE, on_written: OnWritten | None = None
-    ) -> None:
+    def __init__(self, store: OffsetStore, *, on_written: OnWritten | None = None) -> None:
         self.store = store
         self.health = StoreHealth(store.uri)
         self.capabilities = _UNKNOWN
@@ -121,7 +119,7 @@ class StoreExecutor:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")
         separate = threads >= _MIN_THREADS_TO_SEPARATE
         lanes = max(1, threads // 2)
-        self._lanes = [_WriteLane(self, guard, on_written) for _ in range(lanes)]
+        self._lanes = [_WriteLane(self, on_written) for _ in range(lanes)]
         self._normal_lanes = self._lanes[:-1] if separate else self._lanes
         self._failing_lane = self._lanes[-1] if separate else None
         """The lane for failing groups; None if the store has too few threads."""
@@ -199,7 +197,8 @@ class StoreExecutor:
             if group not in self._failing_groups:
                 waiting = self._lane(group).remove_waiting(group)
                 self._failing_groups.add(group)
-                self._failing_lane.append_all(waiting)
+                for write in waiting:  # in their order
+                    self._failing_lane.add(write)
         elif group in self._failing_groups and not self._failing_lane.has(group):
             self._failing_groups.discard(group)
 
@@ -227,9 +226,8 @@ class StoreExecutor:
 class _WriteLane:
     """A queue of writes; runs one stream of edits at a time."""
 
-    def __init__(self, executor: StoreExecutor, guard: Guard, on_written: OnWritten | None) -> None:
+    def __init__(self, executor: StoreExecutor, on_written: OnWritten | None) -> None:
         self._executor = executor
-        self._guard = guard
         self._on_written = on_written
         self._queue: deque[StoreWrite] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -257,11 +255,6 @@ class _WriteLane:
             self.waiting -= sum(len(write.changes) for write in waiting)
         return waiting
 
-    def append_all(self, writes: Iterable[StoreWrite]) -> None:
-        """Appends writes from another lane. The writes stay in their order."""
-        for write in writes:
-            self.add(write)
-
     def close(self) -> None:
         self._closed = True
         error = closing_error(self._executor.store)
@@ -273,7 +266,7 @@ class _WriteLane:
         # Yields once, so that writes from the same turn of the event loop are merged with the first one.
         await asyncio.sleep(0)
         while batch := self._next_batch():
-            edits = [GroupEdit(g, m.changes, self._guard, m.writes[0].committer) for g, m in batch.items()]
+            edits = [GroupEdit(g, m.changes, Guard.OVERWRITE, m.writes[0].committer) for g, m in batch.items()]
             try:
                 found = await self._executor.call(partial(edit_groups, self._executor.store, edits))
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable
+from hashlib import sha1
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -16,6 +18,7 @@ from offsetmgr.zookeeper.nodes import paths
 MAX_GROUPS: Final = 50
 """The number of groups whose permissions are checked if the caller names no groups."""
 _NEEDED: Final = {"read": 1, "write": 2, "create": 4, "delete": 8}
+_ADMIN: Final = 16
 _FIX: Final = "set zookeeper.auth=digest:USER:PASSWORD (or sasl:...) for a user that the ACL names, or change the ACL"
 
 
@@ -76,7 +79,7 @@ def _permission_rows(
         for what, where in missing.items()
     ]
     if unknown:
-        why = f"an ACL has a scheme that only the server can evaluate: {list_of(unknown, 3)}"
+        why = f"an ACL has an entry that only the server can evaluate: {list_of(unknown, 3)}"
         rows.append(CheckResult(check, at, CheckStatus.UNKNOWN, why))
     if not rows:
         detail = f"{', '.join(_NEEDED)} allowed in {paths.CONSUMERS} and {count_of(groups, 'group')}"
@@ -87,17 +90,24 @@ def _permission_rows(
 def _permissions(acl: Acl, config: ConnectionConfig) -> tuple[int, bool]:
     """Returns the permissions of the session by its credentials, and whether the ACL has further entries that only the
     server can evaluate."""
-    users = {scheme: secret.partition(":")[0] for scheme, secret in config.zookeeper_auth}
+    ids = {scheme: _acl_id(scheme, secret) for scheme, secret in config.zookeeper_auth}
     allowed, undecided = 0, False
     for entry in acl:
-        if (entry.scheme, entry.id) == ("world", "anyone"):
+        if (entry.scheme, entry.id) in (("world", "anyone"), *ids.items()):
             allowed |= entry.permissions
-        elif entry.scheme in ("digest", "sasl"):
-            # A server masks the hash of a digest, but not the user name.
-            if users.get(entry.scheme) == (entry.id.partition(":")[0] if entry.scheme == "digest" else entry.id):
-                allowed |= entry.permissions
-            elif entry.scheme == "sasl" and "kerberos" in users:
-                undecided = True
-        else:
+        elif entry.scheme == "digest":
+            # A server masks the hash for clients without the permission admin. A masked entry with this permission is
+            # not of this session: its password is another one.
+            masked = ids.get("digest", "").partition(":")[0] + ":x"
+            undecided |= entry.id == masked and not entry.permissions & _ADMIN
+        elif entry.scheme != "sasl" or "kerberos" in ids:
             undecided = True
     return allowed, undecided
+
+
+def _acl_id(scheme: str, secret: str) -> str:
+    """Returns the id of a credential in ACLs (DigestAuthenticationProvider.generateDigest)."""
+    user = secret.partition(":")[0]
+    if scheme != "digest":
+        return user
+    return f"{user}:{b64encode(sha1(secret.encode(), usedforsecurity=False).digest()).decode()}"

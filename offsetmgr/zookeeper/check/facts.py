@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.zookeeper.groups.ownership import Owner
 from offsetmgr.zookeeper.groups.registry import RegistryMember
@@ -50,16 +51,18 @@ class GroupFacts:
     created_ms: int | None = None
     """Creation time of the group's node; None if unknown."""
     errors: Mapping[str, OffsetMgrError] = field(default_factory=dict)
+    unrecognised: tuple[UnrecognisedData, ...] = ()
+    commits: bool = False
+    """Whether offsets of the group were written during the check, so that persistent members run, too."""
 
     @property
     def live(self) -> tuple[RegistryMember, ...]:
-        """The members whose registration is an ephemeral node. Consumers never create persistent registrations, so a
-        persistent registration does not belong to a live process."""
-        return tuple(member for member in self.members if member.session_id)
+        """The members that are known to run (see `registry`)."""
+        return tuple(member for member in self.members if member.session_id or self.commits)
 
     def owner_path(self, tp: TopicPartition) -> str:
-        """The path of a partition's owner node. For a partition of Kafka 0.7, the path is in the 0.7 layout."""
-        return f"{paths.owners_of_topic(self.group, tp.topic)}/{tp.partition}"
+        """The path of a partition's owner node."""
+        return f"{paths.owners_of_topic(self.group, tp.topic)}/{self.owners[tp].node}"
 
 
 @dataclass(frozen=True, slots=True)

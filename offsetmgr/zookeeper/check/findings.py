@@ -26,6 +26,7 @@ class FindingCode(StrEnum):
     LOG_RANGE_UNKNOWN = "log-range-unknown"
     UNUSED = "unused"
     UNREADABLE = "unreadable"
+    UNRECOGNISED = "unrecognised"
 
 
 class Severity(StrEnum):
@@ -33,7 +34,7 @@ class Severity(StrEnum):
 
     * ERROR: messages are not consumed, or messages will be lost or reprocessed.
     * WARNING: a node is no longer needed or has no effect.
-    * UNKNOWN: the check could not read something.
+    * UNKNOWN: the check could not read, understand or decide something.
     """
 
     ERROR = "error"
@@ -43,7 +44,7 @@ class Severity(StrEnum):
 
 SEVERITIES: Final = {
     FindingCode.NO_OWNER: Severity.ERROR,
-    FindingCode.MEMBER_PERSISTENT: Severity.ERROR,
+    FindingCode.MEMBER_PERSISTENT: Severity.UNKNOWN,
     FindingCode.OWNER_PERSISTENT: Severity.ERROR,
     FindingCode.OWNER_SESSION: Severity.ERROR,
     FindingCode.OWNER_NOT_MEMBER: Severity.ERROR,
@@ -55,10 +56,12 @@ SEVERITIES: Final = {
     FindingCode.LOG_RANGE_UNKNOWN: Severity.UNKNOWN,
     FindingCode.UNUSED: Severity.WARNING,
     FindingCode.UNREADABLE: Severity.UNKNOWN,
+    FindingCode.UNRECOGNISED: Severity.UNKNOWN,
 }
 
 TRANSIENT: Final = frozenset(
     {
+        FindingCode.MEMBER_PERSISTENT,
         FindingCode.NO_OWNER,
         FindingCode.OWNER_SESSION,
         FindingCode.OWNER_NOT_MEMBER,
@@ -70,7 +73,7 @@ TRANSIENT: Final = frozenset(
     }
 )
 """Codes of findings that may be temporary: a rebalance, an expiring session or the creation of a topic can cause
-them."""
+them, and the second check can see commits of a group with persistent members."""
 
 
 PARTITIONS: Final = "{partitions}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import CorruptData, OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -15,9 +15,17 @@ from offsetmgr.zookeeper.groups.topic_filter import topics_of
 from offsetmgr.zookeeper.groups.topics import topics
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
-from offsetmgr.zookeeper.offsets.layouts import layout_named
+from offsetmgr.zookeeper.offsets.group_nodes import GroupNodes, read_groups
+from offsetmgr.zookeeper.offsets.layouts import BrokersLayout, ConsumersLayout
 
-_LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
+_KAFKA_0_7: Final = BrokersLayout()
+
+
+class _AnyPartition(ConsumersLayout):
+    """Kafka's layouts of all releases."""
+
+    def partition(self, topic: str, node: str) -> TopicPartition | None:
+        return super().partition(topic, node) or _KAFKA_0_7.partition(topic, node)
 
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
@@ -57,36 +65,39 @@ class GroupReader:
         # members, the partitions of a member that leaves would seem to have no owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
-        errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
-        offsets = self._offsets(groups, errors)
-        created = self._created(groups, errors)
+        nodes = read_groups(self._session, _AnyPartition(), groups)
         foreign_owners = self._foreign_owners(groups, members, owners)
-        for group in groups:
-            yield self._facts(
-                members[group], owners[group], offsets[group], created[group], foreign_owners[group], errors[group]
-            )
+        for group, found in zip(groups, nodes, strict=True):
+            yield self._facts(members[group], owners[group], found, foreign_owners[group])
 
     def _facts(
         self,
         members: GroupMembers,
         owners: GroupOwners,
-        offsets: Mapping[TopicPartition, StoredOffset],
-        created_ms: int | None,
+        nodes: GroupNodes,
         foreign_owners: Mapping[str, OtherGroup],
-        errors: dict[str, OffsetMgrError],
     ) -> GroupFacts:
         group = members.group
+        errors = dict(nodes.errors)
+        offsets: dict[TopicPartition, StoredOffset] = {}
+        for partition, path, node in nodes.offsets:
+            try:
+                if isinstance(node, OffsetMgrError):
+                    raise node
+                offsets[partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
+            except OffsetMgrError as error:
+                errors[path] = error
         if members.error is not None:
             errors[paths.ids(group)] = members.error
         if owners.error is not None:
             errors[paths.owners(group)] = owners.error
         subscriptions: dict[str, frozenset[str]] = {}
         for member in members.members:
-            if member.error is None and member.session_id:
+            if member.error is None and (member.session_id or members.commits):
                 try:
                     subscriptions[member.member_id] = self._subscribed_topics(member)
                 except OffsetMgrError as error:  # the pattern cannot be parsed
-                    errors[paths.member(group, member.member_id)] = error
+                    errors[f"{paths.ids(group)}/{member.member_id}"] = error
         return GroupFacts(
             group,
             members.members,
@@ -94,62 +105,15 @@ class GroupReader:
             owners.owners,
             foreign_owners,
             offsets,
-            created_ms,
+            nodes.created_ms,
             {**errors, **owners.errors},
+            tuple(nodes.unrecognised),
+            members.commits,
         )
 
     def _subscribed_topics(self, member: RegistryMember) -> frozenset[str]:
         streams = topics_of(dict(member.subscription), member.pattern, self._cluster.topics or ())
         return frozenset(topic for topic, count in streams.items() if count > 0)
-
-    def _created(self, groups: Sequence[str], errors: Mapping[str, dict[str, OffsetMgrError]]) -> dict[str, int | None]:
-        created: dict[str, int | None] = dict.fromkeys(groups)
-        for group, node in zip(groups, self._session.get_many([paths.group(g) for g in groups]), strict=True):
-            if isinstance(node, OffsetMgrError):
-                errors[group][paths.group(group)] = node
-            elif node is not None:
-                created[group] = node.ctime_ms
-        return created
-
-    # --- offsets ----------------------------------------------------------------------------------
-
-    def _offsets(
-        self, groups: Sequence[str], errors: Mapping[str, dict[str, OffsetMgrError]]
-    ) -> dict[str, dict[TopicPartition, StoredOffset]]:
-        roots = [(group, "", paths.offsets(group)) for group in groups]
-        listed = [(group, name, f"{path}/{name}") for group, _, path, name in self._children(roots, errors)]
-        nodes_to_read: list[tuple[str, TopicPartition, str]] = []
-        for group, topic, path, name in self._children(listed, errors):
-            partition = _partition(topic, name)
-            if partition is None:
-                what = f"ZooKeeper node {path}/{name}"
-                errors[group][f"{path}/{name}"] = CorruptData(what, "its name is not a partition's number")
-            else:
-                nodes_to_read.append((group, partition, f"{path}/{name}"))
-        found: dict[str, dict[TopicPartition, StoredOffset]] = {group: {} for group in groups}
-        nodes = self._session.get_many([path for *_, path in nodes_to_read])
-        for (group, partition, path), node in zip(nodes_to_read, nodes, strict=True):
-            try:
-                if isinstance(node, OffsetMgrError):
-                    raise node
-                if node is not None:  # None if the node was deleted after the children were listed
-                    found[group][partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
-            except OffsetMgrError as error:
-                errors[group][path] = error
-        return found
-
-    def _children(
-        self, parents: Sequence[tuple[str, str, str]], errors: Mapping[str, dict[str, OffsetMgrError]]
-    ) -> Iterator[tuple[str, str, str, str]]:
-        """For each child of the nodes in ``parents``, yields the group, the topic, the parent's path and the child's
-        name."""
-        listed = self._session.children_many([path for *_, path in parents])
-        for (group, topic, path), names in zip(parents, listed, strict=True):
-            if isinstance(names, OffsetMgrError):
-                errors[group][path] = names
-                continue
-            for name in sorted(names or ()):
-                yield group, topic, path, name
 
     # --- owners that are members of another group ----------------------------------------------------
 
@@ -175,13 +139,6 @@ class GroupReader:
             if node is not None and not isinstance(node, OffsetMgrError):
                 found[group][foreign_owner] = OtherGroup(other, live=True)
         return found
-
-
-def _partition(topic: str, name: str) -> TopicPartition | None:
-    for layout in _LAYOUTS:
-        if (found := layout.partition(topic, name)) is not None:
-            return found
-    return None
 
 
 def _groups_in(member_id: str) -> list[str]:

@@ -52,12 +52,11 @@ def check_cluster(cluster: ClusterFacts) -> list[Finding]:
 def unreadable(facts: GroupFacts) -> Iterator[Finding]:
     """Yields a finding for each node of the group that cannot be read or decoded."""
     for path, error in sorted(facts.errors.items()):
-        yield Finding(
-            FindingCode.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _INSPECT_NODE
-        )
+        text, todo = f"cannot be read: {error.why or error.what}", error.hint or _INSPECT_NODE
+        yield Finding(FindingCode.UNREADABLE, facts.group, path, text, todo)
     for member in facts.members:
         if (broken := member.error) is not None:
-            path = paths.member(facts.group, member.member_id)
+            path = f"{paths.ids(facts.group)}/{member.member_id}"
             text = f"cannot be read: {broken.why or broken.what}; the subscription of this member is unknown"
             yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE)
     for tp, owner in sorted(facts.owners.items()):
@@ -65,15 +64,22 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
             path = facts.owner_path(tp)
             text = f"cannot be read: {broken.why or broken.what}; the owner of {tp} is unknown"
             yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _INSPECT_NODE, tp.topic, (tp.partition,))
+    for absolute, what, may_hold_offsets in facts.unrecognised:
+        path = absolute[absolute.index(paths.group(facts.group)) :]
+        text = f"{what}; it may be offsets" if may_hold_offsets else what
+        yield Finding(FindingCode.UNRECOGNISED, facts.group, path, text, "find out which client writes it")
 
 
 def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
-    """Yields a finding for each persistent registration. Live consumers never create persistent registrations."""
+    """Yields a finding for each persistent registration of a consumer that is not known to run."""
     for member in facts.members:
-        if not member.session_id:
-            path = paths.member(facts.group, member.member_id)
-            text = "is persistent: it belongs to no live consumer, and the partitions assigned to it are not consumed"
-            todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
+        if member not in facts.live:
+            path = f"{paths.ids(facts.group)}/{member.member_id}"
+            text = "is persistent, which does not show whether its consumer runs, and no commit was seen"
+            todo = (
+                "if its consumer has stopped (kafka-spark-consumer registers such nodes while it runs),"
+                f" delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
+            )
             yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
 
 
@@ -86,7 +92,7 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
         topics = facts.subscriptions.get(member.member_id)
         if topics is None:
             continue
-        path = paths.member(facts.group, member.member_id)
+        path = f"{paths.ids(facts.group)}/{member.member_id}"
         todo = "create the topic, or fix the consumer's subscription"
         if missing := sorted(topic for topic in topics if topic not in cluster.topics):
             names = ", ".join(missing)
@@ -107,12 +113,12 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
-    """Yields a finding if the group has no live member and no offset was written since ``since_ms``.
+    """Yields a finding if the group has no member and no offset was written since ``since_ms``.
 
     If a node of the group cannot be read, this function yields nothing, and `unreadable` yields a finding for this
     node.
     """
-    if facts.live or facts.errors or facts.created_ms is None:
+    if facts.members or facts.errors or facts.created_ms is None or (facts.unrecognised and not facts.offsets):
         return
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)
     if last < since_ms:

@@ -58,11 +58,11 @@ def _owners_unknown(facts: GroupFacts, root: str) -> bool:
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
     """Yields findings for owner nodes that are persistent or were not created by their member's session, and for owners
     that are not members of the group."""
-    members = {member.member_id: member for member in facts.live}
+    members = {member.member_id: member for member in facts.members}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
         path = facts.owner_path(tp)
-        if owner.session_id == 0:
+        if owner.session_id == 0 and not facts.commits:
             yield Finding(
                 FindingCode.OWNER_PERSISTENT,
                 facts.group,

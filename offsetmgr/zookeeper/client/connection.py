@@ -23,7 +23,7 @@ from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.connection import ConnectionConfig, split_connect
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -35,13 +35,15 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.extras import install_hint
 from offsetmgr.zookeeper.client.acl import parse_acl
-from offsetmgr.zookeeper.client.sockets import TlsHandler, describe_servers
+from offsetmgr.zookeeper.client.sockets import TlsHandler, are_unusable, describe_servers
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 _MAX_SESSION_TIMEOUT_S: Final = 10.0
 _MAX_CLOSE_S: Final = 3.0
 _MAX_REPLACEMENT_S: Final = 1.0
 _POLL_S: Final = 0.005
+_FIRST_ATTEMPTS_S: Final = 1.0
+"""The time after which a session that has never been connected tests whether its addresses are usable."""
 _SASL: Final = "sasl"
 _KERBEROS: Final = "kerberos"
 """The schemes of credentials that kazoo uses while it connects. Credentials of all other schemes are sent after the
@@ -57,8 +59,7 @@ _LOG.setLevel(logging.INFO)
 
 def parse_connect(connect: str) -> tuple[str, str]:
     """Splits ``h1:2181,h2:2181/chroot`` into hosts and chroot (empty, or with a leading slash). Raises `InvalidUri`."""
-    hosts, slash, rest = connect.partition("/")
-    chroot = f"/{rest}".rstrip("/") if slash else ""
+    hosts, chroot = split_connect(connect)
     for host in hosts.split(","):
         match = _HOST.fullmatch(host)
         if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
@@ -222,11 +223,19 @@ class KazooConnection:
     def ready(self, deadline: float) -> None:
         """Connects if necessary, and waits for the connection until ``deadline`` (a value of ``time.monotonic``).
 
-        Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
+        The first call ends earlier if every address refuses connections or does not resolve. Raises `Unreachable`,
+        `AuthenticationFailed`, `SessionExpired`.
         """
         client = self._open()
-        if not client.connected_or_ended.wait(max(0.0, deadline - time.monotonic())):
-            raise self.unreachable_error(describe_servers(self._hosts, self._tls))
+        hopeless = (
+            self._session_timeout_s is None
+            and not client.connections
+            and not client.connected_or_ended.wait(min(_FIRST_ATTEMPTS_S, max(0.0, deadline - time.monotonic())))
+            and are_unusable(self._hosts)
+        )
+        left_s = 0.0 if hopeless else deadline - time.monotonic()
+        if not client.connected_or_ended.wait(max(0.0, left_s)):
+            raise self.unreachable_error(describe_servers(self._hosts, self._tls), waited=not hopeless)
         if client.expired:
             raise self.session_expired_error()
         if client.authentication_failed:
@@ -274,9 +283,10 @@ class KazooConnection:
             return self.unreachable_error()
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
 
-    def unreachable_error(self, found: str = "") -> Unreachable:
-        """The error if no server can be reached; ``found`` describes a connection attempt to each address."""
-        why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
+    def unreachable_error(self, found: str = "", *, waited: bool = True) -> Unreachable:
+        """The error if no server can be reached; ``found`` describes a connection attempt to each address. ``waited``:
+        whether the timeout has passed."""
+        why = "no server could be reached" + (f" within {self._timeout_s * 1000:.0f} ms" if waited else "")
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
             f"{why} ({found})" if found else why,

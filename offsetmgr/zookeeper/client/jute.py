@@ -53,6 +53,8 @@ class NodeData(NamedTuple):
     """The data version, which each setData increases by one."""
     ephemeral_owner: int
     """The id of the session that owns an ephemeral node; 0 for a persistent node."""
+    children: int = 0
+    """The number of the node's children."""
 
 
 ExpectedContent: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
@@ -76,9 +78,9 @@ _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 @lru_cache(maxsize=1024)
 def _node_struct(length: int) -> struct.Struct:
     # Unpacks the data and the fields of Stat that `NodeData` contains. The fields of Stat are czxid, (mzxid), ctime,
-    # mtime, version, (cversion, aversion), ephemeralOwner, (dataLength, numChildren, pzxid). The fields in parentheses
-    # are skipped.
-    return struct.Struct(f"!{length}sq8xqqi8xq16x")
+    # mtime, version, (cversion, aversion), ephemeralOwner, (dataLength), numChildren, (pzxid). The fields in
+    # parentheses are skipped.
+    return struct.Struct(f"!{length}sq8xqqi8xq4xi8x")
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -33,13 +33,13 @@ def check_server(hosts: str, config: ConnectionConfig, clock: Clock) -> list[Che
             return [failed_check("zookeeper", hosts, error)]
         after_ms = clock.now_ms()
         rows = [_server_row(hosts, config)]
-        established = _established(hosts, config, session.session_id)
-        if established is None:
+        difference = _clock(hosts, config, session.session_id, before_ms, after_ms)
+        if difference is None:
             why = "the server reports no time: it does not allow the command cons"
             fix = f"add cons to {_NOT_ALLOWED} of the server, or compare the clocks with ntpq or chronyc"
             rows.append(CheckResult("clock", hosts, CheckStatus.UNKNOWN, why, fix))
         else:
-            rows.append(clock_check(hosts, ClockDifference.measured(established, before_ms, after_ms, SOURCE)))
+            rows.append(clock_check(hosts, difference))
     return rows
 
 
@@ -56,12 +56,23 @@ def _server_row(hosts: str, config: ConnectionConfig) -> CheckResult:
     return CheckResult("zookeeper", hosts, CheckStatus.OK, shown)
 
 
-def _established(hosts: str, config: ConnectionConfig, session_id: int | None) -> int | None:
-    """Returns the time at which the server accepted the session's connection; None if the server does not report it."""
+def server_clock(hosts: str, config: ConnectionConfig, clock: Clock) -> ClockDifference | None:
+    """Returns the difference of the clock of the server ``hosts``; None if the server does not report its time."""
+    before_ms = clock.now_ms()
+    with ZookeeperSession(hosts, config) as session:
+        session.get("/")
+        return _clock(hosts, config, session.session_id, before_ms, clock.now_ms())
+
+
+def _clock(
+    hosts: str, config: ConnectionConfig, session_id: int | None, before_ms: int, after_ms: int
+) -> ClockDifference | None:
+    """Returns the difference of the server's clock from the time at which it accepted the session's connection, between
+    ``before_ms`` and ``after_ms``; None if the server does not report this time."""
     if session_id is None:
         return None
     found = re.search(_ESTABLISHED.format(session_id), _ask(hosts, config, "cons"))
-    return None if found is None else int(found[1])
+    return None if found is None else ClockDifference.measured(int(found[1]), before_ms, after_ms, SOURCE)
 
 
 def _ask(hosts: str, config: ConnectionConfig, command: str) -> str:

@@ -126,7 +126,7 @@ class ZookeeperSession(SessionReads, Closeable):
         Returns an empty mapping if the configured ACL is ``open``.
         """
         policy = self._connection.acl_policy
-        created = [op for operations in batches for op in operations if isinstance(op, Create)]
+        created = [op for operations in batches for op in operations if isinstance(op, Create) and op.acl is None]
         if policy is None or not created:
             return {}
         ephemeral = [op.path for op in created if op.ephemeral]
@@ -307,7 +307,8 @@ class ZookeeperSession(SessionReads, Closeable):
         if answer is None:
             return None
         data, stat = answer
-        return NodeData(data or b"", stat.czxid, stat.ctime, stat.mtime, stat.version, stat.ephemeralOwner)
+        times = (stat.czxid, stat.ctime, stat.mtime, stat.version)
+        return NodeData(data or b"", *times, stat.ephemeralOwner, stat.numChildren)
 
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
         """Sets watches on the data of ``nodes`` and on the children of ``parents``, with many requests in flight.

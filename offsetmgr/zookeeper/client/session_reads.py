@@ -67,7 +67,8 @@ class SessionReads:
         reject after the session has expired.
         """
         self.hosts, self.chroot = parse_connect(connect)
-        self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
+        self.config = config or ConnectionConfig()
+        self._connection = KazooConnection(self.hosts, self.config, session_timeout_ms)
         self._timeout_s = self._connection.timeout_s
         self._multi_read: bool | None = None
         self._multi_read_lock = threading.Lock()
@@ -123,27 +124,6 @@ class SessionReads:
         found = self.children_many([path])[0]
         if isinstance(found, OffsetMgrError):
             raise found
-        return found
-
-    def tree(self, path: str) -> dict[str, NodeData]:
-        """Reads a node and all its descendants. Returns their data by path; the result is empty if the node does not
-        exist.
-
-        The result is not a snapshot: it may or may not include nodes that are created or deleted during the read. Also
-        raises `NotAuthorized`.
-        """
-        found: dict[str, NodeData] = {}
-        level = [path]
-        while level:
-            below: list[str] = []
-            for at, node, names in zip(level, self.get_many(level), self.children_many(level), strict=True):
-                for part in (node, names):
-                    if isinstance(part, OffsetMgrError):
-                        raise part
-                if isinstance(node, NodeData):
-                    found[at] = node
-                    below += [f"{at}/{name}" for name in names] if isinstance(names, list) else []
-            level = below
         return found
 
     def sync(self) -> None:

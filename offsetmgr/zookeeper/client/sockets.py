@@ -39,7 +39,27 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
 def describe_servers(hosts: str, tls: ssl.SSLContext | None) -> str:
     """Connects to each address and describes the result. The test connections are necessary because kazoo does not
     distinguish a closed port from a port on which another service listens."""
-    return "; ".join(_describe_server(address.strip(), tls) for address in hosts.split(",") if address.strip())
+    return "; ".join(_describe_server(address, tls) for address in _addresses(hosts))
+
+
+def are_unusable(hosts: str) -> bool:
+    """Returns whether every address refuses connections or does not resolve."""
+    return not any(map(_may_accept, _addresses(hosts)))
+
+
+def _addresses(hosts: str) -> list[str]:
+    return [address.strip() for address in hosts.split(",") if address.strip()]
+
+
+def _may_accept(address: str) -> bool:
+    host, port = _host_and_port(address)
+    try:
+        socket.create_connection((host, int(port)), _PROBE_TIMEOUT_S).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 def _host_and_port(address: str) -> tuple[str, str]:
@@ -80,7 +100,9 @@ def _describe_server(address: str, tls: ssl.SSLContext | None) -> str:
                 encrypted.recv(1)
             return f"{address} accepts TLS connections, but is not a ZooKeeper server that serves requests"
     except ssl.SSLCertVerificationError as error:
-        return f"{address}: certificate verification failed: {error.verify_message}"
+        from offsetmgr.config.tls_context import verification_failure
+
+        return f"{address}: {'; '.join(verification_failure(error, host, int(port)))}"
     except ssl.SSLError as error:
         return f"{address}: no TLS connection ({error.reason})"
     except TimeoutError:

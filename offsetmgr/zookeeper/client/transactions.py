@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.acl import OPEN, encode
+from offsetmgr.zookeeper.client.acl import OPEN, Acl, encode
 from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
 MAX_OPERATIONS_PER_TRANSACTION: Final = 450
@@ -34,7 +34,8 @@ _OPEN: Final = encode(OPEN)
 
 
 class Create(NamedTuple):
-    """Creates a node with the ACL from the session's policy. The server deletes an ``ephemeral`` node with its session.
+    """Creates a node, with the ACL from the session's policy unless ``acl`` is given. The server deletes an
+    ``ephemeral`` node with its session.
 
     If the node exists, the server rejects the operation with NODE_EXISTS. If the parent is missing, the server rejects
     it with NO_NODE.
@@ -43,6 +44,7 @@ class Create(NamedTuple):
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    acl: Acl | None = None
 
 
 class SetData(NamedTuple):
@@ -109,8 +111,8 @@ def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = 
     """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
     path = chroot + operation.path
     match operation:
-        case Create(_, data, ephemeral):
-            return jute.create(path, data, acl, ephemeral)
+        case Create(_, data, ephemeral, own):
+            return jute.create(path, data, acl if own is None else encode(own), ephemeral)
         case SetData(_, data, version):
             return jute.set_data(path, data, version)
         case Delete(_, version):

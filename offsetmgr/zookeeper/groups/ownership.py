@@ -16,6 +16,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.groups.registry import registrations
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_owner
 
@@ -26,12 +27,12 @@ _PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The consumer thread that owns a partition, decoded from the owner node's content ``<consumerId>-<thread>``.
+    """The consumer thread that owns a partition, decoded from the owner node's content (see `parse_owner`). ``thread``
+    is None if the consumer's client has no threads.
 
     If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition is
     owned, but its owner is unknown. ``session_id`` is the ZooKeeper session that owns the node; this session also owns
-    the member's registration. For a persistent node, ``session_id`` is 0; consumers never create persistent owner
-    nodes.
+    the member's registration. For a persistent node, ``session_id`` is 0.
     """
 
     member_id: str | None
@@ -41,6 +42,8 @@ class Owner:
     error: OffsetMgrError | None = None
     claimed_at_ms: int | None = None
     """Creation time of the node (ms since 1970), by ZooKeeper's clock."""
+    node: str = field(default="", compare=False)
+    """The name of the node. For pykafka it is ``LEADER-PARTITION``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,18 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
     ]
     partitions = list(_partitions(session, topics, errors))
     nodes = session.get_many([path for *_, path in partitions])
+    members = registrations(session, list(dict.fromkeys(group for group, *_ in partitions)))
     for (group, partition, path), node in zip(partitions, nodes, strict=True):
         if isinstance(node, OffsetMgrError):
             errors[group][path] = node
         elif node is not None:  # None if the partition was released after the children were listed
-            found[group][partition] = _owner(path, node)
+            known = members[group]
+            sessions = {} if isinstance(known, OffsetMgrError) else {m: n.ephemeral_owner for m, n in known.items()}
+            owner = _owner(path, node, sessions)
+            if owner.thread is None and owner.error is None and isinstance(partition.partition, BrokerPartition):
+                partition = TopicPartition(partition.topic, partition.partition.partition)  # noqa: PLW2901 - pykafka
+            if (other := found[group].get(partition)) is None or other.czxid < owner.czxid:
+                found[group][partition] = owner
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):
             yield GroupOwners(group, error=names)
@@ -126,9 +136,10 @@ def _partitions(
                 errors[group][f"{path}/{name}"] = CorruptData(what, "its name is not a partition's number")
 
 
-def _owner(path: str, node: NodeData) -> Owner:
+def _owner(path: str, node: NodeData, members: Mapping[str, int]) -> Owner:
+    name = path.rpartition("/")[2]
     try:
-        owner = parse_owner(path, node.data)
+        owner = parse_owner(path, node.data, members, node.ephemeral_owner)
     except OffsetMgrError as error:
-        return Owner(None, None, node.czxid, node.ephemeral_owner, error, node.ctime_ms)
-    return Owner(owner.member_id, owner.thread, node.czxid, node.ephemeral_owner, None, node.ctime_ms)
+        return Owner(None, None, node.czxid, node.ephemeral_owner, error, node.ctime_ms, name)
+    return Owner(owner.member_id, owner.thread, node.czxid, node.ephemeral_owner, None, node.ctime_ms, name)

@@ -3,24 +3,38 @@ nothing.
 
 A registration that cannot be decoded still belongs to a live member. The results include this member together with the
 error, because a caller that checks for live members before a write must not miss a member.
+
+This module alone decides whether a group is live. An ephemeral registration belongs to a running process. A persistent
+one proves nothing: it may be left over, but kafka-spark-consumer creates persistent registrations
+(``ids/TOPIC/Receiver-N``) while it runs. Such a group is live if commits are seen. Otherwise it is undecided, and the
+user decides (``ConnectionConfig.ignore_persistent_members``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import GroupActive, OffsetMgrError
+from offsetmgr.core.model import PERSISTENT_MEMBERS, PERSISTENT_MEMBERS_HINT
+from offsetmgr.core.plurals import count_of
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.member_id import parse_member_id
+from offsetmgr.zookeeper.nodes.tree import TreeReader
 
 GROUPS_AT_ONCE: Final = 2000
+WATCH_S: Final = 5.0
+"""The time for which commits are watched before persistent members are ignored."""
+_SEEN: Final[WeakKeyDictionary[ZookeeperSession, dict[str, dict[str, tuple[int, int]]]]] = WeakKeyDictionary()
+"""For each session and group, the first read of the versions of the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +45,10 @@ class RegistryMember:
     ``host:uuid``; the second form contains no start time. Both fields are None for a configured ``consumer.id``.
     ``registered_at_ms`` is the creation time of the registration's node, and ``czxid`` is the node's creation zxid. A
     consumer registers again after its session has expired, so its registration may be newer than the consumer.
-    ``session_id`` is 0 for a persistent node; consumers never create persistent registrations. If the registration
-    cannot be decoded, ``error`` is the reason, and ``subscription`` is empty; if the version of the registration is
-    unknown (`UnknownVersion`), ``subscription`` instead contains the part that could be decoded. ``version`` is the
-    version of the format, or None for the format of Kafka 0.7. ``notes`` describe unknown fields and values.
+    ``session_id`` is 0 for a persistent node. If the registration cannot be decoded, ``error`` is the reason, and
+    ``subscription`` is empty; if the version of the registration is unknown (`UnknownVersion`), ``subscription``
+    instead contains the part that could be decoded. ``version`` is the version of the format, or None for the format of
+    Kafka 0.7. ``notes`` describe unknown fields and values.
     """
 
     member_id: str
@@ -52,11 +66,29 @@ class RegistryMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
-    """The live members of one group, sorted by id. If ``error`` is set, the members are unknown."""
+    """The members of one group, sorted by id. If ``error`` is set, the members are unknown. ``commits`` is True if
+    offsets of the group were written since the session first read its members."""
 
     group: str
     members: tuple[RegistryMember, ...] = field(default=())
     error: OffsetMgrError | None = None
+    commits: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether a member is known to run."""
+        return self.commits or any(member.session_id for member in self.members)
+
+    def require_none(self, what: str) -> None:
+        """Raises `GroupActive` if the group has members, and ``error``."""
+        if self.error is not None:
+            raise self.error
+        if self.members:
+            names = tuple(member.member_id for member in self.members)
+            why = f"{len(names)} consumers are registered: {', '.join(names[:3])}"
+            if not self.live:
+                why = PERSISTENT_MEMBERS.format(count_of(len(names), "persistent registration"))
+            raise GroupActive(what, why, "stop them first" if self.live else PERSISTENT_MEMBERS_HINT, members=names)
 
 
 def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
@@ -84,24 +116,68 @@ def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupM
             possible.append(group)
         except OffsetMgrError as error:
             yield GroupMembers(group, error=error)
-    listed = session.children_many([paths.ids(group) for group in possible])
-    named = [
-        (group, name)
-        for group, names in zip(possible, listed, strict=True)
-        if isinstance(names, list)
-        for name in sorted(names)
-    ]
-    registrations = session.get_many([f"{paths.ids(group)}/{name}" for group, name in named])
-    found: dict[str, list[RegistryMember]] = {group: [] for group in possible}
-    failed: dict[str, OffsetMgrError] = {}
-    for (group, name), registration in zip(named, registrations, strict=True):
-        if isinstance(registration, OffsetMgrError):
-            failed[group] = registration
-        elif registration is not None:  # None if the member left after the children were listed
-            found[group].append(_member(group, name, registration))
-    for group, names in zip(possible, listed, strict=True):
-        unknown = names if isinstance(names, OffsetMgrError) else failed.get(group)
-        yield GroupMembers(group, () if unknown else tuple(found[group]), unknown)
+    listed = registrations(session, possible)
+    committing = _committing(session, [group for group, nodes in listed.items() if _are_persistent(nodes)])
+    for group, nodes in listed.items():
+        if isinstance(nodes, OffsetMgrError):
+            yield GroupMembers(group, error=nodes)
+            continue
+        ignored = session.config.ignore_persistent_members and group not in committing
+        found = (_member(group, name, one) for name, one in nodes.items() if one.ephemeral_owner or not ignored)
+        yield GroupMembers(group, tuple(found), commits=group in committing)
+
+
+def _are_persistent(nodes: dict[str, NodeData] | OffsetMgrError) -> bool:
+    return isinstance(nodes, dict) and bool(nodes) and not any(one.ephemeral_owner for one in nodes.values())
+
+
+def registrations(session: ZookeeperSession, groups: Sequence[str]) -> dict[str, dict[str, NodeData] | OffsetMgrError]:
+    """Returns the registrations of each group by member id. The id of a nested registration is ``PARENT/NAME``; a
+    persistent node with children, or without data of its own, is a directory."""
+    by_root = {paths.ids(group): group for group in groups}
+    found: dict[str, dict[str, NodeData] | OffsetMgrError] = {group: {} for group in groups}
+    group = ""
+    for one in TreeReader(session).read(list(by_root)):
+        group, is_root = by_root.get(one.path, group), one.path in by_root
+        known, node = found[group], one.node
+        if (error := one.children_error or one.read_error) is not None:
+            found[group] = error
+        elif (
+            isinstance(known, dict)
+            and node
+            and (node.ephemeral_owner or not (is_root or one.children or paths.is_directory(node.data)))
+        ):
+            known[one.path.removeprefix(f"{paths.ids(group)}/")] = node
+    return found
+
+
+def _committing(session: ZookeeperSession, groups: Sequence[str]) -> set[str]:
+    """Returns the groups whose offsets were written since the first call with this session and group. If the user
+    ignores persistent members, the first call watches for a moment. Deletions do not count, because offsetmgr makes
+    them."""
+    seen = _SEEN.setdefault(session, {})
+    if new := [group for group in groups if group not in seen]:
+        seen.update(_versions(session, new))
+        if session.config.ignore_persistent_members:
+            time.sleep(WATCH_S)
+    now = _versions(session, groups)
+    return {group for group in groups if any(seen[group].get(path) != one for path, one in now[group].items())}
+
+
+def forget_commits(session: ZookeeperSession, group: str) -> None:
+    """Makes the next read of the members start from the present nodes: offsetmgr itself has written offsets."""
+    _SEEN.get(session, {}).pop(group, None)
+
+
+def _versions(session: ZookeeperSession, groups: Sequence[str]) -> dict[str, dict[str, tuple[int, int]]]:
+    roots = {f"{paths.group(group)}/{name}": group for group in groups for name in ("offset", "offsets")}
+    found: dict[str, dict[str, tuple[int, int]]] = {group: {} for group in groups}
+    group = ""
+    for one in TreeReader(session).read(list(roots)):
+        group = roots.get(one.path, group)
+        if one.node is not None:
+            found[group][one.path] = (one.node.czxid, one.node.version)
+    return found
 
 
 def _member(group: str, name: str, node: NodeData) -> RegistryMember:

@@ -62,11 +62,6 @@ class Subscription:
         by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
         return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
 
-    @property
-    def by_pattern(self) -> bool:
-        """Whether a white list or black list selects the topics."""
-        return self.kind != STATIC
-
     def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
         """Returns the number of streams of each subscribed topic, sorted by topic. ``existing`` are all topics of the
         cluster.

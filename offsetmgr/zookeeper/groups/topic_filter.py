@@ -14,7 +14,6 @@ from typing import Final
 from offsetmgr.zookeeper.groups.java_classes import ALPHABET
 from offsetmgr.zookeeper.groups.java_regex import compile_java
 
-STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
 BLACK_LIST: Final = "black_list"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets"})
@@ -70,10 +69,10 @@ def topics_of(
 
     ``kind`` is the registration's ``pattern``, ``existing`` are the cluster's topics. As in Kafka, every kind other
     than ``white_list`` and ``black_list`` counts as static, and for these two kinds only the first entry of
-    ``subscription`` is used. The topics of a static subscription are returned even if they do not exist. Raises
-    `InvalidPattern`, `UnsupportedOperation`.
+    ``subscription`` is used. A white list of several entries is kafka-node's, whose entries are topics. The topics of a
+    static subscription are returned even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation`.
     """
-    if kind not in (WHITE_LIST, BLACK_LIST) or not subscription:
+    if kind not in (WHITE_LIST, BLACK_LIST) or not subscription or (kind == WHITE_LIST and len(subscription) > 1):
         return dict(subscription)
     pattern, streams = next(iter(subscription.items()))
     chosen = TopicFilter(pattern, excludes=kind == BLACK_LIST)

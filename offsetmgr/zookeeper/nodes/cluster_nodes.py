@@ -135,6 +135,14 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     return listed
 
 
+def registration_delay_ms(session: ZookeeperSession) -> int | None:
+    """Returns the largest difference between the time in a live broker's registration, by the broker's clock, and the
+    creation of the node, by ZooKeeper's clock. The two clocks differed by at most this time then. Returns None if no
+    broker is registered. Raises as `ZookeeperSession.get_many`."""
+    found = [(one.value.timestamp_ms, one.node) for one in brokers(session) if one.value is not None]
+    return max((abs(at - node.ctime_ms) for at, node in found if at is not None and node is not None), default=None)
+
+
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
     """Yields the name and the configuration overrides of each entity of ``kind``, which is one of `CONFIG_KINDS`. A
     name is ``NAME`` or ``NAME/clients/ID``. The parts of a name are written as in Kafka's paths: each part is

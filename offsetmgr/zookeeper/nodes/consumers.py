@@ -1,7 +1,9 @@
 """Parses the nodes that old consumers of all Kafka releases create below ``/consumers/GROUP/ids`` and
 ``/consumers/GROUP/owners``.
 
-Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of Kafka 0.7.2 and 0.8 to 1.1.
+Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of Kafka 0.7.2 and 0.8 to 1.1; kazoo-go and
+kafka-node, whose owner nodes hold the bare consumer id; pykafka, whose registrations hold the bare topic;
+kafka-spark-consumer, which registers below ``ids/TOPIC``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ BLACK_LIST: Final = "black_list"
 
 _PATTERN_OF_0_7: Final = re.compile(r"(?P<marker>[*!])(?P<streams>[0-9]{1,10})(?P=marker)(?P<regex>.*)", re.ASCII)
 _THREAD: Final = re.compile(r"(?P<member>.+)-(?P<thread>[0-9]{1,9})", re.ASCII | re.DOTALL)
+_UUID_ID: Final = re.compile(r".*[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
+"""An id that ends in a UUID, as kazoo-go, pykafka and kafka-node generate them."""
+_TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,14 @@ class ConsumerRegistration:
 
 
 class OwnerThread(NamedTuple):
-    """``/consumers/GROUP/owners/TOPIC/PARTITION``: the consumer thread that owns a partition."""
+    """``/consumers/GROUP/owners/TOPIC/PARTITION``: the consumer thread that owns a partition. ``thread`` is None if the
+    consumer's client has no threads."""
 
     member_id: str
-    thread: int
+    thread: int | None
 
     def __str__(self) -> str:
-        return f"{self.member_id}-{self.thread}"
+        return self.member_id if self.thread is None else f"{self.member_id}-{self.thread}"
 
 
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
@@ -67,6 +73,8 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
         kind = WHITE_LIST if pattern["marker"] == "*" else BLACK_LIST
         streams = {pattern["regex"]: int(pattern["streams"])}
         return ConsumerRegistration(_streams(path, streams), kind, None, version=None)
+    if _UUID_ID.fullmatch(path.rpartition("/")[2]) and _TOPIC.fullmatch(data):
+        return ConsumerRegistration({data.decode(): 1}, STATIC, None, version=None)
     node = _object(path, data, notes)
     if node.names and "version" not in node and "subscription" not in node:
         streams = {topic: node.get(topic) for topic in node.names}
@@ -88,12 +96,35 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
     return registration
 
 
-def parse_owner(path: str, data: bytes) -> OwnerThread:
-    """Parses an owner node. Raises `CorruptData`, which names ``path``."""
-    match = _THREAD.fullmatch(data.decode("utf-8", "backslashreplace"))
-    if match is None:
-        raise corrupt(path, f"contains {data[:60]!r} instead of CONSUMER-THREAD")
-    return OwnerThread(match["member"], int(match["thread"]))
+def parse_owner(path: str, data: bytes, members: Mapping[str, int] | None = None, session_id: int = 0) -> OwnerThread:
+    """Parses an owner node. ``members`` maps the ids of the group's members to their sessions, and ``session_id`` is
+    the session of the owner node.
+
+    Java consumers write ``CONSUMER-THREAD``, other clients the bare id, which can end in a number, too. Therefore the
+    members are compared first: with the same session, with any session, and the session alone if the text has no
+    thread. Raises `CorruptData`, which names ``path``.
+    """
+    text, known = data.decode("utf-8", "backslashreplace"), members or {}
+    nested = f"{path.rpartition('/')[0].rpartition('/')[2]}/"
+    match = _THREAD.fullmatch(text)
+    candidates = [OwnerThread(text, None)]
+    if match is not None:
+        candidates.append(OwnerThread(match["member"], int(match["thread"])))
+    # The id of a nested registration is TOPIC/NAME, and its owner nodes hold NAME.
+    registered = [
+        one._replace(member_id=member)
+        for one in candidates
+        for member in known
+        if one.member_id in (member, member.rpartition("/")[2])
+    ]
+    if registered:
+        return max(registered, key=lambda one: (known[one.member_id] == session_id, one.member_id.startswith(nested)))
+    if match is not None:
+        return candidates[1]
+    owners = [member for member, session in known.items() if session and session == session_id]
+    if len(owners) == 1 or _UUID_ID.fullmatch(text):
+        return OwnerThread(owners[0] if len(owners) == 1 else text, None)
+    raise corrupt(path, f"contains {data[:60]!r} instead of CONSUMER-THREAD")
 
 
 def _object(path: str, data: bytes, notes: Notes | None) -> Fields:

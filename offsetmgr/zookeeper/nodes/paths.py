@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final
 
 from offsetmgr.core.errors import UsageError
@@ -42,6 +43,14 @@ def can_be_group(group: str) -> bool:
     except UsageError:
         return False
     return True
+
+
+def is_directory(data: bytes) -> bool:
+    """Whether a node with this data is only a directory: Curator writes the address of the client into directories."""
+    try:
+        return not data or bool(ip_address(data.decode("ascii")))
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=65_536)
@@ -106,14 +115,14 @@ def offset(group: str, topic: str, partition: int) -> str:
     return f"{offsets_of_topic(group, topic)}/{check_partition(partition)}"
 
 
-def offset_of_broker(group: str, topic: str, partition: int) -> str:
-    """The path of a partition's offset in Kafka 0.7. Raises `UsageError` if the partition is not a
+def check_broker_partition(partition: int) -> str:
+    """Returns the name of a partition's node in Kafka 0.7. Raises `UsageError` if the partition is not a
     `BrokerPartition`."""
     if not isinstance(partition, BrokerPartition):
         raise UsageError(
             f"partition {partition}", "is not a partition of Kafka 0.7, which is BROKER-PARTITION, for example 0-3"
         )
-    return f"{offsets_of_topic(group, topic)}/{partition}"
+    return str(partition)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,16 +19,19 @@ NODES_AT_ONCE: Final = 500
 class TreeNode:
     """One node, with the number of its children.
 
-    If the node's data cannot be read, ``node`` is None and ``error`` is the reason. If the node's children cannot be
-    listed, ``children`` is None and ``children_error`` is the reason.
+    If the node's data cannot be read, ``node`` is None and ``read_error`` is the reason. If the node's children were
+    not listed, ``children`` is None; if they cannot be listed, ``children_error`` is the reason.
     """
 
     path: str
     node: NodeData | None
     children: int | None
-    description: NodeDescription
-    error: OffsetMgrError | None = None
+    read_error: OffsetMgrError | None = None
     children_error: OffsetMgrError | None = None
+
+    @property
+    def description(self) -> NodeDescription:
+        return NodeDescription("other") if self.node is None else describe(self.path, self.node.data)
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
@@ -38,30 +41,37 @@ def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iter
     nodes per request, and does not keep the whole tree in memory. It yields nothing if the node does not exist, and
     omits nodes that are deleted during the walk. Raises if the session fails.
     """
-    return _TreeReader(session).read([path], depth)
+    return TreeReader(session).read([path], depth)
 
 
-class _TreeReader:
-    def __init__(self, session: ZookeeperSession) -> None:
-        self._session = session
+@dataclass(frozen=True, slots=True)
+class TreeReader:
+    """Reads trees as `walk` does. The children of a node for which ``leaf`` returns True, by its path and its data or
+    error, are not listed, and a node for which ``skip`` returns True is not read."""
 
-    def read(self, paths: list[str], depth: int | None) -> Iterator[TreeNode]:
+    session: ZookeeperSession
+    leaf: Callable[[str, NodeData | OffsetMgrError | None], bool] = lambda _path, _node: False
+    skip: Callable[[str], bool] = lambda _path: False
+
+    def read(self, paths: list[str], depth: int | None = None) -> Iterator[TreeNode]:
         """Yields these nodes in the order of ``paths``, each followed by its descendants."""
         for chunk in batched(paths, NODES_AT_ONCE):
-            found = self._session.get_many(chunk)
-            listed = self._session.children_many(chunk)
+            found = self.session.get_many(chunk)
+            inner = [path for path, node in zip(chunk, found, strict=True) if not self.leaf(path, node)]
+            listed = dict(zip(inner, self.session.children_many(inner), strict=True))
             deeper: list[str] = []
             if depth is None or depth > 0:
-                for path, names in zip(chunk, listed, strict=True):
+                for path, names in listed.items():
                     if isinstance(names, list):
-                        deeper += [_child(path, name) for name in sorted(names, key=_sort_key)]
+                        below = [_child(path, name) for name in sorted(names, key=_sort_key)]
+                        deeper += [child for child in below if not self.skip(child)]
             # Reads the children of all nodes of the chunk together, so that one request can read the children of
             # several small directories.
             rest = self.read(deeper, None if depth is None else depth - 1) if deeper else iter(())
             waiting = next(rest, None)
-            for path, node, names in zip(chunk, found, listed, strict=True):
+            for path, node in zip(chunk, found, strict=True):
                 if node is not None:
-                    yield _tree_node(path, node, names)
+                    yield _tree_node(path, node, listed.get(path))
                 inside = path.rstrip("/") + "/"
                 while waiting is not None and waiting.path.startswith(inside):
                     yield waiting
@@ -72,9 +82,8 @@ def _tree_node(path: str, node: NodeData | OffsetMgrError, names: list[str] | Of
     children = len(names) if isinstance(names, list) else None
     children_error = names if isinstance(names, OffsetMgrError) else None
     if isinstance(node, OffsetMgrError):
-        return TreeNode(path, None, children, NodeDescription("other"), node, children_error)
-    what = describe(path, node.data)
-    return TreeNode(path, node, children, what, what.error, children_error)
+        return TreeNode(path, None, children, node, children_error)
+    return TreeNode(path, node, children, None, children_error)
 
 
 def _child(path: str, name: str) -> str:

@@ -44,6 +44,7 @@ from offsetmgr.zookeeper.client.transactions import (
 )
 from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.offsets.edits import EditBatch, NodeWrite, Transaction
+from offsetmgr.zookeeper.offsets.group_nodes import locate_directories
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 from offsetmgr.zookeeper.offsets.node_paths import ChangeRow, NodePaths
 
@@ -127,6 +128,7 @@ class _EditPipeline:
         these edits."""
         in_bulk = self._decimal and self._changes > _MIN_BULK_CHANGES and self._session.supports_bulk_reads()
         edits, self._edits, self._changes = self._edits, [], 0
+        locate_directories(self._session, self._layout, [edit.group for edit in edits])
         batch = EditBatch(self._session, self._layout, edits)
         self._reading.append(_BulkBatch(self._session, batch, self._nodes if in_bulk else None))
         return in_bulk
@@ -187,7 +189,7 @@ class _Chunk:
         for node, row in zip(nodes, self.rows, strict=True):
             index, partition, change, _ = row
             if (found := decimal_commit(node)) is not None:
-                after, expected, allow_rewind = change
+                after, expected, allow_rewind = change[:3]
                 old_offset, new_offset = found[0], after[0]
                 # `core.evaluation` would permit the write: the node has its expected content, the offset changes, and
                 # the offset is not lowered without permission. A call for each node would cost more than the write.
@@ -205,7 +207,7 @@ class _Chunk:
 def _expected_content(changes: list[Any]) -> ExpectedContent | None:
     """Returns the expected content of the nodes if every change is a simple update of this content; returns None
     otherwise."""
-    afters, values_before, rewinds = zip(*changes, strict=True)
+    afters, values_before, rewinds, _ = zip(*changes, strict=True)
     if None in values_before:
         return None
     old_offsets, metadata, epochs, times, versions = zip(*values_before, strict=True)

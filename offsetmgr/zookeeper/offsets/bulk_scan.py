@@ -1,9 +1,10 @@
 """`BulkScan`: reads the offsets of many groups, optimized for groups whose nodes are all regular.
 
-A group is regular if the children of its offsets' root are topics, the children of the topics are partitions, and the
-data of each partition's node is a decimal offset. A group is not regular if a node is missing or unreadable, if a
-node's name is not a partition number, or if a node's data is not a decimal number. For groups that are not regular, the
-scan returns no offsets, and the store that started the scan reads these groups.
+A group is regular if its node has no other children than `group_nodes.KNOWN`, the children of its offsets' root are
+topics, the children of the topics are partitions, which have no children, the data of each partition's node is a
+decimal offset, and no other node has data. A group is not regular if a node is missing or unreadable, if a node's name
+is not a partition number, or if a node's data is not a decimal number. For groups that are not regular, the scan
+returns no offsets, and the store that started the scan reads these groups.
 
 A scan sends three rounds of requests for each batch of groups: for topics, partitions and offsets. To build the
 requests of a round, the scan needs the names in the previous round's responses. Several batches are in progress at
@@ -18,17 +19,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList, BulkRead
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS, decimal_commit
+from offsetmgr.zookeeper.offsets import group_nodes
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
+T = TypeVar("T")
+KNOWN: Final = frozenset(name.encode() for name in group_nodes.KNOWN)
 GROUPS_AT_ONCE: Final = 50
 """The number of groups in one batch."""
 
@@ -81,16 +85,26 @@ class BulkScan:
         """Yields None after sending each round of requests. Yields the result at the end."""
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
-        responses = self._send_lists([group.root for group in readable])
+        above = [path for group in readable for path in (group.parent, group.root)]
+        responses = self._send(Op.CHILDREN, above, BulkList)
         yield None
         topics: list[tuple[_GroupScan, bytes, bytes]] = []
-        for group, vector in zip(readable, responses(), strict=True):
-            if isinstance(vector, bytes):
+        directories: list[tuple[_GroupScan, bytes]] = []
+        vectors = iter(responses())
+        for group, around, vector in zip(readable, vectors, vectors, strict=True):
+            if isinstance(vector, bytes) and isinstance(around, bytes) and KNOWN.issuperset(self._names_in(around)):
                 topics += [(group, topic, group.root + b"/" + topic) for topic in self._names_in(vector)]
+                directories += [(group, group.parent + b"/" + name) for name in self._names_in(around)]
+                directories.append((group, group.parent))
             else:
                 group.offsets = None
-        responses = self._send_lists([path for _, _, path in topics])
+        responses = self._send(Op.CHILDREN, [path for _, _, path in topics], BulkList)
+        directories += [(group, path) for group, _, path in topics]
+        data = self._send(Op.GET, [path for _, path in directories], BulkGet)
         yield None
+        for (group, _), node in zip(directories, data(), strict=True):
+            if not isinstance(node, NodeData) or node.data:
+                group.offsets = None
         chunks: list[_ReadChunk] = []
         for (group, topic, path), vector in zip(topics, responses(), strict=True):
             directory = (
@@ -107,10 +121,10 @@ class BulkScan:
 
     def _group(self, name: str) -> _GroupScan:
         try:
-            root = (self._session.chroot + self._layout.offsets_root(name)).encode()
+            parent = (self._session.chroot + self._layout.group_root(name)).encode()
         except OffsetMgrError:  # the group is not regular; the store reports the error
-            return _GroupScan(name, b"", None)
-        return _GroupScan(name, root, {} if len(root) <= _MAX_PATH_BYTES else None)
+            return _GroupScan(name, b"", b"", None)
+        return _GroupScan(name, parent, parent + b"/offsets", {} if len(parent) < _MAX_PATH_BYTES - 8 else None)
 
     # --- caches, shared by all groups ----------------------------------------------------------------
 
@@ -150,11 +164,13 @@ class BulkScan:
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def _send_lists(self, paths: list[bytes]) -> Callable[[], list[bytes | int]]:
-        requests: list[BulkList] = []
+    def _send(
+        self, op: Op, paths: list[bytes], request: Callable[[list[bytes], int], BulkRead[list[T]]]
+    ) -> Callable[[], list[T]]:
+        requests: list[BulkRead[list[T]]] = []
         for at in range(0, len(paths), _NODES_PER_REQUEST):
             some = [jute.ustring(path) for path in paths[at : at + _NODES_PER_REQUEST]]
-            requests.append(BulkList([jute.read_operations(Op.CHILDREN, some)], len(some)))
+            requests.append(request([jute.read_operations(op, some)], len(some)))
         responses = self._session.begin_reads(requests)
         return lambda: list(chain.from_iterable(responses()))
 
@@ -178,6 +194,7 @@ class _GroupScan:
     """A group whose scan is in progress. ``offsets`` is None if the group is not regular."""
 
     name: str
+    parent: bytes
     root: bytes
     offsets: CommittedOffsets | None
 
@@ -221,12 +238,12 @@ def _add_offsets(chunks: list[_ReadChunk], responses: list[list[NodeData | int]]
         offsets = chunk.group.offsets
         if offsets is None:  # another chunk showed that the group is not regular
             continue
-        try:
-            data, _, _, times, versions, _ = zip(*found, strict=True)  # raises TypeError if a node is an error code
+        try:  # raises TypeError if a node is an error code
+            data, _, _, times, versions, _, children = zip(*found, strict=True)
         except TypeError:
             _add_offsets_singly(chunk, found, offsets)
             continue
-        if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SAFE_DIGITS:
+        if not all(map(bytes.isdigit, data)) or max(map(len, data)) > SAFE_DIGITS or any(children):
             chunk.group.offsets = None
             continue
         values = zip(map(int, data), repeat(""), repeat(None), times, versions, strict=False)

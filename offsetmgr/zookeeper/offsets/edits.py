@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, Unreachable
-from offsetmgr.core.evaluation import evaluate
+from offsetmgr.core.evaluation import evaluate, stopped
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client.conditional_writes import RACES
@@ -162,7 +162,9 @@ class EditBatch:
                 path = self._layout.path(group, partition)
                 if self._layout.topic_in_data and self._layout.topic_directory(group, partition.topic) in directories:
                     path = in_directory(path, partition)
-                data = None if change.after is None else self._encoded(partition, change.after, None)
+                _, data = self.edits[index].raw.get(partition, (None, None))
+                if change.after is not None:
+                    data = self._encoded(partition, change.after, None)
             except OffsetMgrError as error:
                 self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
                 continue
@@ -186,23 +188,36 @@ class EditBatch:
         """Reads the nodes of the pending writes. Returns the writes that are necessary, and records the outcomes of the
         other writes."""
         nodes = self._session.get_many([write.path for write in pending])
-        return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
+        needed = [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
+        by_edit: dict[int, list[TopicPartition]] = {}
+        for write in needed:
+            by_edit.setdefault(write.edit, []).append(write.partition)
+        for index, partitions in by_edit.items():
+            if self.edits[index].whole:
+                self.outcomes[index] |= stopped(self.edits[index].group, self.outcomes[index], partitions)
+        return [write for write in needed if write.partition not in self.outcomes[write.edit]]
 
     def _needs_writing(self, write: NodeWrite, node: Node) -> bool:
         write.found = None
+        raw = self.edits[write.edit].raw.get(write.partition)
         if isinstance(node, OffsetMgrError):
             self._fail(write, node)
             return False
         try:
-            found = self._offset(write, node)
+            replaces = raw is not None and node is not None and node.data == raw[0]
+            found = ABSENT if replaces else self._offset(write, node)
             after = write.change.after
             if after is not None and self._layout.topic_in_data:
-                write.data = self._encoded(write.partition, after, node)
+                write.data = self._encoded(write.partition, after, None if replaces else node)
+            if raw is not None and raw[0] is not None and not replaces:
+                raise Conflict(str(write), "its znode has other data now", "nothing was written; read the offset again")
         except OffsetMgrError as error:
             self._fail(write, error)
             return False
         write.found, write.node, write.as_of = found, node, None
         outcome = evaluate(write.group, write.partition, write.change, found, _COMPARED_FIELDS)
+        if raw is not None and outcome is not None and outcome.error is None:
+            return True  # data that is no offset is deleted or restored
         if outcome is not None:
             self.outcomes[write.edit][write.partition] = outcome
         return outcome is None

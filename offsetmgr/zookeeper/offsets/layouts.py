@@ -10,13 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from offsetmgr.core.errors import (
-    UsageError,
-)
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.offset_store import (
-    PartitionKinds,
-)
+from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
@@ -117,9 +113,11 @@ class Layout(Protocol):
 
 
 class ConsumersLayout:
-    """Kafka 0.8 and later: ``/consumers/GROUP/offsets/TOPIC/PARTITION`` holds the offset in ASCII decimal.
+    """Kafka 0.8 and later: ``/consumers/GROUP/offsets/TOPIC/PARTITION`` holds the offset in ASCII decimal. Brokers of
+    Kafka 1.1.0, and of no other release, store the commits of simple consumers in ``/consumers/GROUP/offset``.
 
-    Source: kafka.utils.ZKGroupTopicDirs and ZookeeperConsumerConnector.commitOffsetToZooKeeper of Kafka 0.8 to 1.1.
+    Source: kafka.utils.ZKGroupTopicDirs and ZookeeperConsumerConnector.commitOffsetToZooKeeper of Kafka 0.8 to 1.1;
+    kafka.zk.ConsumerOffset of Kafka 1.1.0.
     """
 
     name = "0.8"
@@ -129,14 +127,25 @@ class ConsumersLayout:
     has_registry = True
     groups_root = paths.CONSUMERS
 
+    def __init__(self) -> None:
+        self.directories: dict[str, str | OffsetMgrError] = {}
+        """The directory of each group whose offsets are not in ``offsets``, or the error if they are in both. See
+        `group_nodes.locate_directories`."""
+
     def group_root(self, group: str) -> str:
         return paths.group(group)
 
     def offsets_root(self, group: str) -> str:
-        return paths.offsets(group)
+        directory = self.directories.get(group, "offsets")
+        if isinstance(directory, OffsetMgrError):
+            raise directory
+        return f"{paths.group(group)}/{directory}"
 
     def path(self, group: str, partition: TopicPartition) -> str:
-        return paths.offset(group, partition.topic, partition.partition)
+        return f"{self.offsets_root(group)}/{paths.check_topic(partition.topic)}/{self._node(partition)}"
+
+    def _node(self, partition: TopicPartition) -> str:
+        return str(paths.check_partition(partition.partition))
 
     def topic_directory(self, group: str, topic: str) -> str | None:  # noqa: ARG002
         return None
@@ -165,8 +174,8 @@ class BrokersLayout(ConsumersLayout):
     query = "layout=0.7"
     partitions = PartitionKinds.OF_BROKERS
 
-    def path(self, group: str, partition: TopicPartition) -> str:
-        return paths.offset_of_broker(group, partition.topic, partition.partition)
+    def _node(self, partition: TopicPartition) -> str:
+        return paths.check_broker_partition(partition.partition)
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
         found = BrokerPartition.parse(node)

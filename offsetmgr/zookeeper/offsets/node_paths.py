@@ -37,7 +37,7 @@ class NodePaths:
             return
         tails_by_partition, ustring, raw = self._tails, jute.ustring, self._encoded_root(root)
         for partition, change in edit.changes.items():
-            after, expected, _ = change
+            after, expected = change[:2]
             tail = None
             if after is not None and expected.__class__ is not Absent and 0 <= after[0] <= MAX_OFFSET:
                 tail = tails_by_partition.get(partition) or self._add_tail(edit.group, root, partition)

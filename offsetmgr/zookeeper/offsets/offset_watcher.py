@@ -15,6 +15,7 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.offsets.group_nodes import SINGULAR
 
 _DEBOUNCE_S: Final = 0.02
 """How long the watcher waits for further changes after a change. It waits because a group's commit writes many
@@ -88,7 +89,7 @@ class OffsetWatcher:
     def _watch_groups(self, groups: Iterable[str]) -> None:
         """Sets the missing watches of these groups. Sets watches on directories before watches on their children."""
         names = list(groups)
-        offsets = [paths.offsets(group) for group in names]
+        offsets = [f"{paths.group(group)}/{directory}" for group in names for directory in ("offsets", SINGULAR)]
         self._set_watches((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
         topics = list(self._children(offsets))
         self._set_watches((), topics)

@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, Final
 
-from offsetmgr.core.errors import CorruptData, UsageError
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation, UsageError
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.model import TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import PartitionKinds
@@ -22,6 +22,10 @@ from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
+TRIDENT_NODES: Final = frozenset({"currtx", "currattempts"})
+"""The nodes with the present transaction of a Trident topology: ``ROOT/TXID/coordinator/NAME``."""
+TRIDENT: Final = "is of a Storm Trident topology, whose state offsetmgr neither reads nor edits"
+TRIDENT_HINT: Final = "root= must be the zkRoot of a storm-kafka spout; Trident's start is set in the topology"
 _OFFSETMGR_TOPOLOGY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
 """The value of the field ``topology`` in a node that offsetmgr creates."""
 
@@ -76,6 +80,8 @@ class StormLayout:
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
         node = _object(path, data)
+        if "nextOffset" in node:
+            raise UnsupportedOperation(f"ZooKeeper node {path}", TRIDENT, TRIDENT_HINT)
         offset, topic, number = node.get("offset"), node.get("topic"), node.get("partition")
         if type(offset) is not int or not is_valid_offset(offset):
             raise _unreadable(path, f"its 'offset' is {_shown(offset)}, which is not a committed offset")

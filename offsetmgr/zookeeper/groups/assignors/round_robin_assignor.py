@@ -88,7 +88,7 @@ def _check_equal(streams: StreamsOfMembers) -> None:
         raise UnequalSubscriptions(
             "strategy roundrobin-0.8.2",
             f"needs equal subscriptions, but {differing}",
-            "members of 0.10.2 and later accept unequal subscriptions: --strategy roundrobin",
+            "members of 0.10.2 and later accept unequal subscriptions: strategy roundrobin",
             members=tuple(differences),
         )
 

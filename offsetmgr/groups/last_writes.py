@@ -1,0 +1,185 @@
+"""Reads the evidence that shows which of two stores was written last (`last_writer`). Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.groups.last_writer import KnownWrite, LastWriter, last_writer
+
+TITLES: Final = {"zookeeper": "ZooKeeper", "kafka": "Kafka", "manager": "the offset manager"}
+"""The names of the kinds of stores in messages."""
+VIEW_LIMIT_S: Final = 10.0
+"""The time for which a view reads the offsets topic, in seconds."""
+_POLL_S: Final = 0.5
+
+
+class LastCopy(NamedTuple):
+    """The offsets that the last copy of a partition left in the two stores, and the latest time of the copy by the
+    clocks of the stores; the time is None if the copy kept a target that was ahead."""
+
+    offsets: tuple[int, int]
+    at_ms: int | None = None
+
+
+class GroupPair(NamedTuple):
+    """The offsets of one group in two stores, under the name that it has in each. ``writers`` has the last writer of
+    each partition for which both stores hold different offsets."""
+
+    source: GroupOffsets
+    target: GroupOffsets
+    writers: Mapping[TopicPartition, LastWriter] = {}
+
+    @property
+    def sides(self) -> tuple[GroupOffsets, GroupOffsets]:
+        return self.source, self.target
+
+    def ahead(self, tp: TopicPartition) -> bool:
+        """Returns whether the target has a larger offset than the source. Both must have one."""
+        return self.target.offsets[tp].offset > self.source.offsets[tp].offset
+
+
+@dataclass
+class LastWrites:
+    """Finds the last writers of groups in ``source`` and ``target``, which messages call ``titles``.
+
+    ZooKeeper dates its offsets itself; for Kafka, the offsets topic is read, for at most ``limit_s`` seconds. If the
+    evidence does not decide in a partition whose target is ahead, both stores are read again until a change is seen, at
+    least once and for at most ``window_s``; not if it is None, or if only one thread may use a store. ``selects``
+    limits the partitions. ``copied`` returns the last copies of a group's partitions, from its names in the two stores.
+    ``own_write`` returns why the time of a commit is no evidence, from the side (0 or 1), the group and the time.
+    """
+
+    source: OffsetStore
+    target: OffsetStore
+    titles: tuple[str, str] = ("the source", "the target")
+    window_s: float | None = None
+    waiting: Callable[[float], None] = lambda _seconds: None
+    selects: Callable[[TopicPartition], bool] = lambda _tp: True
+    copied: Callable[[str, str], Mapping[TopicPartition, LastCopy]] = lambda _source, _target: {}
+    own_write: Callable[[int, str, int], str] = lambda _side, _group, _at_ms: ""
+    limit_s: float | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    _problem: str = ""
+
+    def __post_init__(self) -> None:
+        self._stores = (self.source, self.target)
+        named = tuple(TITLES.get(store.uri.partition(":")[0], "") for store in self._stores)
+        if all(named) and named[0] != named[1]:
+            self.titles = (named[0], named[1])
+
+    def find_of_groups(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
+        """Reads groups, each by its names in the two stores, and finds their last writers."""
+        return self.find(self._read(names))
+
+    def find(self, pairs: Iterable[GroupPair]) -> list[GroupPair]:
+        """Returns the pairs in their order, with their last writers and, if the stores were read again, with the
+        offsets that they hold now."""
+        found = list(pairs)
+        first = {n: pair for n, pair in enumerate(found) if any(self._differing(pair))}
+        if not first:
+            return found
+        times = [self._commit_times(side, [pair.sides[side].group for pair in first.values()]) for side in (0, 1)]
+        deadline = self.clock.monotonic() + (self.window_s or 0)
+        for n, pair in first.items():
+            found[n] = self._with_writers(pair, pair, times)
+        again = self.window_s is not None and all(getattr(store, "parallel_calls", 1) > 1 for store in self._stores)
+        while again and (undecided := [n for n in first if _is_undecided(found[n])]):
+            for n, pair in zip(undecided, self._read_again([found[n] for n in undecided]), strict=True):
+                found[n] = self._with_writers(first[n], pair, times)
+            if (remaining_s := deadline - self.clock.monotonic()) <= 0:
+                break
+            self.waiting(remaining_s)
+            self.clock.sleep(min(_POLL_S, remaining_s))
+        return found
+
+    def _differing(self, pair: GroupPair) -> Iterator[TopicPartition]:
+        target = pair.target.offsets
+        for tp, found in pair.source.offsets.items():
+            if (there := target.get(tp)) is not None and there.offset != found.offset and self.selects(tp):
+                yield tp
+
+    def _read_again(self, pairs: Sequence[GroupPair]) -> list[GroupPair]:
+        """Reads the source before the target. A group that cannot be read keeps its earlier offsets."""
+        read = self._read([(pair.source.group, pair.target.group) for pair in pairs])
+        return [old if new.source.error or new.target.error else new for old, new in zip(pairs, read, strict=True)]
+
+    def _read(self, names: Sequence[tuple[str, str]]) -> list[GroupPair]:
+        sources = {found.group: found for found in self.source.scan([name for name, _ in names])}
+        targets = {found.group: found for found in self.target.scan([name for _, name in names])}
+        return [GroupPair(sources[source], targets[target]) for source, target in names]
+
+    def _with_writers(self, first: GroupPair, pair: GroupPair, times: Sequence[_CommitTimes]) -> GroupPair:
+        """Returns the pair with its last writers. ``first`` has the offsets at the first read."""
+        copied, writers = self.copied(pair.source.group, pair.target.group), {}
+        for tp in self._differing(pair):
+            writes, problem = [], self._problem
+            for side in (0, 1):
+                group, now = pair.sides[side].group, pair.sides[side].offsets[tp]
+                before = first.sides[side].offsets.get(tp)
+                changed = "" if before == now else f"{'no offset' if before is None else before.offset} -> {now.offset}"
+                at = times[side].get((group, tp, now.offset), now.commit_timestamp)
+                if at is not None and (why := self.own_write(side, group, at)):
+                    at, problem = None, f"the time of the commit in {self.titles[side]} is no evidence: {why}"
+                copy = copied.get(tp)
+                left, copied_ms = (None, None) if copy is None else (copy.offsets[side], copy.at_ms)
+                writes.append(KnownWrite(self.titles[side], now.offset, at, changed, left, copied_ms))
+            dated = all(write.written_ms is not None for write in writes)
+            writers[tp] = last_writer(writes[0], writes[1], self._clocks_ms if dated else None, problem)
+        return pair._replace(writers=writers)
+
+    def _commit_times(self, side: int, groups: list[str]) -> _CommitTimes:
+        """Returns the times of the groups' commits in a Kafka store; empty if they cannot be read."""
+        from offsetmgr.stores.kafka import KafkaStore
+
+        store, found = self._stores[side], _CommitTimes()
+        if isinstance(store, KafkaStore):
+            try:
+                saved = store.commit_times(groups, self.limit_s)
+            except OffsetMgrError as error:
+                self._problem = f"the times of the commits in {self.titles[side]} are unknown: {error}"
+                return found
+            for group in groups:
+                commits = ((tp, one) for tp, one in saved.get(group, {}).items() if one is not None)
+                found |= {(group, tp, one.offset): one.commit_timestamp for tp, one in commits}
+            if not found:  # brokers hide a topic that the client may not describe
+                self._problem = f"the times of the commits in {self.titles[side]} need READ on __consumer_offsets"
+        return found
+
+    @cached_property
+    def _clocks_ms(self) -> int | None:
+        """The largest difference between the clocks of ZooKeeper and of Kafka in milliseconds, as the registrations of
+        the brokers show it or as measured now. None if it is unknown, or for other stores."""
+        from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+        from offsetmgr.stores.kafka import KafkaStore
+        from offsetmgr.stores.zookeeper import ZookeeperStore
+        from offsetmgr.zookeeper.client.server_checks import server_clock
+        from offsetmgr.zookeeper.nodes.cluster_nodes import registration_delay_ms
+
+        old = next((store.session for store in self._stores if isinstance(store, ZookeeperStore)), None)
+        new = next((store.store_thread() for store in self._stores if isinstance(store, KafkaStore)), None)
+        if old is None or new is None:
+            return None
+        with suppress(OffsetMgrError):
+            if (registered := registration_delay_ms(old)) is not None:
+                return registered
+            kafka = KafkaCluster.with_thread(new).clock_difference(self.clock)
+            zookeeper = server_clock(old.hosts.split(",")[0], old.config, self.clock)
+            if kafka is not None and kafka.high is not None and zookeeper is not None and zookeeper.high is not None:
+                return max(abs(zookeeper.low - kafka.high), abs(zookeeper.high - kafka.low))
+        return None
+
+
+_CommitTimes = dict[tuple[str, TopicPartition, int], int]
+"""The times of commits by group, partition and offset."""
+
+
+def _is_undecided(pair: GroupPair) -> bool:
+    return any(writer.store is None and pair.ahead(tp) for tp, writer in pair.writers.items())
