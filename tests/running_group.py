@@ -16,7 +16,7 @@ from processes import finish, own_environment, process_state, start_command
 from running_consumers import Deliveries, Load, RdkafkaMember, until
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
 from offsetmgr.stores.kafka import KafkaStore
 
 FAULTY = Path(__file__).with_name("faulty_edit.py")
@@ -111,6 +111,16 @@ class RunningGroup:
             return {one.partition for one in new} == set(range(PARTITIONS))
 
         until(progressed, seconds)
+
+    def await_commits(self) -> None:
+        """Waits until the group has committed in every partition again."""
+        before = self._committed()
+        until(lambda: all(offset != before.get(tp) for tp, offset in self._committed().items()))
+
+    def _committed(self) -> dict[TopicPartition, int]:
+        with KafkaStore(self.bootstrap) as store:
+            found = store.fetch(self.group)
+        return {tp: committed.offset for tp, committed in found.items() if isinstance(committed, Committed)}
 
     def await_record(self, partition: int, offset: int, since: float) -> None:
         """Waits until the group receives this record after ``since``."""

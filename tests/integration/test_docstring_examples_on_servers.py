@@ -62,7 +62,7 @@ def _create_topic(bootstrap: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
+    admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "-1"})])[topic].result(90)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(5):
         producer.produce(topic, f"order {number}", partition=0, timestamp=1_700_006_400_000 + number)

@@ -34,7 +34,7 @@ def peeked(capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str) 
 def test_the_record_at_each_offset_is_shown(
     kafka: KafkaBroker, make_topic: MakeTopic, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = make_topic(unique, 6)
+    topic = make_topic(unique, 6, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(10):
         headers: list[tuple[str, Any]] = [("trace", b"abc"), ("raw", b"\xff")]

@@ -26,7 +26,7 @@ def test_a_barrier_closes_without_the_partitions_that_have_no_records(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str
 ) -> None:
     # Given partitions with a record within the period, one before it, one after it, one dated ahead of it, and none
-    topic = make_topic(unique, 5)
+    topic = make_topic(unique, 5, config={"retention.ms": "-1"})
     within, before, after, ahead, none = (TopicPartition(topic, n) for n in range(5))
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     times = {within: [START], before: [START - 1], after: [START + 3_600_000], ahead: [START + 10**9, START + 5]}

@@ -84,6 +84,7 @@ def kill_at(step: str, bootstrap: str, group: str, home: Path, **config: Any) ->
         running.await_members(2)
         freed = time.time() - killed
         running.await_progress()
+        running.await_commits()
         (operation,) = running.operations()
         assert operation["outcome"] == "unknown"
         assert operation["written"] is None

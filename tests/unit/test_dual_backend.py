@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from stopwatch import Stopwatch
@@ -10,9 +13,10 @@ from store_backend_setup import A, B, SlowStore, commit, dual, fetch, offsets_in
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, CorruptData, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
-from offsetmgr.core.offset_store import Change, GroupEdit
+from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult
 from offsetmgr.core.retry import Backoff
 from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
+from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -119,6 +123,49 @@ def test_a_late_write_of_an_offset_that_the_primary_no_longer_holds_is_dropped()
 
             assert offsets_in(second) == {A: 5, B: 130}
             assert backend.metrics()["secondary_dropped_total"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_late_write_is_replaced_and_not_dropped_by_a_rewind_that_the_primary_has_not_answered() -> None:
+    class Unanswered(MemoryStore):
+        """Writes at once, and answers when ``go`` is set."""
+
+        parallel_calls = 4
+
+        def __init__(self) -> None:
+            super().__init__("first")
+            self.go = threading.Event()
+            self.reads = 0
+
+        def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+            written = list(super().edit(edits))
+            assert self.go.wait(60)
+            return iter(written)
+
+        def fetch(self, *arguments: Any) -> Any:
+            self.reads += 1
+            return super().fetch(*arguments)
+
+    async def scenario() -> None:
+        primary, second = Unanswered(), FaultyStore(MemoryStore("second"))
+        async with running(DualStore(primary, second)) as backend:
+            second.fail("write")
+            primary.go.set()
+            await backend.commit(commit("g", 500))
+            primary.go.clear()
+            rewind = asyncio.ensure_future(backend.commit(commit("g", 259)))
+            await until(lambda: primary.data["g"][A].offset == 259, "the rewind in the primary")
+            reads = primary.reads
+            second.heal()
+            await until(lambda: primary.reads > reads, "a late write")
+            await asyncio.sleep(0.05)  # in which the listener can compare the offsets
+            primary.go.set()
+            assert await rewind == CommitResponse()
+            await until(lambda: backend.metrics()["secondary_pending"] == 0, "the end")
+
+            assert offsets_in(second) == {A: 259}
+            assert backend.metrics()["secondary_dropped_total"] == 0
 
     asyncio.run(scenario())
 

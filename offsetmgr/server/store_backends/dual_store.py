@@ -47,8 +47,13 @@ class DualStoreBackend(SingleStoreBackend):
         super().__init__(store.primary)
         self._store = store
         self._secondary_executor = StoreExecutor(store.secondary)
-        epochs = store.shares_epochs
-        self._secondary = Secondary(self._secondary_executor, self.executor, wait_s=wait_s, keeps_epochs=epochs)
+        self._secondary = Secondary(
+            self._secondary_executor,
+            self.executor,
+            lambda group, tp: self.executor.is_writing(group, tp) or self._in_doubt.contains(group, tp),
+            wait_s=wait_s,
+            keeps_epochs=store.shares_epochs,
+        )
         self._in_doubt = InDoubtWrites(self.executor, self._secondary)
         self._reconciliation: asyncio.Task[None] | None = None
 

@@ -35,6 +35,9 @@ class InDoubtWrites:
         """Number of partitions in doubt."""
         return sum(map(len, self._writes.values()))
 
+    def contains(self, group: str, tp: TopicPartition) -> bool:
+        return tp in self._writes.get(group, {})
+
     def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: ChangeOutcomes) -> None:
         """Records the outcomes of a write to the primary. Call it for all writes, in order within each group."""
         if group not in self._writes and all(outcome.error is None for outcome in outcomes.values()):

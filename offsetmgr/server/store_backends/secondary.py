@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -91,13 +91,23 @@ class _Attempt(NamedTuple):
 class Secondary:
     """The queue of values for the secondary. Use it on the event loop; the caller closes ``executor``."""
 
-    def __init__(self, executor: StoreExecutor, primary: StoreExecutor, *, wait_s: float, keeps_epochs: bool) -> None:
+    def __init__(
+        self,
+        executor: StoreExecutor,
+        primary: StoreExecutor,
+        may_change: Callable[[str, TopicPartition], bool],
+        *,
+        wait_s: float,
+        keeps_epochs: bool,
+    ) -> None:
         """``wait_s``: maximum time in seconds for which a commit waits for the secondary. After one commit has waited
         for this time, no commit waits for the secondary until a write to the secondary succeeds. ``keeps_epochs``:
         whether the primary's leader epochs are valid for the secondary's logs. If they are not valid, no leader epochs
-        are written. ``primary`` is read again before a late value is written."""
+        are written. ``primary`` is read again before a late value is written. ``may_change(group, partition)``:
+        whether the primary may hold a newer value that has not been passed to `enqueue` yet."""
         self._executor = executor
         self._primary = primary
+        self._may_change = may_change
         self._wait_s = wait_s
         self._keeps_epochs = keeps_epochs
         self._pending_writes: dict[str, dict[TopicPartition, _PendingWrite]] = {}
@@ -247,11 +257,13 @@ class Secondary:
         for attempt in attempts:
             pending = attempt.pending
             held = outcome_of(found[attempt.group], attempt.tp) if pending.late else None
-            if isinstance(held, OffsetMgrError):
-                pending.not_before = asyncio.get_running_loop().time() + _BACKOFF.max_s
-            elif held is None or not is_superseded(pending.after, held, may_lower=False):
+            if held is None or not (
+                isinstance(held, OffsetMgrError) or is_superseded(pending.after, held, may_lower=False)
+            ):
                 current.append(attempt)  # the write of a larger offset in the primary follows
-            else:
+            elif isinstance(held, OffsetMgrError) or self._may_change(attempt.group, attempt.tp):
+                pending.not_before = asyncio.get_running_loop().time() + _BACKOFF.max_s
+            elif self._pending_writes.get(attempt.group, {}).get(attempt.tp) is pending:
                 self._drop(attempt, Conflict(f"group {attempt.group}, {attempt.tp}", SUPERSEDED, actual=held))
         return current
 

@@ -124,7 +124,7 @@ class StoreExecutor:
         self._failing_lane = self._lanes[-1] if separate else None
         """The lane for failing groups; None if the store has too few threads."""
         self._failing_groups: set[str] = set()
-        self._unfinished: dict[str, set[asyncio.Future[ChangeOutcomes]]] = {}
+        self._unfinished: dict[str, set[StoreWrite]] = {}
         at_once = max(1, threads - lanes)
         self._reads = _ReadQueue(self, at_once - 1 if separate else at_once)
         self._failing_reads = _ReadQueue(self, 1) if separate else None
@@ -145,8 +145,8 @@ class StoreExecutor:
 
     def write(self, write: StoreWrite) -> None:
         """Submits a write; ``done`` receives its outcomes."""
-        self._unfinished.setdefault(write.group, set()).add(write.done)
-        write.done.add_done_callback(partial(self._on_done, write.group))
+        self._unfinished.setdefault(write.group, set()).add(write)
+        write.done.add_done_callback(lambda _: self._on_done(write))
         self._lane(write.group).add(write)
 
     def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> asyncio.Future[GroupOffsets]:
@@ -160,7 +160,11 @@ class StoreExecutor:
     async def wait_for_writes(self, group: str) -> None:
         """Waits until every earlier write of the group has ended."""
         if unfinished := self._unfinished.get(group):
-            await asyncio.wait(set(unfinished))
+            await asyncio.wait({write.done for write in unfinished})
+
+    def is_writing(self, group: str, tp: TopicPartition) -> bool:
+        """Whether a write of the partition has not ended."""
+        return any(tp in write.changes for write in self._unfinished.get(group, ()))
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs a call of the store in one of its threads. The call continues if the caller is cancelled."""
@@ -216,11 +220,11 @@ class StoreExecutor:
             return self._failing_lane
         return self._normal_lanes[zlib.crc32(group.encode(errors="surrogatepass")) % len(self._normal_lanes)]
 
-    def _on_done(self, group: str, done: asyncio.Future[ChangeOutcomes]) -> None:
-        unfinished = self._unfinished[group]
-        unfinished.discard(done)
+    def _on_done(self, write: StoreWrite) -> None:
+        unfinished = self._unfinished[write.group]
+        unfinished.discard(write)
         if not unfinished:
-            del self._unfinished[group]
+            del self._unfinished[write.group]
 
 
 class _WriteLane:
