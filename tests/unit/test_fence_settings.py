@@ -236,7 +236,7 @@ def test_a_listed_broker_that_never_responds_is_an_error() -> None:
     cluster = FakeCluster({1: KAFKA_3_9, 2: KAFKA_3_9}, down=[{2}])
 
     with pytest.raises(Unreachable, match="broker b2:9092: it does not respond, so the manager cannot check"):
-        cluster.check(0.2)
+        cluster.check(2)
     assert cluster.lists > 1
 
 
