@@ -141,7 +141,7 @@ class OffsetAdmin(Closeable):
         """Yields the lag of each group, in records. ``LagRow.lag`` is None if the lag is unknown, for example because
         no brokers are known. A topic that is named exactly has a row for each of its partitions, even for those without
         a commit. If another configured store of the same cluster holds another offset, the row has a ``note``: the lag
-        counts from the offset that was written last, and is None if the times of the commits do not decide.
+        counts from the offset that was written last, and is None if nothing shows which this is.
 
         Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
         matches nothing, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper, `Unreachable`,

@@ -48,7 +48,7 @@ class StaleOffsetCounter:
                 note(f"warning: {offsets} older than the group's in {title}; the lag is computed from those in {title}")
             if unclear:
                 offsets = f"{count_of(unclear, 'offset')} in {here} {'differs' if unclear == 1 else 'differ'}"
-                why = "and the times of the commits do not show which is newer; the lag is unknown"
+                why = "and nothing shows which is newer; the lag is unknown"
                 note(f"warning: {offsets} from the group's in {title}, {why}")
             if absent:
                 offsets = (

@@ -75,11 +75,15 @@ class CopiedOffsets:
         result is empty if there is no such reason.
         """
         assert self._plans is not None  # reads the plans
+        here, there = self._stores[side].uri, self._stores[1 - side].uri
+        kind = here.partition(":")[0] + ":"
         for run, why in self._own_writes:
             named = group in run.start.groups or len(run.start.groups) >= MAX_GROUPS
             end_ms = run.ended_ms or run.at_ms + _RUN_MS
             is_then = run.at_ms - CLOCK_BOUND_MS <= at_ms <= end_ms + CLOCK_BOUND_MS
-            if named and is_then and self._stores[side].uri in run.start.stores:
+            # the log may name the store by the addresses of other brokers or by another name of a host
+            is_here = any(uri == here or (uri != there and uri.startswith(kind)) for uri in run.start.stores)
+            if named and is_then and is_here:
                 return why
         return self._problem
 

@@ -122,6 +122,14 @@ class Later(SystemClock):
         return super().now_ms() + 600_000
 
 
+class StoreAt(MemoryStore):
+    """A store whose id is its URI."""
+
+    @property
+    def uri(self) -> str:
+        return self.id
+
+
 class RecreatedTopics(MemoryStore):
     """A target in which the topic was recreated after the plan."""
 
@@ -197,6 +205,22 @@ def test_the_time_of_a_commit_that_may_be_offsetmgrs_own_is_no_evidence(
     with OperationLog().path.open("a") as log:
         log.write("no record\n")
     assert "its operation log cannot be read" in own_write(0, "h", 0)
+
+
+@pytest.mark.parametrize("uri", ["kafka://kafka1:9092", "kafka://localhost:9092", "kafka://kafka2:9092,kafka1:9092"])
+def test_an_own_write_counts_although_the_operation_log_names_the_store_by_other_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with OperationLog().recorded(OperationStart("migrate rollback", (uri,), ("g",), 1, 1)):
+        pass
+
+    def restored(source: str, target: str) -> list[bool]:
+        copies = CopiedOffsets(StoreAt(source), StoreAt(target))
+        return [bool(copies.own_write(side, "g", SystemClock().now_ms())) for side in (0, 1)]
+
+    assert restored("zookeeper://zk1:2181?layout=0.8", "kafka://kafka1:9092") == [False, True]
+    assert restored(uri, "kafka://dr:9092") == [True, False]
 
 
 @pytest.mark.parametrize("force", [False, True])
