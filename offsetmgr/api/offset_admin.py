@@ -342,7 +342,7 @@ class OffsetAdmin(Closeable):
         if holds_images(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection = topic_selection(store, topics)
-        with closing(open_file(Path(path))) as snapshot:
+        with closing(open_file(Path(path), note=self._connections.on_warning)) as snapshot:
             chosen = matching_groups(names, snapshot.groups())
             if not chosen:
                 raise GroupNotFound(f"file {os.fspath(path)}", "holds no such group" if names else "holds no groups")

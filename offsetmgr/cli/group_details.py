@@ -12,8 +12,8 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
-from offsetmgr.cli.read_error_report import unrecognised_errors
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
+from offsetmgr.cli.read_error_report import empty_note, unrecognised_errors
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -113,7 +113,7 @@ def describe(
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            stale = StaleOffsetCounter(store, others)
+            stale = StaleOffsetCounter(store, others, connect.given_options)
             topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
@@ -124,7 +124,7 @@ def describe(
             except UnknownTopicOrPartition as missing:
                 errors.append(missing)
         if not shown and not errors:
-            note(empty_note(store.uri, "groups" if not chosen else "partitions that need attention"))
+            note(empty_note(store, "groups" if not chosen else "partitions that need attention"))
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):

@@ -10,8 +10,8 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
-from offsetmgr.cli.read_error_report import note_unrecognised
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
+from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
+from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.running_store import OtherGroupKind
 
@@ -103,7 +103,7 @@ def list_groups(
     if selected:
         rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
-        note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
+        note(empty_note(store, "groups" if not names else f"groups in state {state}"))
     if (trees := tree_store(store)) is not None:
         note_unrecognised(trees.unrecognised(names))
     if code := report_and_exit_code(errors):

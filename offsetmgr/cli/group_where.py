@@ -16,11 +16,10 @@ from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
-from offsetmgr.cli.read_error_report import note_unrecognised
+from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import (
     Column,
     OutputFormat,
-    empty_note,
     note,
     progress,
     separate_tables,
@@ -122,7 +121,7 @@ def where(
         note(str(kind))
     _note_expiry(found, connect.followup_options)
     if not found and not errors:
-        note(empty_note(connect.uri, "groups"))
+        note(empty_note(connect.store(), "groups"))
     if code := report_and_exit_code(errors):
         raise typer.Exit(code)
 

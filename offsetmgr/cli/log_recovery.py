@@ -165,13 +165,15 @@ class _Recovery:
         return ends
 
     def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
-        """Determines where to truncate a log. If the log must not be truncated, adds an error with the reason to the
-        list of errors."""
+        """Determines where to truncate a log. If the log must not be truncated, or a broker does not start with its
+        directory, the errors have the reason."""
         from offsetmgr.segments.broker_lock import Use, check_parent_unused, detect_broker, in_use_error
         from offsetmgr.segments.repair import backup_path
         from offsetmgr.segments.truncation import truncation_point
 
         try:
+            if source in {Path(error.what).parent for error in self._errors}:
+                return _PlannedRecovery(source, segment_end, None, "refused", None)
             cut = truncation_point(segment_end, strict=self._strict)
             if self._to is not None:
                 target = self._to / (source if source.name not in ("", "..") else source.resolve()).name

@@ -12,7 +12,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress
+from offsetmgr.cli.render import Column, OutputFormat, note, progress
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -85,7 +85,7 @@ class UncommittedTopics:
         for topic in sorted(self._left - self._seen):
             note(f"no committed offsets in topic {topic} in {self._uri}")
         if shown == 0 and not self._left - self._seen:
-            note(empty_note(self._uri, "committed offsets"))
+            note(f"no committed offsets in {self._uri}")
 
 
 def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
@@ -241,7 +241,7 @@ def lag(
                     state = row.note if row.note in UNREAD else "absent"
                     yield (*_cells(*row[:3], state), row.log_start, row.log_end, row.lag, row.note or None)
 
-        stale = StaleOffsetCounter(store, others)
+        stale = StaleOffsetCounter(store, others, connect.given_options)
         shown = table.write(stale.count(rows()), output)
         stale.report()
         uncommitted.report(None if only_with_lag else shown)

@@ -1,4 +1,4 @@
-"""Prints and counts the read errors of commands that show many groups."""
+"""Prints and counts the read errors of commands that show many groups, and notes an empty listing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import note
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.group_tree import UnrecognisedData
-from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 
 _MAX_NAMED: Final = 20
 
@@ -65,3 +65,11 @@ class ReadErrorReport:
     def exit_code(self) -> int:
         """The exit code of a command that shows the groups without errors."""
         return FAILED if self.count else 0
+
+
+def empty_note(store: OffsetStore, what: str) -> str:
+    """Returns the note for an empty listing. The note contains the URI of the store."""
+    from offsetmgr.stores.cross_cluster_check import names_cluster
+
+    is_zookeeper = what == "groups" and ("zookeeper:" in store.uri or "zookeeper%3A" in store.uri)
+    return f"no {what} in {store.uri}{'; is the chroot right?' if is_zookeeper and not names_cluster(store) else ''}"

@@ -379,9 +379,3 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
         return f"{what}: {done:,}, {rate}"
     filled = min(20, 20 * done // total)
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
-
-
-def empty_note(uri: str, what: str) -> str:
-    """Returns the note for an empty listing. The note contains the URI of the store."""
-    hint = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
-    return f"no {what} in {uri}{hint if what == 'groups' else ''}"

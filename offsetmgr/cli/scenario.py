@@ -164,7 +164,7 @@ def _from_file(
     with (
         seekable(file) as path,
         closing(
-            open_file(path, name, single, accept_unterminated=accept_unterminated, shown=name_of(file))
+            open_file(path, name, single, accept_unterminated=accept_unterminated, shown=name_of(file), note=note)
         ) as snapshot,
     ):
         crossed = crossing(snapshot)

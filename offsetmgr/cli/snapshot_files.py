@@ -166,7 +166,7 @@ def import_offsets(
     group: GroupsOption = None,
     topic: TopicsOption = None,
     file_format: FileFormat = None,
-    accept_unterminated: UnterminatedOption = False,
+    unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     unchecked: Annotated[
@@ -220,7 +220,7 @@ def import_offsets(
             exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None
-        opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated, shown=name_of(file))
+        opened = open_file(path, file_format, single, accept_unterminated=unterminated, shown=name_of(file), note=note)
         with closing(opened) as snapshot:
             chosen = matching_groups(group or [], snapshot.groups())
             if not chosen:

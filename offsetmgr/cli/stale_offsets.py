@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 from offsetmgr.cli.render import note
@@ -19,10 +19,12 @@ class StaleOffsetCounter:
     offset of the group. The last cell of such a row is a note that starts with `STALE`, `UNCLEAR` or `ELSEWHERE`.
     `report` prints the counts."""
 
-    def __init__(self, store: OffsetStore, others: Sequence[OffsetStore]) -> None:
+    def __init__(self, store: OffsetStore, others: Sequence[OffsetStore], options: str) -> None:
         self._store = store
         self._others = others
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._options = options
+        self._group = ""
 
     def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yields all rows, and counts the rows of stale and absent offsets."""
@@ -32,12 +34,14 @@ class StaleOffsetCounter:
             for beginning, separator in ((STALE, "'s "), (UNCLEAR, "'s "), (ELSEWHERE, ": ")):
                 if row[-1] is not None and row[-1].startswith(beginning):
                     self._counts[beginning, row[-1].removeprefix(beginning).partition(separator)[0]] += 1
+                    self._group = row[0]
             yield row
 
     def report(self) -> None:
         """Prints the numbers of stale and absent offsets, and the option that shows the other offsets."""
         from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
         from offsetmgr.groups.last_writes import TITLES
+        from offsetmgr.groups.selection import group_words, literal_pattern
 
         here = TITLES.get(self._store.uri.partition(":")[0])
         for other in self._others:
@@ -51,10 +55,9 @@ class StaleOffsetCounter:
                 why = "and nothing shows which is newer; the lag is unknown"
                 note(f"warning: {offsets} from the group's in {title}, {why}")
             if absent:
-                offsets = (
-                    f"{count_of(absent, 'offset')} {'is' if absent == 1 else 'are'} only in {title}, not in {here}"
-                )
-                note(f"warning: {offsets}; the lag is computed from {'it' if absent == 1 else 'them'}")
+                only = f"{count_of(absent, 'offset')} {'is' if absent == 1 else 'are'} only in {title}, not in {here}"
+                note(f"warning: {only}; the lag is computed from {'it' if absent == 1 else 'them'}")
             if stale or unclear or absent:
                 shows = f"--store {quote(other.uri)} shows what {title} holds"
-                note(f"hint: {shows}; groups where GROUP --window 60 shows where a group commits")
+                where = join(("offsetmgr", "groups", "where", *group_words(literal_pattern(self._group))))
+                note(f"hint: {shows}; {where} --window 60{self._options} shows where the group commits")

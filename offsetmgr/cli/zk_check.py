@@ -12,7 +12,8 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
+from offsetmgr.cli.read_error_report import empty_note
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
@@ -106,7 +107,7 @@ def check(
         for text in checking.skipped_rules():
             note(f"not checked: {text}")
         if not known:
-            note(empty_note(f"zookeeper://{session.connect}", "groups"))
+            note(empty_note(connect.store(f"zookeeper://{session.connect}"), "groups"))
         note(_summary(len(chosen), counts))
         return FAILED if counts or cluster_unknown else 0
 

@@ -73,7 +73,7 @@ def brokers(
         live = cluster_nodes.brokers(session)
         shown = write_rows(BROKERS, _broker_rows(live, cluster, errors), output)
         if not shown:
-            note(f"no live brokers in ZooKeeper at {session.connect}; is the chroot right?")
+            note(f"no live brokers at {session.connect}{'' if cluster.cluster_id.value else '; is the chroot right?'}")
         if output is OutputFormat.TABLE:
             note(_cluster_line(cluster, live))
         singles = (cluster.cluster_id, cluster.controller, cluster.controller_epoch)

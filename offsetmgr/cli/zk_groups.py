@@ -13,6 +13,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
+from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
@@ -75,7 +76,7 @@ def members(
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = _chosen(session, names)
+        chosen = _chosen(connect, session, names)
         found = zip(members_many(session, chosen), owners_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(MEMBERS, _member_rows(listed, errors), output) and not errors:
@@ -109,7 +110,7 @@ def owners(
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = _chosen(session, names)
+        chosen = _chosen(connect, session, names)
         # The owners are read before the members. If the members were read first, the partitions of a member that joins
         # between the two reads would appear to have an owner that is not a member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
@@ -122,7 +123,7 @@ def owners(
         raise typer.Exit(code)
 
 
-def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
+def _chosen(connect: ConnectFlags, session: ZookeeperSession, patterns: list[str]) -> list[str]:
     """Returns the groups that the patterns select, or all groups if there are no patterns. Raises `GroupNotFound` if a
     pattern matches no group."""
     from offsetmgr.groups.selection import matching_groups
@@ -131,7 +132,7 @@ def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
     known = sorted(session.children(CONSUMERS) or [])
     if not patterns:
         if not known:
-            note(f"no groups in ZooKeeper at {session.connect}; is the chroot right?")
+            note(empty_note(connect.store(f"zookeeper://{session.connect}"), "groups"))
         return known
     for pattern in patterns:
         if not matching_groups([pattern], known):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import IO, TYPE_CHECKING
 from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import FormatCapabilities, SnapshotHeader, SnapshotReader
+from offsetmgr.snapshots.line_formats import LineReader
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
 if TYPE_CHECKING:
@@ -120,10 +122,11 @@ def open_file(
     *,
     accept_unterminated: bool = False,
     shown: str = "",
+    note: Callable[[str], None] = lambda _: None,
 ) -> SnapshotFile:
     """Opens and checks a snapshot. If the file contains offsets without the name of a group, ``group`` is their group.
     ``accept_unterminated`` has the same meaning as in `offsetmgr.snapshots.registry.open_snapshot`. ``shown`` is the
-    name of the file in errors, if it is not ``path``.
+    name of the file in errors, if it is not ``path``. ``note`` is called with a text about rows that are skipped.
 
     Raises `UsageError` if the format is unknown. Raises `FileFailure`, `MalformedData`, `UnknownVersion` or another
     `OffsetMgrError` if the file cannot be read.
@@ -139,6 +142,8 @@ def open_file(
     except BaseException:
         stream.close()
         raise
+    if isinstance(reader, LineReader) and (empty := reader.empty_rows):
+        note(f"{shown or path}: skipped {count_of(len(empty), 'row')} without values: line {list_of(empty, 5)}")
     return SnapshotFile(stream, reader, f"file:{path}")
 
 

@@ -8,9 +8,11 @@ or accepted by an option of the user.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from offsetmgr.core.errors import GateRefused, JournalError
@@ -94,7 +96,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     if failed:
         named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
         why = f"{wrong.total()} of {total} partitions do not verify ({named})"
-        raise GateRefused("finalize", why, failure_hint(set(wrong)))
+        raise GateRefused("finalize", why, failure_hint(set(wrong), verifier.plan.path))
     if not total:
         raise GateRefused("finalize", "the migration has no partitions to verify")
     # A group that could not be planned was not migrated, so the gate does not check its members.
@@ -112,8 +114,8 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
     return FinalizeReport(verified, left_out, gates)
 
 
-def failure_hint(wrong: set[Status]) -> str:
-    """Returns the hint for these statuses."""
+def failure_hint(wrong: set[Status], plan: Path) -> str:
+    """Returns the hint for these statuses. ``plan`` is the path of the plan."""
     if wrong <= {Status.REFUSED}:
         return "--accept-refused accepts the partitions that the plan refused"
     if wrong <= {Status.REFUSED, Status.UNREADABLE}:
@@ -121,7 +123,7 @@ def failure_hint(wrong: set[Status]) -> str:
             "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
             "(--group, --topic)"
         )
-    return "offsetmgr migrate verify PLAN lists the differences"
+    return f"offsetmgr migrate verify {shlex.quote(str(plan))} lists the differences"
 
 
 def finalize(

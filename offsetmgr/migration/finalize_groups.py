@@ -151,7 +151,7 @@ class _Checks:
             total = sum(self.counts.get(group.group, (0, 0))) + len(failed)
             named = "; ".join(f"{found.tp or ''} {found.status}: {found.detail}".strip() for found in failed[:3])
             why = f"{len(failed)} of {count_of(total, 'partition')} do not verify ({named})"
-            return GateRefused(what, why, failure_hint({found.status for found in failed}))
+            return GateRefused(what, why, failure_hint({found.status for found in failed}, self.verifier.plan.path))
         if group.group not in self.counts:
             return GateRefused(what, "it has no partitions to verify")
         return None

@@ -119,13 +119,14 @@ def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[
     if missing := sorted(waves - set(known.values())):
         found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
         why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
-        raise UsageError(f"--wave {missing[0]}", why, "see: offsetmgr migrate status PLAN")
+        raise UsageError(f"--wave {missing[0]}", why, f"see: offsetmgr migrate status {shlex.quote(str(plan.path))}")
     chosen: set[str] = set()
     for pattern in patterns:
         selection = GroupSelection.parse([pattern], known)
         matched = {name for name in known if selection.matches(name)}
         if not matched:
-            raise GroupNotFound(f"group {pattern}", f"not found in plan {plan.path}", "see: offsetmgr migrate status")
+            hint = f"see: offsetmgr migrate status {shlex.quote(str(plan.path))}"
+            raise GroupNotFound(f"group {pattern}", f"not found in plan {plan.path}", hint)
         chosen |= matched
     in_waves = {name for name, wave in known.items() if wave in waves}
     both = chosen & in_waves if patterns and waves else chosen | in_waves

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, RewindRefused, Superseded
 from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -249,8 +248,7 @@ class Mirror:
             selected = {tp: c for tp, c in found.offsets.items() if self.options.selects(tp)}
             mirror.recreated = self._recreated(selected)
             mirror.mirrored_offsets = {tp: c for tp, c in selected.items() if tp not in mirror.recreated}
-            forms = Counter(form_of(c.metadata) for c in mirror.mirrored_offsets.values() if c.metadata)
-            mirror.dropped = f"drops {dropped_text(forms)}" if forms and not self.target.capabilities.metadata else ""
+            mirror.drops_metadata = not self.target.capabilities.metadata
             mirror.problem = None
             if problem := found.error or found.hidden or next(iter(found.errors.values()), None):
                 mirror.problem = problem

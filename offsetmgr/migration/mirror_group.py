@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -74,8 +76,11 @@ class GroupMirror:
     """The target's offsets at the last read while the group was not locked."""
     unchanged_since: float = 0.0
     """The time (monotonic seconds) since which ``unlocked_read`` has not changed."""
-    dropped: str = ""
-    """The metadata that the target cannot hold, as text; "" if there is none."""
+    drops_metadata: bool = False
+    """Whether the target cannot hold metadata."""
+    held: Mapping[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    """The metadata that the target had at the last read, by partition and offset. The mirror does not write an offset
+    that the target has already, so this metadata stays."""
     if_ahead: AheadPolicy | None = None
     """The user's word for a target that is ahead."""
     writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
@@ -131,6 +136,7 @@ class GroupMirror:
 
     def set_target_offsets(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         self.target_offsets = {tp: c.offset for tp, c in offsets.items()}
+        self.held = {(tp, c.offset): c.metadata for tp, c in offsets.items()}
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -183,7 +189,10 @@ class GroupMirror:
         ahead = any(self.target_offsets.get(tp, -1) > c.offset for tp, c in self.mirrored_offsets.items())
         self.state = MirrorState.TARGET_AHEAD if ahead else MirrorState.FOLLOWING
         refused = list_of((f"{tp} {text}" for tp, text in self.refused().items()), 1, "; ")
-        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored, refused, self.dropped)))
+        known = ((self.held.get((tp, c.offset), c.metadata), c.metadata) for tp, c in self.mirrored_offsets.items())
+        forms = Counter(form_of(one) for there, one in known if one and (self.drops_metadata or there != one))
+        dropped = f"drops {dropped_text(forms)}" if forms else ""
+        self.detail = "; ".join(filter(None, (self.note, self.not_mirrored, refused, dropped)))
 
     def record_outcomes(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
         """Records the outcomes of a write. Returns False if a partition failed with an error that should be retried

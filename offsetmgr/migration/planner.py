@@ -59,7 +59,7 @@ from offsetmgr.migration.plan import (
 )
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, names_cluster
 
 
 class ReadLegacyMembers(Protocol):
@@ -103,7 +103,7 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 def no_groups_hint(store: OffsetStore) -> str:
     """Returns the hint for a store in which no group exists."""
-    if not store.uri.startswith("zookeeper:"):
+    if not store.uri.startswith("zookeeper:") or names_cluster(store):
         return "check the address, or the name of the file"
     return "is the chroot right? it is the path in zookeeper.connect of the brokers, as in zookeeper://HOST:2181/kafka"
 

@@ -12,7 +12,6 @@ rejected.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -250,6 +249,6 @@ def _also_of_other_runs(
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
             why = f"{name} may have written it too, because one of the two runs was interrupted"
-            hint = f"to undo all runs: offsetmgr migrate rollback PLAN --group {shlex.quote(group.group)}"
+            hint = "to undo all runs of the group, leave out --run"
             found[tp] = UsageError(f"group {group.target_group}, {tp}", why, hint)
     return found

@@ -87,6 +87,8 @@ class LineReader:
         self._what = what
         self._syntax = syntax
         self._blank = b" \t\r\n\v\f" + syntax.filler
+        self.empty_rows: list[int] = []
+        """The numbers of the lines that have separators and no values. The reader skips them."""
         self._values = re.compile(syntax.plain.pattern.decode("ascii")).findall
         self._ranges: dict[str, array[int]] = {}
         """For each group four numbers per byte range: start, end, first line's number, and `_PLAIN` or `_OTHER`."""
@@ -223,6 +225,7 @@ class LineReader:
         """Parses a line that is not plain. Returns group, topic and partition; None for an empty line, a header line or
         a bad line. A bad line is added to ``bad``."""
         if not line.strip(self._blank):
+            self.empty_rows += [number] if line.strip() else []
             return None
         try:
             text = _text(line)

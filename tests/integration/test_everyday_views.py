@@ -109,6 +109,11 @@ def test_an_empty_store_is_named(cli: Cli, zookeeper: ZooKeeperServer, unique: s
     assert nothing.fullmatch(done.stderr)
     done = cli("offsets", "get", "--all-groups", "--zookeeper", address)
     assert done.stderr.startswith(f"no committed offsets in zookeeper://{address}")
+    with connected(zookeeper.connect) as client:
+        client.create(f"/{unique}/cluster/id", b'{"version":"1","id":"AAAAAAAAAAAAAAAAAAAAAA"}', makepath=True)
+    for command in (("groups", "list"), ("groups", "describe", "--all-groups"), ("zk", "members", "--all-groups")):
+        done = cli(*command, "--zookeeper", address)
+        assert re.match(rf"no groups in zookeeper://{address}[^ ]*\n", done.stderr), command
 
 
 def test_one_invalid_group_name_does_not_break_a_list_of_two_stores(

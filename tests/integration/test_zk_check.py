@@ -77,7 +77,7 @@ def test_a_persistent_member_is_not_known_to_live(cluster: Cluster, session: Zoo
     ]
     assert findings[0].text == "is persistent, which does not show whether its consumer runs, and no commit was seen"
     assert findings[1].todo.endswith(
-        "delete the node: zookeeper-shell.sh ZOOKEEPER delete '/consumers/haunted/ids/haunted_x y'"
+        f"delete the node: zookeeper-shell.sh {session.connect} delete '/consumers/haunted/ids/haunted_x y'"
     )
     assert "though 1 live member subscribes to it" in findings[2].text
     assert findings[2].todo == "delete the persistent member nodes first: the live members assign partitions to them"

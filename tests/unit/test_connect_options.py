@@ -14,8 +14,10 @@ import offsetmgr
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.runbook import runbook_arguments
 from offsetmgr.cli.runbook_options import RestartFlags
+from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.core.errors import GroupNotFound
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups import members_source
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -93,3 +95,14 @@ def test_a_search_for_a_missing_group_that_fails_keeps_the_first_error(settings:
 
 def test_the_version_is_the_one_that_is_installed() -> None:
     assert offsetmgr.__version__ == version("offsetmgr")
+
+
+def test_the_hint_below_stale_offsets_is_a_complete_command(capsys: pytest.CaptureFixture[str]) -> None:
+    zookeeper, kafka = (cast(OffsetStore, SimpleNamespace(uri=uri)) for uri in ("zookeeper://z:1/kafka", "kafka://k:1"))
+    stale = StaleOffsetCounter(zookeeper, [kafka], " --context old")
+
+    assert len(list(stale.count([("my group", "orders", 0, "older than Kafka's 90")]))) == 1
+    stale.report()
+
+    command = "offsetmgr groups where 'my group' --window 60 --context old"
+    assert f"{command} shows where the group commits\n" in capsys.readouterr().err

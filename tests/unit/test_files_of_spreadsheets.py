@@ -38,6 +38,15 @@ FORMS = {
 }
 
 
+EMPTY_ROWS = {
+    "empty cells in the first line": "skipped 1 row without values: line 1",
+    "empty cells before the separator": "skipped 1 row without values: line 1",
+    "empty cells in the last lines": "skipped 2 rows without values: line 5, 6",
+    "empty cells in the last line, which does not end": "skipped 1 row without values: line 4",
+    "empty cells between semicolons": "skipped 1 row without values: line 4",
+}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_of_a_spreadsheet_is_imported(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -49,8 +58,9 @@ def test_each_form_of_a_spreadsheet_is_imported(
 
     done = run(["offsets", "import", str(tmp_path / "saved.csv"), "--store", target, "--execute", "--yes"])
 
-    assert done == 0, capsys.readouterr().err
-    capsys.readouterr()
+    shown = capsys.readouterr().err
+    assert done == 0, shown
+    assert f"saved.csv: {EMPTY_ROWS[form]}\n" in shown if form in EMPTY_ROWS else "without values" not in shown
     assert run(["offsets", "get", "--all-groups", "--store", target, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["group"], row["partition"], row["offset"]) for row in found] == [

@@ -94,8 +94,8 @@ def test_a_file_with_which_a_broker_does_not_start_is_named(
     assert f"error: {file}: {why}" in done.err
     assert "a broker takes the log directory offline, or does not start\n" in done.err
     assert "hint: " in done.err
-    if command == "verify":
-        assert {row["broker"] for row in done.rows} == {"unknown"}
+    column, expected = ("broker", "unknown") if command == "verify" else ("action", "refused")
+    assert {row[column] for row in done.rows} == {expected}
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,16 @@ def test_metadata_that_the_target_cannot_hold_is_named():
     assert mirror.groups["g"].detail == "drops the metadata of 1 offset (a client's own text)"
 
 
+def test_metadata_of_an_offset_that_the_target_has_already_is_named():
+    mirror = GroupMirror("g", "g", mirrored_offsets={P0: Committed(5, "checked by hand"), P1: Committed(7, "same")})
+    mirror.set_target_offsets({P0: Committed(5), P1: Committed(7, "same")})
+    mirror.mark_in_step()
+    assert mirror.detail == "drops the metadata of 1 offset (a client's own text)"
+    mirror.set_target_offsets({P0: Committed(4), P1: Committed(7, "same")})  # then the mirror writes the offset of P0
+    mirror.mark_in_step()
+    assert mirror.detail == ""
+
+
 def test_a_partition_that_could_not_be_read_at_the_start_is_written_only_after_both_stores_were_read():
     source, target = MemoryStore("a"), MemoryStore("b")
     set_offsets(source, "g", p0=5, p1=90)

@@ -490,7 +490,7 @@ def test_verify_and_finalize_name_the_remedy_if_the_source_moved_on(
     assert "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them" in shown
     assert "offsetmgr migrate status plan.json --group a prints the next command of each group" in shown
     assert run(["migrate", "finalize", "plan.json", "--yes"]) == 1
-    assert "hint: offsetmgr migrate verify PLAN lists the differences\n" in capsys.readouterr().err
+    assert "hint: offsetmgr migrate verify plan.json lists the differences\n" in capsys.readouterr().err
 
     assert run(["migrate", "rollback", "plan.json", "--yes"]) == 0
     assert run(["migrate", "verify", "plan.json"]) == 1

@@ -76,6 +76,8 @@ class ClusterFacts:
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
     unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Topic -> partitions that have no leader, or whose leader is not a live broker."""
+    connect: str = ""
+    """The connect string of ZooKeeper, with the chroot."""
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]

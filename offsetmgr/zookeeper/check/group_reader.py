@@ -32,7 +32,7 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     """Reads the facts of the cluster. Raises if ``/brokers/topics`` or ``/brokers/ids`` cannot be read."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
-        return ClusterFacts(None)
+        return ClusterFacts(None, connect=session.connect)
     alive = set(session.children(paths.BROKER_IDS) or ())
     found: dict[str, frozenset[int] | OffsetMgrError] = {}
     unserved: dict[str, tuple[int, ...]] = {}
@@ -43,7 +43,7 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
         if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = leaderless
-    return ClusterFacts(found, unserved)
+    return ClusterFacts(found, unserved, session.connect)
 
 
 class GroupReader:

@@ -23,7 +23,7 @@ def check_group(
     skipped."""
     return [
         *unreadable(facts),
-        *left_over_members(facts),
+        *left_over_members(facts, cluster),
         *without_owner(facts, cluster),
         *wrong_owners(facts),
         *unserved(facts, cluster),
@@ -70,7 +70,7 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
         yield Finding(FindingCode.UNRECOGNISED, facts.group, path, text, "find out which client writes it")
 
 
-def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
+def left_over_members(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
     """Yields a finding for each persistent registration of a consumer that is not known to run."""
     for member in facts.members:
         if member not in facts.live:
@@ -78,7 +78,7 @@ def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
             text = "is persistent, which does not show whether its consumer runs, and no commit was seen"
             todo = (
                 "if its consumer has stopped (kafka-spark-consumer registers such nodes while it runs),"
-                f" delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
+                f" delete the node: zookeeper-shell.sh {quote(cluster.connect)} delete {quote(path)}"
             )
             yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
 
