@@ -110,10 +110,11 @@ class KafkaEdits(ProtocolEdits):
     async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
         from offsetmgr.kafka.client.broker_permissions import denied_topics
+        from offsetmgr.kafka.client.group_kinds import describe
 
         topics = {tp.topic for edit in edits if edit.whole for tp in partitions_to_read(edit)}
         described, fetched, denied = await asyncio.gather(
-            self._client.describe(valid_groups, deadline),
+            describe(self._client, valid_groups, deadline),
             self._client.fetch(dict.fromkeys(valid_groups), deadline),
             denied_topics(self._client, topics, deadline),
         )

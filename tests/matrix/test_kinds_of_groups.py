@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Position
+from confluent_kafka import Producer
 from conftest import MakeTopic
 from running_consumers import until
 
@@ -31,6 +30,9 @@ offsets set {g} --topic {t}:0 --to-offset 3 --new-group --running
 offsets reset {g} --topic {t} --to-earliest --new-group
 offsets import {dir}/saved.csv
 migrate plan --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups -o {dir}/plan --translate none
+offsets delete --group {g} --topic {t}:0 --execute --yes
+migrate mirror --from file:{dir}/saved.csv --to kafka://{bootstrap} --all-groups --once --yes --translate none
+migrate apply {dir}/before --yes
 """
 READS = """
 groups list {g}
@@ -42,6 +44,7 @@ offsets peek {g}
 offsets export {dir}/{g}.csv --group {g}
 offsets diff --group {g} --from kafka://{bootstrap} --to file:{dir}/saved.csv
 migrate plan --from kafka://{bootstrap} --to file:{dir}/new.avro --group {g} -o {dir}/plan --translate none
+migrate mirror --from kafka://{bootstrap} --to kafka://{bootstrap} --group {g} --rename {g}={g}-new --once --yes
 """
 DESCRIPTIONS = """
 groups describe {g}
@@ -71,10 +74,10 @@ class Group:
 
     def __init__(self, bootstrap: str, topic: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.bootstrap, self.name, self._directory, self._capsys = bootstrap, topic, directory, capsys
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-other"})
-        consumer.commit(offsets=[Position(topic, 0, 5)], asynchronous=False)
-        consumer.close()
+        assert self.run("offsets set {other} --topic {t}:0 --to-offset 5 --new-group --execute --yes")[0] == 0
         (directory / "saved.csv").write_text(f"{topic},{topic},0,5\n")
+        sides = "--from file:{dir}/saved.csv --to kafka://{bootstrap} --translate none"
+        assert self.run(f"migrate plan {sides} --all-groups -o {{dir}}/before")[0] == 0
 
     def run(self, line: str) -> tuple[int, str, str]:
         names = {"g": self.name, "other": f"{self.name}-other", "t": self.name, "dir": self._directory}

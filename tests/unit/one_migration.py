@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
@@ -68,6 +69,31 @@ def commit(store: MemoryStore, group: str, *offsets: int | None) -> None:
     """Sets ``orders`` 0, 1, ... of a group; None leaves a partition without a commit."""
     committed = {tp: Committed(o, version=0) for tp, o in zip(ORDERS, offsets, strict=False) if o is not None}
     store.data.setdefault(group, {}).update(committed)
+
+
+@dataclass
+class LockableMemoryStore(MemoryStore):
+    """A store whose groups a mirror and a refresh lock, unless the lock of a group fails (``unlockable``).
+    ``refreshed`` has the partitions that were committed again."""
+
+    unlockable: dict[str, OffsetMgrError] = field(default_factory=dict)
+    refreshed: dict[str, set[TopicPartition]] = field(default_factory=dict)
+
+    def lock(self, group, *, holder):
+        return SimpleNamespace(group=group, lost=None, replaced=False)
+
+    def lock_many(self, groups, *, holder):
+        return ((group, self.unlockable.get(group) or self.lock(group, holder=holder)) for group in groups)
+
+    def refresh_locked(self, held, leave_out):
+        for lock in held:
+            self.refreshed[lock.group] = {*self.data[lock.group]}.difference(leave_out.get(lock.group, ()))
+            yield lock.group, None
+
+    def commit_locked(self, commits):
+        return ()
+
+    release_locks = commit_locked
 
 
 @dataclass

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
-from one_migration import ORDERS, Migration, OneLog, commit
+from one_migration import ORDERS, OneLog, commit
 
+from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import CorruptData, GateRefused
-from offsetmgr.core.model import Committed, LogRange
+from offsetmgr.core.group_tree import UnrecognisedData
+from offsetmgr.core.model import Committed, GroupDescription, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.finalize import GroupGate, check_gates
+from offsetmgr.migration.group_locator import ConfiguredStore, GroupLocator
+from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -107,7 +114,8 @@ def test_verify_distinguishes_equal_offsets_from_those_kept_ahead(migration):
     assert migration.verify() == {"g orders-0": Status.EQUAL, "g orders-1": Status.KEPT_AHEAD}
 
 
-def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_does_not_verify(migration):
+def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_is_neither_verified_nor_kept_by_its_renewal(opened):
+    migration, path = opened, opened.path
     commit(migration.source, "g", 40, 40)
     commit(migration.target, "g", 90, 40)
     migration.options = PlanOptions(AheadPolicy.KEEP)
@@ -125,6 +133,11 @@ def test_an_offset_kept_ahead_by_an_old_plan_without_a_word_does_not_verify(migr
     assert (found.status, found.status.ok) == (Status.AHEAD_UNPROVEN, False)
     assert found.detail.startswith("keeps 90; a start there skips 50 messages if the consumers are at 40 (")
     assert found.detail.endswith("to accept it, plan it again with --if-ahead keep")
+    for action, *words in ((Action.REFUSE_REWIND,), (Action.KEEP_NEWER, "--if-ahead", "keep")):
+        new = path.with_stem(action.name)
+        assert run(["migrate", "renew", str(path), "-o", str(new), *words]) == 0
+        (group,), path = PlanFile(new).groups(), new
+        assert [step.action for step in group.steps] == [action, Action.SKIP_EQUAL]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +205,30 @@ def test_commits_that_are_seen_during_verify_show_whether_a_target_that_is_ahead
     plan = PlanFile(migration.path)
     verifier = MigrationVerifier(plan, source, target_store, lambda: OneLog(LogRange(0, 1000)))
     assert {result.tp: result.status for result in verifier.results()}[ORDERS[1]] is status
+
+
+class WithoutRead(MovingStore):
+    """A Kafka store whose brokers do not show the offsets topic to this login."""
+
+    def commit_times(self, _groups: list[str], _limit_s: float | None) -> dict[str, object]:
+        return {}
+
+
+@pytest.mark.parametrize(("moving", "action"), [("zookeeper", Action.REFUSE_REWIND), ("kafka", Action.KEEP_NEWER)])
+def test_movement_decides_although_read_on_the_offsets_topic_is_missing(monkeypatch, moving, action):
+    monkeypatch.setattr("offsetmgr.stores.kafka.KafkaStore", WithoutRead)
+    monkeypatch.setattr("offsetmgr.migration.group_watch.owners_many", lambda *_: [])
+    monkeypatch.setattr("offsetmgr.migration.group_locator.modes", lambda *_: {})
+    old, new = MovingStore("zookeeper"), WithoutRead("kafka")
+    for store, offset in ((old, 10), (new, 90)):
+        commit(store, "g", None, offset)
+        store.moving = f"memory:{moving}"
+    ((step,),) = (group.steps for group in Planner(old, new, PlanOptions(), SystemClock()).plan(["g"]))
+    assert (step.action, " changed while it was watched (" in step.note) == (action, True)
+    empty, session = GroupDescription("", "EMPTY"), cast(Any, object())
+    stores = [ConfiguredStore(s.id, s, lambda g: dict.fromkeys(g, empty), session) for s in (old, new)]
+    (found,) = GroupLocator(stores, None).locate(["g"], ObservationWindow(0.3, poll_s=0.01))
+    assert (found.phase.confidence, found.phase.phase) == (Confidence.SEEN, moving)
 
 
 def test_verify_and_the_reverse_plan_know_the_shift(migration):
@@ -278,10 +315,12 @@ class _Hiding(MemoryStore):
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         for found in super().scan(groups):
-            yield replace(found, hidden=CorruptData(f"group {found.group!r}", "its offsets may be incomplete"))
+            hidden = CorruptData(f"group {found.group!r}", "its offsets may be incomplete")
+            yield replace(found, hidden=hidden, unrecognised=(UnrecognisedData("/consumers/g/x", "holds '7'"),))
 
 
-def test_a_target_with_data_that_may_be_offsets_is_neither_written_nor_verified(migration: Migration) -> None:
+def test_a_target_with_data_that_may_be_offsets_is_neither_written_nor_verified_nor_called_empty(opened, capsys):
+    migration = opened
     commit(migration.source, "g", 5)
     (planned,) = migration.plan().groups()
     migration.apply()
@@ -289,6 +328,11 @@ def test_a_target_with_data_that_may_be_offsets_is_neither_written_nor_verified(
 
     migration.target = _Hiding("target", data=migration.target.data)
     assert set(migration.verify().values()) == {Status.UNREADABLE}
+    commit(migration.source, "g", 9)
+    assert run(shlex.split("migrate mirror --from memory:source --to memory:target --group g --once --yes")) == 1
+    assert migration.target_offsets() == {"g": {ORDERS[0]: 5}}
+    assert run(["migrate", "rollback", str(migration.path), "--yes"]) == 0
+    assert (migration.target_offsets(), "to remove:" in capsys.readouterr().err) == ({}, False)
     migration.path.unlink()
     (planned,) = migration.plan().groups()
     assert planned.error == "target: group 'g': its offsets may be incomplete"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from one_migration import LockableMemoryStore
 
 from offsetmgr.cli.migrate_output import MirrorLine
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
@@ -19,6 +20,7 @@ from offsetmgr.migration.mirror import Mirror
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import LegacyGroup, LegacyMemberEvidence, LegacyOwner
 from offsetmgr.migration.plan import PlanOptions
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.testing.memory import MemoryStore
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -101,6 +103,24 @@ def test_a_retriable_failure_of_one_partition_is_retried_until_it_is_written():
     mirror.run(once=True)
     assert seen == [*[({MirrorState.FAILING: 1}, 1)] * 3, ({MirrorState.FOLLOWING: 1}, 0)]
     assert offsets_in(target, "g") == {0: 5}
+
+
+class NewTopicStore(LockableMemoryStore):
+    """A target whose topic was created at second 5."""
+
+    has_topic_creation_times = True
+
+    def topic_creation_times(self, topics: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, 5000)
+
+
+def test_an_offset_of_a_deleted_log_is_not_committed_again():
+    offsets = {P0: Committed(5, commit_timestamp=4000), P1: Committed(7, commit_timestamp=6000)}
+    source, target = MemoryStore("a", data={"g": offsets}), NewTopicStore("b", data={"g": dict(offsets)})
+    mirror = mirror_of(source, target)
+    mirror.crossing = CrossClusterCheck(source, target)
+    mirror.run(once=True)
+    assert (target.refreshed, mirror.groups["g"].succeeded) == ({"g": {P1}}, False)
 
 
 class OffsetsOnly(MemoryStore):

@@ -8,10 +8,11 @@ this module offsetmgr would report that the group does not exist.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
@@ -26,6 +27,15 @@ _KINDS: Final = {
     "share": ("is a share group, whose records are acknowledged one by one", "kafka-share-groups.sh"),
     "streams": ("is a group of Kafka Streams' protocol, whose application keeps state", "kafka-streams-groups.sh"),
 }
+
+
+async def describe(
+    client: Client, groups: Sequence[str], deadline: float
+) -> dict[str, GroupDescription | OffsetMgrError]:
+    """Describes groups like `Client.describe`. The result of a group of another kind is `OtherGroupKind`."""
+    found = await client.describe(groups, deadline)
+    dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
+    return {**found, **await other_kinds(client, dead, deadline)}
 
 
 async def other_kinds(client: Client, groups: Iterable[str], deadline: float) -> dict[str, OffsetMgrError]:

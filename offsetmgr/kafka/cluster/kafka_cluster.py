@@ -139,15 +139,11 @@ class KafkaCluster(KafkaLogs, Closeable):
         are errors of single groups.
         """
         requested = list(dict.fromkeys(groups))
+        if not requested:
+            return {}
+        from offsetmgr.kafka.client.group_kinds import describe
 
-        async def describe(deadline: float) -> Mapping[str, GroupDescription | OffsetMgrError]:
-            from offsetmgr.kafka.client.group_kinds import other_kinds
-
-            found = await self._thread.client.describe(requested, deadline)
-            dead = [name for name, one in found.items() if isinstance(one, GroupDescription) and one.state == "DEAD"]
-            return {**found, **await other_kinds(self._thread.client, dead, deadline)}
-
-        return self._thread.run(describe) if requested else {}
+        return self._thread.run(lambda deadline: describe(self._thread.client, requested, deadline))
 
     def offsets_retention_ms(self) -> int | None:
         """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in

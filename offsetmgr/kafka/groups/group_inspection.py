@@ -12,7 +12,7 @@ from offsetmgr.kafka.client.broker_settings import group_setting, reported_setti
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.group_kinds import other_kinds
+from offsetmgr.kafka.client.group_kinds import describe
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
@@ -32,15 +32,12 @@ _STOP: Final = "stop its consumers, then edit the group without --running"
 async def inspect_group(client: Client, group: str, deadline: float) -> RunningGroup:
     """Describes a group before an edit. Raises `UnsupportedOperation` if an edit cannot be exact while its members
     run."""
-    described = (await client.describe([group], deadline))[group]
+    described = (await describe(client, [group], deadline))[group]
     if not isinstance(described, GroupDescription):
         raise described
     address = await client.coordinator(group, deadline)
     connection = await client.node(address).connection(deadline)
-    if described.state == "DEAD":
-        for error in (await other_kinds(client, [group], deadline)).values():
-            raise error
-    elif described.state == "EMPTY" and not described.protocol_type:
+    if described.state == "EMPTY" and not described.protocol_type:
         why = (
             "has commits, but the coordinator knows no members: its consumers have never joined, or use assign(), and"
             " could overwrite the edit"

@@ -24,6 +24,7 @@ from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.core.model import LOCK_SESSION_S, GroupDescription, TopicPartition
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
 from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.group_kinds import describe
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.group_lock import GroupLock
 from offsetmgr.kafka.groups.lock_membership import LockMembership, active_members_error
@@ -60,7 +61,7 @@ class StaticMemberLock(GroupLock):
         retries = Retries(deadline)
         while True:
             try:
-                described = (await client.describe([group], deadline))[group]
+                described = (await describe(client, [group], deadline))[group]
                 if not isinstance(described, GroupDescription):
                     raise described
                 others = [str(member) for member in described.members if member.instance_id != instance_id]
