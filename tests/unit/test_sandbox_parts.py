@@ -16,7 +16,7 @@ from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion, U
 from offsetmgr.sandbox import ConsumedMessage, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory, state_directory
-from offsetmgr.sandbox.process import ServerProcess, log_tail
+from offsetmgr.sandbox.process import log_tail
 from offsetmgr.sandbox.process_ref import ProcessRef, wait_until
 from offsetmgr.sandbox.state import SandboxState, ServerRecord
 
@@ -224,21 +224,6 @@ def test_a_port_in_use_is_not_free_and_a_silent_listener_is_no_server() -> None:
 # --- state ---------------------------------------------------------------------------------------
 
 
-def test_the_saved_state_is_read_back(tmp_path: Path) -> None:
-    zookeeper = ServerRecord("zookeeper", "zookeeper", "3.8.4", "/f/z", 11, "s1", "127.0.0.1:2181")
-    brokers = [
-        ServerRecord("broker", f"broker-{n}", "3.9.1", "/f/b", 12 + n, "s2", f"127.0.0.1:909{n}") for n in range(2)
-    ]
-    saved = SandboxState(2, False, True, (zookeeper, *brokers))
-
-    state.save(tmp_path, saved)
-
-    assert state.load(tmp_path) == saved
-    assert saved.bootstrap == "127.0.0.1:9090,127.0.0.1:9091"
-    assert saved.zookeeper == "127.0.0.1:2181/kafka"
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
 def test_a_state_of_an_unknown_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"version": 7}))
 
@@ -310,46 +295,3 @@ def test_messages_are_read_back_byte_for_byte_without_a_torn_last_line(tmp_path:
         ConsumedMessage(0, 41, None, b"", "t", 1_700_000_000_000),
         ConsumedMessage(3, 7, b"k\t", b"a\\n\xff", "u", 1_700_000_000_001),
     ]
-
-
-def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:
-    consumer = OldConsumer(
-        tmp_path,
-        zookeeper="127.0.0.1:1/kafka",
-        group="g",
-        topic="t",
-        offsets_storage="kafka",
-        dual_commit=True,
-        auto_commit_interval_ms=60_000,
-        consumer_id="one",
-        extra={"zookeeper.session.timeout.ms": 4000},
-    )
-
-    settings = consumer.settings()
-
-    assert settings["offsets.storage"] == "kafka"
-    assert settings["dual.commit.enabled"] == "true"
-    assert settings["auto.commit.interval.ms"] == 60_000
-    assert settings["consumer.id"] == "one"
-    assert settings["zookeeper.session.timeout.ms"] == 4000
-
-
-class ReadyOnce(ServerProcess):
-    """A server that answers one readiness check and is too busy for the next ones."""
-
-    name = "a server"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.answers = iter([False, True])
-
-    def _command(self) -> list[str]:
-        return ["sleep", "60"]
-
-    def _is_ready(self) -> bool:
-        return next(self.answers, False)
-
-
-def test_a_server_that_was_ready_once_has_started(tmp_path: Path) -> None:
-    with ReadyOnce(tmp_path) as server:
-        assert server.running()
