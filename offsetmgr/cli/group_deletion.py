@@ -70,6 +70,6 @@ class GroupDeletion(Edit):
         (checked,) = self.check([plan])
         if left := next((one.path for one in checked.unrecognised if one.path not in self._lose), None):
             why = f"the data in {left} would not be copied, because offsetmgr does not understand it"
-            raise Conflict(f"group {plan.group!r}", why, f"add --lose {left} if its clients can do without")
+            raise Conflict(f"group {plan.group!r}", why, f"if no client needs the data, add --lose {left}")
         if checked.problem is not None:
             raise checked.problem

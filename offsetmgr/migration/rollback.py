@@ -248,7 +248,7 @@ def _also_of_other_runs(
         applied = state.partitions(other.progress, group.group)
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
-            why = f"{name} may have written it too, because one of the two runs was interrupted"
+            why = f"{name} may have written it too: one of the two runs was interrupted, so its writes are unknown"
             hint = "to undo all runs of the group, leave out --run"
             found[tp] = UsageError(f"group {group.target_group}, {tp}", why, hint)
     return found

@@ -51,8 +51,8 @@ def unusable_files(directory: Path) -> list[OffsetMgrError]:
     the whole log directory offline, and does not start if it has no other."""
     errors: list[OffsetMgrError] = []
     for name, check, remedy in (
-        (_METADATA, _check_metadata, "copy the file from another partition of the topic, on any broker"),
-        (_EPOCHS, _check_epochs, "move the file away: the broker writes a new one"),
+        (_METADATA, _check_metadata, "stop the broker, and copy the file from another partition of the topic"),
+        (_EPOCHS, _check_epochs, "stop the broker, and move the file away: the broker writes a new one when it starts"),
     ):
         try:
             check(directory / name)

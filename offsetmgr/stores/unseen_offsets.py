@@ -34,7 +34,7 @@ from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS, REPORTS_TRANSACTI
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
 from offsetmgr.stores.conditional_edit import group_id_error
 
-_ACCEPT: Final = "or add --accept-unseen (in a program accept_unseen=True): no undo restores unseen offsets"
+_ACCEPT: Final = "or add --accept-unseen (accept_unseen=True): unseen offsets are then lost, and no undo restores them"
 _MAX_NAMED: Final = 200_000
 """The maximum number of partitions that one call of `UnseenOffsets.add_pending` asks for by name."""
 _CHECK_S: Final = 5.0
@@ -169,9 +169,9 @@ class UnseenOffsets:
         if isinstance(state, GroupDescription):
             if state.state == "DEAD":
                 return
-            why = f"is {state.state}, and not gone, after the deletion of all offsets that this login sees: it has more"
+            why = f"still exists ({state.state}) after offsetmgr deleted all offsets that this login sees"
         (back,) = await edit([GroupEdit(group, {tp: Change(one.value(), ABSENT) for tp, one in deleted.items()})])
-        restored = "; the deleted offsets were written back, and the group is as before"
+        restored = "; offsetmgr has committed the deleted offsets again"
         if failures := back.failures:
             first, why_not = next(iter(failures.items()))
             restored = f"; {count_of(len(failures), 'deleted offset')} could not be written back ({first}: {why_not})"
