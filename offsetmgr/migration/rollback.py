@@ -249,6 +249,6 @@ def _also_of_other_runs(
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
             why = f"{name} may have written it too: one of the two runs was interrupted, so its writes are unknown"
-            hint = "to undo all runs of the group, leave out --run"
-            found[tp] = UsageError(f"group {group.target_group}, {tp}", why, hint)
+            why = f"{why}; leave out --run to undo all runs of the group"
+            found[tp] = UsageError(f"group {group.target_group}, {tp}", why)
     return found
