@@ -155,7 +155,15 @@ class World:
 
     def check(self, blocked: AbstractSet[str] = frozenset()) -> None:
         """Checks `migrate status --window` and both pages against the expected states and against both stores."""
-        rows = self.rows("--window", WATCH_S)
+        rows: list[dict[str, Any]] = []
+
+        def seen() -> bool:
+            """Whether all running groups committed in the window. On a busy machine they can stand still that long."""
+            rows[:] = self.rows("--window", WATCH_S)
+            known = {row["group"]: row["known"] for row in rows}
+            return all(known[name] == "seen" for name in self.live if self.expected[name] != "finalized")
+
+        wait_for(seen, "a commit of every group in the window")
         assert {row["group"]: row["state"] for row in rows} == self.expected
         assert {row["group"] for row in rows if row["blocked_by"]} == blocked
         self._compare_with_stores({row["group"]: row for row in rows})
