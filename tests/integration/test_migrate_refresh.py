@@ -16,7 +16,7 @@ from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
-from processes import own_environment, run_command
+from processes import own_environment, run_command, wait_for
 
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -29,6 +29,14 @@ from offsetmgr.stores.uri import open_store
 pytestmark = pytest.mark.servers
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
+
+
+def wait_until_joined(member: ck.Consumer) -> None:
+    def joined() -> bool:
+        member.poll(0.1)
+        return bool(member.assignment())
+
+    wait_for(joined, "the consumer has joined")
 
 
 def commits(bootstrap: str, group: str) -> list[int]:
@@ -146,10 +154,7 @@ def test_groups_in_use_need_no_refresh_and_groups_that_are_gone_are_named(
     member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{unique}-used"})
     member.subscribe([topic])
     try:
-        deadline = time.monotonic() + 120
-        while not member.assignment():
-            assert time.monotonic() < deadline, "the consumer has joined"
-            member.poll(0.1)
+        wait_until_joined(member)
         stderr = commands.run("apply", "plan.json", "--refresh", "--yes", code=1)
         assert member.assignment()
     finally:
@@ -195,10 +200,7 @@ def test_the_date_at_which_copied_offsets_expire_is_said_until_a_consumer_joins(
     member = ck.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": used})
     member.subscribe([topic])
     try:
-        deadline = time.monotonic() + 120
-        while not member.assignment():
-            assert time.monotonic() < deadline, "the consumer has joined"
-            member.poll(0.1)
+        wait_until_joined(member)
         assert expiry(commands.run("status", "plan.json", "--window", "1"))[0] == "1"
         assert expiry(commands.run("finalize", "plan.json", idle, used, "--yes", "--window", "1"))[0] == "1"
     finally:

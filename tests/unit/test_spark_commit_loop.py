@@ -398,6 +398,15 @@ def test_a_query_is_stopped_only_if_that_option_is_set(
     assert follower.state.failing is error
 
 
+def committed_130(make, tmp_path: Path):
+    """A committer, and a query whose offset 130 it has committed."""
+    follower, query = make(), Query(tmp_path)
+    query.finish(0, 130)
+    follower.track(query)
+    assert follower.reconcile(60)
+    return follower, query
+
+
 def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path: Path, memory: MemoryStore, make) -> None:
     memory.commit("g", {T0: OffsetAndMetadata(40)})
     query = Query(tmp_path)
@@ -418,10 +427,7 @@ def test_the_group_is_not_rewound_unless_that_is_allowed(tmp_path: Path, memory:
 def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_either_log(
     tmp_path: Path, memory: TopicsStore, make
 ) -> None:
-    follower, query = make(), Query(tmp_path)
-    query.finish(0, 130)
-    follower.track(query)
-    assert follower.reconcile(60)
+    follower, query = committed_130(make, tmp_path)
 
     memory.recreate()
     query.finish(1, 140)
@@ -436,10 +442,7 @@ def test_an_offset_that_appears_together_with_a_recreated_topic_may_belong_to_ei
 def test_a_recreated_topic_permits_no_rewind_of_an_offset_of_another_client(
     tmp_path: Path, memory: TopicsStore, make
 ) -> None:
-    follower, query = make(), Query(tmp_path)
-    query.finish(0, 130)
-    follower.track(query)
-    assert follower.reconcile(60)
+    follower, query = committed_130(make, tmp_path)
     memory.recreate()
     assert not follower.reconcile(60)
 
