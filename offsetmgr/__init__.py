@@ -58,7 +58,6 @@ for _name, _location in {
     "manager": "offsetmgr.stores.schemes:MANAGER",
     "file": "offsetmgr.stores.schemes:FILE",
     "dual": "offsetmgr.stores.dual_scheme:DUAL",
-    "switched": "offsetmgr.stores.switched.scheme:SWITCHED",
 }.items():
     register_scheme(_name, _location)
 
@@ -140,13 +139,9 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    _defined = lazy_exports(__name__, _MODULE_OF)
+    _defined, __dir__ = lazy_exports(__name__, _MODULE_OF)
 
     def __getattr__(name: str) -> Any:
         if name == "errors":
             return import_module("offsetmgr.core.errors")
         return _defined(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

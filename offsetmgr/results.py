@@ -12,74 +12,113 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from offsetmgr.api.migration import RollbackReport
-    from offsetmgr.core.clock import Clock
-    from offsetmgr.core.clock_difference import ClockDifference
-    from offsetmgr.core.group_tree import SavedNode, UnrecognisedData
-    from offsetmgr.core.log_origin import LogOrigin, OriginComparison, Relation
-    from offsetmgr.core.model import GroupDescription, GroupMember, LogRange, Offset, Weakness
-    from offsetmgr.core.offset_store import (
-        Capabilities,
-        ChangeOutcome,
-        Committer,
-        EditStatus,
-        GroupEditResult,
-        GroupOffsets,
-        Guard,
-        PartitionKinds,
-        StoreIdentity,
-    )
-    from offsetmgr.groups.describe import DescribedGroup, DescribedPartition
-    from offsetmgr.groups.edit_plan import Counts, GroupEditPlan, PlannedChange
-    from offsetmgr.groups.lag import GroupLag, LagRow
-    from offsetmgr.groups.last_writer import KnownWrite, LastWriter
-    from offsetmgr.groups.reset import Scenario
-    from offsetmgr.groups.selection import GroupSelection, TopicPattern, TopicSelection
-    from offsetmgr.kafka.client.brokers import ClusterBroker
-    from offsetmgr.kafka.cluster.base import Cluster
-    from offsetmgr.kafka.protocol.channel import Address
-    from offsetmgr.kafka.protocol.releases import Capability
-    from offsetmgr.manager.runtime.config import ManagerConfig
-    from offsetmgr.manager.runtime.status import Role, ShardStatus
-    from offsetmgr.manager.shard import ShardLimits
-    from offsetmgr.migration.evidence import Confidence, PartitionEvidence
-    from offsetmgr.migration.finalize import FinalizeReport, GroupGate
-    from offsetmgr.migration.finalize_groups import GroupFinalizeReport
-    from offsetmgr.migration.group_location import (
-        GroupLocation,
-        GroupPhase,
-        GroupSample,
-        LocatedPartition,
-        MigratedGroup,
-        PhaseEvidence,
-        StoreSample,
-    )
-    from offsetmgr.migration.journaled_writer import GroupOutcome, Report
-    from offsetmgr.migration.partition_map import MapOrigin
-    from offsetmgr.migration.phase_inference import MemberEvidence, PhaseReport
-    from offsetmgr.migration.plan import Action, GroupPlan, PlanHeader, PlanSource, PlanStep, StoreEndpoint
-    from offsetmgr.migration.plan_file import PlanSummary
-    from offsetmgr.migration.progress import GroupNote, GroupProgress, MigrationState, PartitionSet, RunProgress
-    from offsetmgr.migration.rollback import RollbackDifference
-    from offsetmgr.migration.verify import PartitionResult, VerifySummary
-    from offsetmgr.migration.verify_rules import Status, VerifyEvidence
-    from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
-    from offsetmgr.period.job_records import Attempt, PublishedOutput, RangeScan, Work
-    from offsetmgr.segments.batch_builder import Producer
-    from offsetmgr.segments.batch_reader import RecordBatch
-    from offsetmgr.segments.entries import Chunk, EntryHeader, EntryReader, LogEntry
-    from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, OffsetIndex, TimeEntry, TimeIndex
-    from offsetmgr.segments.log_appender import AppendInfo
-    from offsetmgr.segments.message_scan import LogMessage
-    from offsetmgr.segments.retention import DeletionCandidate, DeletionDecision, DeletionPolicy
-    from offsetmgr.segments.segment import LogSlice, Segment
-    from offsetmgr.segments.time_lookup import TimedOffset
-    from offsetmgr.spark.group_committer import CommitterState
-    from offsetmgr.spark.period_dataframes import RecordSource
-    from offsetmgr.stores.snapshot import SnapshotReport
+    from offsetmgr.api.migration import RollbackReport as RollbackReport
+    from offsetmgr.core.clock import Clock as Clock
+    from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
+    from offsetmgr.core.group_tree import SavedNode as SavedNode
+    from offsetmgr.core.group_tree import UnrecognisedData as UnrecognisedData
+    from offsetmgr.core.log_origin import LogOrigin as LogOrigin
+    from offsetmgr.core.log_origin import OriginComparison as OriginComparison
+    from offsetmgr.core.log_origin import Relation as Relation
+    from offsetmgr.core.model import GroupDescription as GroupDescription
+    from offsetmgr.core.model import GroupMember as GroupMember
+    from offsetmgr.core.model import LogRange as LogRange
+    from offsetmgr.core.model import Offset as Offset
+    from offsetmgr.core.model import Weakness as Weakness
+    from offsetmgr.core.offset_store import Capabilities as Capabilities
+    from offsetmgr.core.offset_store import ChangeOutcome as ChangeOutcome
+    from offsetmgr.core.offset_store import Committer as Committer
+    from offsetmgr.core.offset_store import EditStatus as EditStatus
+    from offsetmgr.core.offset_store import GroupEditResult as GroupEditResult
+    from offsetmgr.core.offset_store import GroupOffsets as GroupOffsets
+    from offsetmgr.core.offset_store import Guard as Guard
+    from offsetmgr.core.offset_store import PartitionKinds as PartitionKinds
+    from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
+    from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
+    from offsetmgr.groups.describe import DescribedPartition as DescribedPartition
+    from offsetmgr.groups.edit_plan import Counts as Counts
+    from offsetmgr.groups.edit_plan import GroupEditPlan as GroupEditPlan
+    from offsetmgr.groups.edit_plan import PlannedChange as PlannedChange
+    from offsetmgr.groups.lag import GroupLag as GroupLag
+    from offsetmgr.groups.lag import LagRow as LagRow
+    from offsetmgr.groups.last_writer import KnownWrite as KnownWrite
+    from offsetmgr.groups.last_writer import LastWriter as LastWriter
+    from offsetmgr.groups.reset import Scenario as Scenario
+    from offsetmgr.groups.selection import GroupSelection as GroupSelection
+    from offsetmgr.groups.selection import TopicPattern as TopicPattern
+    from offsetmgr.groups.selection import TopicSelection as TopicSelection
+    from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
+    from offsetmgr.kafka.cluster.base import Cluster as Cluster
+    from offsetmgr.kafka.protocol.channel import Address as Address
+    from offsetmgr.kafka.protocol.releases import Capability as Capability
+    from offsetmgr.manager.runtime.config import ManagerConfig as ManagerConfig
+    from offsetmgr.manager.runtime.status import Role as Role
+    from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
+    from offsetmgr.manager.shard import ShardLimits as ShardLimits
+    from offsetmgr.migration.evidence import Confidence as Confidence
+    from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
+    from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
+    from offsetmgr.migration.finalize import GroupGate as GroupGate
+    from offsetmgr.migration.finalize_groups import GroupFinalizeReport as GroupFinalizeReport
+    from offsetmgr.migration.group_location import GroupLocation as GroupLocation
+    from offsetmgr.migration.group_location import GroupPhase as GroupPhase
+    from offsetmgr.migration.group_location import GroupSample as GroupSample
+    from offsetmgr.migration.group_location import LocatedPartition as LocatedPartition
+    from offsetmgr.migration.group_location import MigratedGroup as MigratedGroup
+    from offsetmgr.migration.group_location import PhaseEvidence as PhaseEvidence
+    from offsetmgr.migration.group_location import StoreSample as StoreSample
+    from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
+    from offsetmgr.migration.journaled_writer import Report as Report
+    from offsetmgr.migration.partition_map import MapOrigin as MapOrigin
+    from offsetmgr.migration.phase_inference import MemberEvidence as MemberEvidence
+    from offsetmgr.migration.phase_inference import PhaseReport as PhaseReport
+    from offsetmgr.migration.plan import Action as Action
+    from offsetmgr.migration.plan import GroupPlan as GroupPlan
+    from offsetmgr.migration.plan import PlanHeader as PlanHeader
+    from offsetmgr.migration.plan import PlanSource as PlanSource
+    from offsetmgr.migration.plan import PlanStep as PlanStep
+    from offsetmgr.migration.plan import StoreEndpoint as StoreEndpoint
+    from offsetmgr.migration.plan_file import PlanSummary as PlanSummary
+    from offsetmgr.migration.progress import GroupNote as GroupNote
+    from offsetmgr.migration.progress import GroupProgress as GroupProgress
+    from offsetmgr.migration.progress import MigrationState as MigrationState
+    from offsetmgr.migration.progress import PartitionSet as PartitionSet
+    from offsetmgr.migration.progress import RunProgress as RunProgress
+    from offsetmgr.migration.rollback import RollbackDifference as RollbackDifference
+    from offsetmgr.migration.verify import PartitionResult as PartitionResult
+    from offsetmgr.migration.verify import VerifySummary as VerifySummary
+    from offsetmgr.migration.verify_rules import Status as Status
+    from offsetmgr.migration.verify_rules import VerifyEvidence as VerifyEvidence
+    from offsetmgr.period.barrier import OpenPeriod as OpenPeriod
+    from offsetmgr.period.barrier import ReportStatus as ReportStatus
+    from offsetmgr.period.barrier import TimePosition as TimePosition
+    from offsetmgr.period.job_records import Attempt as Attempt
+    from offsetmgr.period.job_records import PublishedOutput as PublishedOutput
+    from offsetmgr.period.job_records import RangeScan as RangeScan
+    from offsetmgr.period.job_records import Work as Work
+    from offsetmgr.segments.batch_builder import Producer as Producer
+    from offsetmgr.segments.batch_reader import RecordBatch as RecordBatch
+    from offsetmgr.segments.entries import Chunk as Chunk
+    from offsetmgr.segments.entries import EntryHeader as EntryHeader
+    from offsetmgr.segments.entries import EntryReader as EntryReader
+    from offsetmgr.segments.entries import LogEntry as LogEntry
+    from offsetmgr.segments.indexes import IndexEntry as IndexEntry
+    from offsetmgr.segments.indexes import OffsetIndex as OffsetIndex
+    from offsetmgr.segments.indexes import TimeEntry as TimeEntry
+    from offsetmgr.segments.indexes import TimeIndex as TimeIndex
+    from offsetmgr.segments.log_appender import AppendInfo as AppendInfo
+    from offsetmgr.segments.message_scan import LogMessage as LogMessage
+    from offsetmgr.segments.retention import DeletionCandidate as DeletionCandidate
+    from offsetmgr.segments.retention import DeletionDecision as DeletionDecision
+    from offsetmgr.segments.retention import DeletionPolicy as DeletionPolicy
+    from offsetmgr.segments.segment import LogSlice as LogSlice
+    from offsetmgr.segments.segment import Segment as Segment
+    from offsetmgr.segments.time_lookup import TimedOffset as TimedOffset
+    from offsetmgr.spark.group_committer import CommitterState as CommitterState
+    from offsetmgr.spark.period_dataframes import RecordSource as RecordSource
+    from offsetmgr.stores.snapshot import SnapshotReport as SnapshotReport
 
 _MODULES: Final = {
-    "AbortedTransaction": "segments.indexes",
     "Action": "migration.plan",
     "Address": "kafka.protocol.channel",
     "AppendInfo": "segments.log_appender",
@@ -187,118 +226,7 @@ _MODULES: Final = {
     "Work": "period.job_records",
 }
 
-__all__ = [
-    "AbortedTransaction",
-    "Action",
-    "Address",
-    "AppendInfo",
-    "Attempt",
-    "Capabilities",
-    "Capability",
-    "ChangeOutcome",
-    "Chunk",
-    "Clock",
-    "ClockDifference",
-    "Cluster",
-    "ClusterBroker",
-    "Committer",
-    "CommitterState",
-    "Confidence",
-    "Counts",
-    "DeletionCandidate",
-    "DeletionDecision",
-    "DeletionPolicy",
-    "DescribedGroup",
-    "DescribedPartition",
-    "EditStatus",
-    "EntryHeader",
-    "EntryReader",
-    "FinalizeReport",
-    "GroupDescription",
-    "GroupEditPlan",
-    "GroupEditResult",
-    "GroupFinalizeReport",
-    "GroupGate",
-    "GroupLag",
-    "GroupLocation",
-    "GroupMember",
-    "GroupNote",
-    "GroupOffsets",
-    "GroupOutcome",
-    "GroupPhase",
-    "GroupPlan",
-    "GroupProgress",
-    "GroupSample",
-    "GroupSelection",
-    "Guard",
-    "IndexEntry",
-    "KnownWrite",
-    "LagRow",
-    "LastWriter",
-    "LocatedPartition",
-    "LogEntry",
-    "LogMessage",
-    "LogOrigin",
-    "LogRange",
-    "LogSlice",
-    "ManagerConfig",
-    "MapOrigin",
-    "MemberEvidence",
-    "MigratedGroup",
-    "MigrationState",
-    "Offset",
-    "OffsetIndex",
-    "OpenPeriod",
-    "OriginComparison",
-    "PartitionEvidence",
-    "PartitionKinds",
-    "PartitionResult",
-    "PartitionSet",
-    "PhaseEvidence",
-    "PhaseReport",
-    "PlanHeader",
-    "PlanSource",
-    "PlanStep",
-    "PlanSummary",
-    "PlannedChange",
-    "Producer",
-    "PublishedOutput",
-    "RangeScan",
-    "RecordBatch",
-    "RecordSource",
-    "Relation",
-    "Report",
-    "ReportStatus",
-    "Role",
-    "RollbackDifference",
-    "RollbackReport",
-    "RunProgress",
-    "SavedNode",
-    "Scenario",
-    "Segment",
-    "ShardLimits",
-    "ShardStatus",
-    "SnapshotReport",
-    "Status",
-    "StoreEndpoint",
-    "StoreIdentity",
-    "StoreSample",
-    "TimeEntry",
-    "TimeIndex",
-    "TimePosition",
-    "TimedOffset",
-    "TopicPattern",
-    "TopicSelection",
-    "UnrecognisedData",
-    "VerifyEvidence",
-    "VerifySummary",
-    "Weakness",
-    "Work",
-]
+__all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__ = lazy_exports(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)

@@ -1,7 +1,6 @@
 """Follows pages of the documentation: runs their commands in one shell, and compares the output with the page.
 
-Usage: ``scripts/tour [--fresh] [PAGE...]``; without pages, the quick start of the README, every tutorial and the
-guide of the rolling bounce.
+Usage: ``scripts/tour [--fresh] [PAGE...]``; without pages, the README and every tutorial.
 
 Two kinds of blocks of a page are used:
 
@@ -43,14 +42,10 @@ from offsetmgr.sandbox import Sandbox
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 README: Final = PROJECT / "README.md"
-PAGES: Final = (
-    README,
-    *sorted((PROJECT / "docs" / "tutorials").glob("*.md")),
-    PROJECT / "docs" / "how-to" / "rolling-bounce.md",
-)
+PAGES: Final = (README, *sorted((PROJECT / "docs" / "tutorials").glob("*.md")))
 INSTALLED: Final = ("offsetmgr", "schemas", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 """The parts of the checkout from which pip installs offsetmgr."""
-PIP: Final = "pip install --quiet '.["
+PIP: Final = "pip install --quiet "
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate")
 DONE: Final = "the command has ended"
 LEFT_OUT: Final = re.compile(r"bash: line \d+: +\d+ (Killed|Terminated) |watching commits for up to \d+ s$")

@@ -18,10 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
-    "manager/log/kafka/writer": "stateful/test_fenced_log",
-    "manager/log/kafka/partition_producer": "unit/test_partition_producer",
-    "manager/log/kafka/batch_audit": "unit/test_batch_audit unit/test_claim_recheck",
-    "manager/lease": "unit/test_lease stateful/test_shard_group_ownership_model",
+    "manager/log/kafka/writer": "crash/test_fenced_log",
+    "manager/log/kafka/partition_producer": "manager/test_partition_producer",
+    "manager/log/kafka/batch_audit": "manager/test_batch_audit manager/test_claims_of_a_log",
+    "manager/lease": "manager/test_lease crash/test_shard_group_ownership_model",
 }
 """The tests that have to find the faults of each module."""
 FAULTS = {

@@ -1,65 +1,91 @@
-"""Mutation testing of the modules that decide without I/O: prints how many small faults in each of them the tests find.
+"""Mutation testing of the modules that decide or guard data: prints how many small faults in each of them tests find.
 
 mutmut changes one expression of a function (a comparison, a constant, an argument) and runs the tests that call the
-function. A mutant is killed if a test fails or exceeds its time limit; otherwise it survives. The mutants of a module
-are a sample with a fixed seed, so that two commits can be compared. mutmut does not change functions with decorators.
-Each run installs mutmut into a temporary environment. A run takes about 15 minutes, so scripts/test does not run it.
+function. A mutant is killed if a test fails or exceeds its time limit; otherwise it survives. mutmut does not change
+functions with decorators. The mutants of a module are the first ones in an order that depends only on their functions
+and changes, so two commits can be compared, even if their tests are in other directories. Run both with the same
+options: the tests of all chosen modules run together, and on a busy machine more tests exceed their time limits.
+Each run installs mutmut into a temporary environment. It takes more than half an hour; scripts/test does not run it.
 
   scripts/mutation                       the working tree, 60 mutants of each module
   scripts/mutation COMMIT --sample 200   another commit, more mutants
   scripts/mutation --only period --show  the modules with "period" in their names, and the change of each survivor
+  scripts/mutation --servers             the modules that tests with servers prove
+  scripts/mutation --save FILE           writes the result of each mutant to a file, to compare two runs with diff
 """
 
 import argparse
+import ast
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from difflib import unified_diff
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTMUT = "mutmut==3.8.1"
 TABLE = {
-    "unit/test_shard_[cefr]* unit/test_expiration unit/test_commit_checks stateful/test_shard_scenarios": "manager/"
+    "test_shard_[cefr]* test_expiration|test_commit_checks test_shard_scenarios": "manager/"
     "shard manager/offset_table manager/commit_checks|manager/conditions manager/expiration",
-    "unit/test_reverse_plan unit/test_plan_* unit/test_migration_* unit/test_partition_map": "migration/plan",
-    "unit/test_*_evidence unit/test_phase_inference unit/test_member_fence unit/test_bounce_waits": "migration/"
-    "evidence migration/phase_inference migration/ownership_history",
-    "unit/test_evaluation unit/test_compared_writes contract/test_snap*": "core/evaluation|stores/conditional_edit",
-    "unit/test_edit_plans unit/test_snapshot_edits unit/test_before_images unit/test_execute": "groups/edit_plan",
-    "unit/test_assignors": "zookeeper/groups/assignors/base "
-    "zookeeper/groups/assignors/range_assignor zookeeper/groups/assignors/round_robin_assignor "
-    "zookeeper/groups/assignors/clustered_assignor",
-    "unit/test_period_* stateful/test_period_model": "period/barrier period/schedule period/leader_decision",
-    "unit/test_kafka_records unit/test_avro_records unit/test_record_formats unit/test_segment_offsets": "records/"
-    "kafka records/kafka_fields records/avro records/avro_fields",
+    "test_plan_*|test_reverse_plan test_migration_[ajrv]* test_partition_map": "migration/plan",
+    "test_*_evidence test_finalize_gates|test_phase_inference test_forward_copy|test_member_fence "
+    "test_bounces|test_bounce_waits": "migration/evidence migration/phase_inference migration/ownership_history",
+    "test_evaluation test_compared_writes test_snapshot_store": "core/evaluation|stores/conditional_edit",
+    "test_edits_in_memory|test_edit_plans|test_snapshot_edits|test_before_images test_undo_commands "
+    "test_execute": "groups/edit_plan",
+    "test_assignors": "zookeeper/groups/assignors/base "
+    "zookeeper/groups/assignors/range_assignor zookeeper/groups/assignors/round_robin_assignor",
+    "test_period_*": "period/barrier period/schedule period/leader_decision",
+    "test_record_formats test_kafka_records|test_record_formats test_avro_records|test_record_formats "
+    "test_segment_offsets": "records/kafka records/kafka_fields records/avro records/avro_fields",
+    "test_execute test_kafka_edits test_running_evidence": "groups/execute stores/conditional_edit",
+    "test_migration_[ajrv]* test_plan_renewal test_fleet_migration test_old_migration_files "
+    "test_files_that_cannot_be_written": "migration/journal migration/journaled_writer",
+    "test_dual_policy test_dual_rules test_dual_backend test_dual_store": "stores/dual_policy",
+    "test_partition_producer test_fenced_log": "manager/log/kafka/partition_producer",
+    "test_batch_audit* test_claims_of_a_log|test_claim_*|test_partition_follow": "manager/log/kafka/batch_audit",
+    "test_lease test_shard_group_ownership_model": "manager/lease",
+    "test_group_lock": "kafka/groups/group_lock kafka/groups/static_membership",
 }
-"""The test files with the modules that they cover. The name after ``|`` is that of the module in older commits."""
+"""The names of test files, which may be in any directory, with the modules that they cover. Files with servers do not
+count. After ``|`` is the name of the module, or of another test file, in other commits."""
+SERVERS = {
+    "test_group_lock test_kafka_group_lock|test_group_lock_and_consumers test_locks_of_many_commits": "kafka/groups/"
+    "lock_membership kafka/groups/group_lock kafka/groups/static_membership",
+}
+"""The same for modules that tests with servers prove. Each mutant starts its own servers, so it takes much longer."""
 
 PLUGIN = """
-import hypothesis, pytest, _pytest.python
+import hypothesis, os, pytest, _pytest.python
 escape = _pytest.python._ascii_escaped_by_config  # it escapes ids again in each collection
 _pytest.python._ascii_escaped_by_config = lambda value, config: escape(value, config).replace(chr(92), "/")
 @pytest.hookimpl(trylast=True)
 def pytest_configure():
     hypothesis.settings.register_profile("mutation", deadline=None, max_examples=30, derandomize=True, database=None)
     hypothesis.settings.load_profile("mutation")
+    if os.environ.get("MUTANT_UNDER_TEST") == "stats":
+        del os.environ["MUTANT_UNDER_TEST"]  # processes that tests start cannot record which functions they call
 """
 SETTINGS = {
     "source_paths": ["offsetmgr"],
     "also_copy": ["docs", "schemas", "scripts", "README.md"],
     "do_not_mutate_patterns": [r"raise [A-Z]", r"\"[^\"]* [^\"]* [^\"]*\"", r"\b(log|logger|_log)\."],  # texts
-    "pytest_add_cli_args": ["-p", "mutation_profile", "-p", "no:cacheprovider", "-k", "not 25000"],
     "timeout_constant": 2.0,
     "timeout_multiplier": 5.0,
     "track_dependencies": False,
 }
+MARKED = re.compile(r"^pytestmark = .*\bpytest\.mark\.(servers|matrix|soak)\b", re.MULTILINE)
+# A mutant also changes the runs of planted faults, so their tests do not count.
+ARGUMENTS = ["-p", "mutation_profile", "-p", "no:cacheprovider", "-k", "not 25000 and not kraft and not planted_fault"]
 SURVIVED = {0, 5, 33}  # mutmut's codes of a mutant with which every test passes, and of one that no test calls
+LATE = {-9, -24, 24, 36, 152, 255}  # its codes of a mutant with which a test exceeds its time limit
 
 
 def install(directory: Path) -> Path:
@@ -72,22 +98,32 @@ def install(directory: Path) -> Path:
     return directory / "bin" / "mutmut"
 
 
-def prepare(tree: Path, commit: str, only: str) -> dict[str, Path]:
+def files_of(tree: Path, name: str, *, servers: bool) -> set[str]:
+    """Returns the test files with a name of the table. Ends the program if there is none."""
+    found = [path for one in name.split("|") for path in tree.glob(f"tests/**/{one}.py")]
+    found = [path for path in found if servers or not MARKED.search(path.read_text(encoding="utf-8"))]
+    return {str(path.relative_to(tree)) for path in found} or sys.exit(f"no test file has the name {name}")
+
+
+def prepare(tree: Path, commit: str, only: list[str], *, servers: bool) -> dict[str, Path]:
     """Copies a commit (default: the working tree's tracked files) and configures mutmut. Returns the modules."""
     commit = commit or subprocess.check_output(["git", "stash", "create"], cwd=ROOT, text=True).strip() or "HEAD"
     archive = subprocess.check_output(["git", "archive", commit], cwd=ROOT)
     subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
     modules, tests = {}, set()
-    for patterns, names in TABLE.items():
-        for name in [one for one in names.split() if only in one]:
+    for patterns, names in (SERVERS if servers else TABLE).items():
+        for name in [one for one in names.split() if any(part in one for part in only)]:
             found = [path for one in name.split("|") if (path := tree / "offsetmgr" / f"{one}.py").exists()]
             modules |= {name.split("|")[0]: path.relative_to(tree) for path in found[:1]}
-            tests |= {str(path.relative_to(tree)) for one in patterns.split() for path in tree.glob(f"tests/{one}.py")}
+            for one in patterns.split():
+                tests |= files_of(tree, one, servers=servers)
     selected: dict[str, object] = {
         "only_mutate": list(map(str, modules.values())),
         "pytest_add_cli_args_test_selection": sorted(tests),
     }
-    selected |= SETTINGS
+    selected |= SETTINGS | ({"timeout_constant": 20.0, "process_isolation": "forkserver"} if servers else {})
+    marks = "not matrix and not soak" if servers else "not servers and not matrix and not soak"
+    selected["pytest_add_cli_args"] = [*ARGUMENTS, "-m", marks]
     with (tree / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.writelines(["\n[tool.mutmut]\n", *(f"{key} = {json.dumps(value)}\n" for key, value in selected.items())])
     return modules
@@ -110,6 +146,23 @@ def exit_codes(tree: Path, module: Path) -> dict[str, int | None]:
     return json.loads((tree / f"mutants/{module}.meta").read_text(encoding="utf-8"))["exit_code_by_key"]
 
 
+def mutants_of(tree: Path, module: Path, sample: int) -> dict[str, str]:
+    """Returns a sample of a module's mutants: mutmut's name of each by its function and the changed lines."""
+    functions: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse((tree / "mutants" / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions[node.name] = [ast.unparse(node.args), *ast.unparse(ast.Module(node.body, [])).splitlines()]
+    found: dict[str, str] = {}
+    for name in exit_codes(tree, module):
+        function = (mutant := name.rpartition(".")[2]).partition("__mutmut_")[0]
+        lines = unified_diff(functions[f"{function}__mutmut_orig"], functions[mutant], n=0, lineterm="")
+        key = " ".join([function, *[line for line in lines if line[0] != "@"][2:]])
+        while key in found:  # the function has the same line several times
+            key += " again"
+        found[key] = name
+    return {key: found[key] for key in sorted(found, key=lambda key: random.Random(key).random())[:sample]}
+
+
 def main() -> None:
     """Runs the mutants and prints the table."""
     parser = argparse.ArgumentParser(usage=__doc__)
@@ -117,33 +170,38 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=60, help="mutants of each module (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=60, help="time limit (default: %(default)s)")
     parser.add_argument("--jobs", default=str(os.cpu_count() or 1), help="processes (default: %(default)s)")
-    parser.add_argument("--only", default="", help="a part of the modules' names")
+    parser.add_argument("--only", action="append", help="part of the modules' names; repeat it for more")
     parser.add_argument("--show", action="store_true", help="print the change of each survivor")
+    parser.add_argument("--servers", action="store_true", help="the modules that tests with servers prove")
+    parser.add_argument("--save", type=Path, help="write the result of each mutant to this file")
     options = parser.parse_args()
     end = time.monotonic() + options.minutes * 60
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         (tree := Path(name) / "tree").mkdir()
-        mutmut, modules = install(Path(name) / "venv"), prepare(tree, options.commit, options.only)
+        modules = prepare(tree, options.commit, options.only or [""], servers=options.servers)
+        mutmut = install(Path(name) / "venv")
         # A name that no mutant has: mutmut writes the mutants, runs the tests once without any, and stops.
         if "nothing matches" not in (output := run(mutmut, tree, end, "no-such-mutant")):
             sys.exit(output)
-        samples = {}
-        for module, path in modules.items():
-            names = sorted(exit_codes(tree, path))
-            samples[module] = random.Random(f"1 {module}").sample(names, min(options.sample, len(names)))
-        names = [one for sample in samples.values() for one in sample]
+        samples = {module: mutants_of(tree, path, options.sample) for module, path in modules.items()}
+        names = [one for sample in samples.values() for one in sample.values()]
         if "Running mutation testing" not in (output := run(mutmut, tree, end, "--max-children", options.jobs, *names)):
             sys.exit(output)
-        print(f"{'module':45} {'mutants':>8} {'run':>5} {'killed':>7} {'survived':>9} {'score':>6}")
-        survivors = []
+        print(f"{'module':45} {'mutants':>8} {'run':>5} {'killed':>7} {'late':>5} {'survived':>9} {'score':>6}")
+        results: list[str] = []
+        survivors: list[str] = []
         for module, sample in samples.items():
             codes = exit_codes(tree, modules[module])
-            ran = sum(codes[one] is not None for one in sample)
-            left = sorted(one for one in sample if codes[one] in SURVIVED)
-            score = 100 * (ran - len(left)) // max(ran, 1)
-            print(f"{module:45} {len(codes):8} {ran:5} {ran - len(left):7} {len(left):9} {score:4} %")
-            survivors += left
+            ran = {key: code for key, one in sample.items() if (code := codes[one]) is not None}
+            left = [key for key, code in ran.items() if code in SURVIVED]
+            late = [key for key, code in ran.items() if code in LATE]
+            counts = f"{len(codes):8} {len(ran):5} {len(ran) - len(left):7} {len(late):5} {len(left):9}"
+            print(f"{module:45} {counts} {100 * (len(ran) - len(left)) // max(len(ran), 1):4} %")
+            results += [f"{module} {key}: {'survived' if key in left else 'killed'}\n" for key in ran]
+            survivors += sorted(sample[key] for key in left)
+        if options.save:
+            options.save.write_text("".join(sorted(results)), encoding="utf-8")
         for one in survivors if options.show else []:
             subprocess.run([mutmut, "show", one], cwd=tree, check=False)
 

@@ -22,8 +22,8 @@ from typing import Final
 PACKAGE: Final = Path(__file__).resolve().parent.parent / "offsetmgr"
 
 VERB_FORM: Final = re.compile(r"(?:ing|ed)$")
-EXEMPT: Final = frozenset({"testing", "Committed", "Finding", "clustered"})
-"""The package of test tools; the result type of a fetch; a noun; the assignment strategy's own name."""
+EXEMPT: Final = frozenset({"testing", "Committed", "Finding"})
+"""The package of test tools; the result type of a fetch; a noun."""
 
 DURATION: Final = re.compile(
     r"^(?!.*_PER_)(?:.*_)?"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from event_loop_thread import EventLoopThread
 
-from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.cli.app import run
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.security import Security
@@ -14,11 +19,31 @@ from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.process.config import ServeOptions
+from offsetmgr.server.process import manager_process
 from offsetmgr.server.process.manager_process import ManagerProcess
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
+
+
+@contextmanager
+def unchanged_logging() -> Iterator[None]:
+    """Restores the log's handlers, which ``manager serve`` replaces."""
+    logger = logging.getLogger("offsetmgr")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+
+
+def serve_options(bootstrap: str, *arguments: str, timeout_ms: int = 20_000, **fields: Any) -> Any:
+    """The options with which ``manager serve`` starts a manager on a free port. ``fields`` replaces some of them."""
+    started: list[Any] = []
+    where = ["--bootstrap-server", bootstrap, "--listen", "127.0.0.1:0", "--timeout", str(timeout_ms)]
+    with unchanged_logging(), patch.object(manager_process, "run_manager", started.append):
+        assert run(["manager", "serve", *where, *arguments]) == 0
+    return replace(started[0], **fields)
 
 
 class StoreListener(EventLoopThread):
@@ -66,15 +91,7 @@ class ManagerListener(EventLoopThread):
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:
         super().__init__()
-        self.process = ManagerProcess(
-            ServeOptions(
-                cluster,
-                ConnectionConfig(timeout_ms=20_000),
-                ("127.0.0.1", 0),
-                topic=topic,
-                **{"partitions": 8, **options},
-            )
-        )
+        self.process = ManagerProcess(serve_options(cluster, topic=topic, **{"partitions": 8, **options}))
 
     async def _start(self) -> None:
         await self.process.start()

@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from typing import TypeVar
 
-from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.background_loop import ClientThread
+from event_loop_thread import EventLoopThread
+from partition_leaders import leaders
+
+from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.deadline import remaining
-from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.producers import ProducerEpoch, init_producer_ids
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.channel import Address, Request
-from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.claim import FENCE_EPOCH, FENCE_KEY, Claim, encode_claim
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
 
-T = TypeVar("T")
-
 TIMEOUT_S = 60.0
+PRODUCE = 0
+NO_LEADER = (3, 5, 6)
+"""Error codes of a broker that does not lead the partition."""
 
 
-class ClaimWriter(Closeable):
+class ClaimWriter(EventLoopThread):
     """A client that appends batches with any producer id. Each method waits for the acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__()
+        self._address = bootstrap
         self._topic = topic
-        self._thread = ClientThread(Client(bootstrap, Security()), TIMEOUT_S)
         self._sequences: dict[tuple[ProducerEpoch, int], int] = {}
+
+    async def _start(self) -> None:
+        self._client = Client(self._address, Security())
+
+    async def _stop(self) -> None:
+        await self._client.close()
 
     def producer(self, transactional_id: str) -> ProducerEpoch:
         """Returns the producer id of a transactional id, with the next epoch."""
 
-        async def call(deadline: float) -> ProducerEpoch:
-            found = await init_producer_ids(self._thread.client, {transactional_id: None}, deadline)
-            return _result(found[transactional_id])
+        async def call() -> ProducerEpoch:
+            deadline = self.loop.time() + TIMEOUT_S
+            found = (await init_producer_ids(self._client, {transactional_id: None}, deadline))[transactional_id]
+            assert isinstance(found, ProducerEpoch), found
+            return found
 
-        return self._thread.run(call)
+        return self.run(call())
 
     def append(
         self,
@@ -63,35 +69,31 @@ class ClaimWriter(Closeable):
         data = batch(
             [Record(offset, now, key, value) for offset, (key, value) in enumerate(records)], codec, producer=identity
         )
-        offset = self._produce(partition, data, acks)
+        offset = self.run(self._produce(partition, data, acks))
         if producer is not None:
             self._sequences[producer, partition] = sequence + len(records)
         return offset
 
-    def _produce(self, partition: int, data: bytes, acks: int) -> int:
-        tp = TopicPartition(self._topic, partition)
-        parts = [{"index": partition, "records": data}]
-        message = {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 10_000,
-            "topic_data": [{"name": self._topic, "partition_data": parts}],
-        }
-
-        async def send(
-            leader: Address, _: list[TopicPartition], deadline: float
-        ) -> dict[TopicPartition, int | OffsetMgrError]:
-            connection = await self._thread.client.node(leader).connection(deadline)
-            answer = await connection.call(Request(ApiKey.PRODUCE, 7, message), remaining(deadline))
-            (part,) = answer["responses"][0]["partition_responses"]
-            code = part["error_code"]
-            return {tp: kafka_error(code, str(tp)) if code else int(part["base_offset"])}
-
-        async def call(deadline: float) -> int:
-            leaders = PartitionLeaders(self._thread.client)
-            return _result((await leaders.per_partition([tp], send, deadline))[tp])
-
-        return self._thread.run(call)
+    async def _produce(self, partition: int, data: bytes, acks: int) -> int:
+        """Sends a batch until the leader has appended it. Raises `TimedOut` at the deadline."""
+        topics = [{"name": self._topic, "partition_data": [{"index": partition, "records": data}]}]
+        request = Request(PRODUCE, 7, {"transactional_id": None, "acks": acks, "timeout": 10_000, "topic_data": topics})
+        deadline = self.loop.time() + TIMEOUT_S
+        while self.loop.time() < deadline:
+            try:
+                leader = (await leaders(self._client, self._topic, deadline)).get(partition)
+                if leader is not None:
+                    connection = await self._client.node(leader).connection(deadline)
+                    answer = await connection.call(request, deadline - self.loop.time())
+                    (part,) = answer["responses"][0]["partition_responses"]
+                    if not part["error_code"]:
+                        return int(part["base_offset"])
+                    assert part["error_code"] in NO_LEADER, part
+            except OffsetMgrError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(0.05)
+        raise TimedOut(f"{self._topic}-{partition}")
 
     def claim(self, partition: int, producer: ProducerEpoch, ids: Sequence[int] = (), token: str = "token") -> int:
         """Appends a claim that lists these producer ids and the claim's own. Returns its offset."""
@@ -101,13 +103,3 @@ class ClaimWriter(Closeable):
     def fence(self, partition: int, producer_id: int) -> int:
         """Appends a fence of a producer id."""
         return self.append(partition, [(FENCE_KEY, None)], ProducerEpoch(producer_id, FENCE_EPOCH))
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._thread.close()
-
-
-def _result(outcome: T | OffsetMgrError) -> T:
-    if isinstance(outcome, OffsetMgrError):
-        raise outcome
-    return outcome

@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import tempfile
 import time
 import uuid
@@ -41,7 +42,10 @@ _INHERITED: Final = re.compile(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Replaces the state that the tests, and the processes that they start, inherit from the parent process."""
+    """Replaces the state that the tests, and the processes that they start, inherit from the parent process. Makes the
+    helpers of every directory of tests importable from every test."""
+    helpers = {str(path.parent) for path in Path(__file__).parent.rglob("*.py")}
+    sys.path += sorted(helpers.difference(sys.path))
     # A shell that starts the tests in the background ignores SIGINT. nohup ignores SIGHUP, and so do the tests
     # themselves: their handler does nothing, and the processes that they start do not inherit it.
     handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}

@@ -10,17 +10,12 @@ from typing import Final, NamedTuple
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
-FOLLOWED: Final = (
-    PROJECT / "README.md",
-    PROJECT / "docs" / "how-to" / "rolling-bounce.md",
-    *sorted((PROJECT / "docs" / "tutorials").glob("*.md")),
-)
+FOLLOWED: Final = (PROJECT / "README.md", *sorted((PROJECT / "docs" / "tutorials").glob("*.md")))
 """The pages whose blocks `scripts/tour` runs, in one shell each. A block with a title is a file of such a page."""
 MATRIX_PAGES: Final = tuple(
     PROJECT / "docs" / "how-to" / f"{name}.md"
     for name in (
         "library",
-        "live-switch",
         "migrate-a-group",
         "migrate-from-kafka-07",
         "migrate-many-groups",
@@ -34,7 +29,7 @@ MATRIX_PAGES: Final = tuple(
     )
 )
 """The pages whose shell blocks take long, or need servers that no other page needs.
-`tests/matrix/test_documented_commands.py` runs them."""
+`tests/project/test_documented_commands.py` runs them."""
 GENERATED: Final = (PROJECT / "docs" / "reference" / "cli.md",)
 
 SHELL: Final = ("sh", "console")

@@ -24,7 +24,6 @@ from offsetmgr.sandbox.process_ref import ProcessRef
 
 TOOLS: Final = {
     "kafka-acls": "kafka.admin.AclCommand",
-    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 }
 SERVERS: Final = Path(".servers")

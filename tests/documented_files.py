@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from doc_blocks import blocks, with_addresses
 
-from offsetmgr import KafkaCluster, OffsetAdmin, TopicPartition
+from offsetmgr import OffsetAdmin, TopicPartition
 from offsetmgr.period import PeriodCoordinator, PeriodSchedule
 from offsetmgr.period import TopicPartition as PeriodPartition
 from offsetmgr.segments.batch_builder import batch
@@ -118,19 +118,12 @@ def store_section(scene: Scene) -> None:
 
 def daily_periods(scene: Scene) -> None:
     """A run of daily periods, which began on 2025-07-02 and has no members any more."""
-    cluster = KafkaCluster(scene.addresses["kafka"])
     mine = PeriodPartition("orders", 0)
-    with (
-        cluster,
-        PeriodCoordinator(
-            scene.addresses["zookeeper"],
-            "/offsetmgr/periods/daily",
-            "worker-1",
-            PeriodSchedule(first_ms=1_751_414_400_000, length_ms=24 * HOUR_MS),
-            lambda: [mine],
-            owned=[mine],
-        ) as coordinator,
-    ):
+    schedule = PeriodSchedule(first_ms=1_751_414_400_000, length_ms=24 * HOUR_MS)
+    periods = "/offsetmgr/periods/daily"
+    with PeriodCoordinator(
+        scene.addresses["zookeeper"], periods, "worker-1", schedule, lambda: [mine], owned=[mine]
+    ) as coordinator:
         coordinator.open_period()
 
 

@@ -35,7 +35,7 @@ LONG_PAGES: Final = {
 """Pages whose blocks take longer than 10 s: they start several managers, Spark, or Kafka's own tools."""
 TOPICS: Final = {"orders": 2, "payments": 1}
 """The topics of the documentation. Only ``orders:0`` has records: ten in each of three hours from `FIRST_MS` on."""
-GROUPS: Final = re.compile(r"(shop|billing|orders-|batches-job|simple-job).*")
+GROUPS: Final = re.compile(r"(shop|billing|orders-|batches-job).*")
 """The groups that the documentation uses."""
 
 

@@ -112,6 +112,7 @@ def main(descriptor: int) -> None:
     for module in pkgutil.walk_packages(offsetmgr.__path__, "offsetmgr."):
         if not module.name.startswith(_HEAVY):
             importlib.import_module(module.name)
+    importlib.import_module("kio.schema.types")  # kio's messages need it; it imports hypothesis, which takes long
     gc.freeze()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=descriptor)

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import socket
 import ssl
 import struct
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
+from backend_listeners import serve_options
+from confluent_kafka import KafkaError
 from event_loop_thread import EventLoopThread
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from stopwatch import loop_s
 
-from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
-from offsetmgr.server.backing_cluster import BackingCluster
-from offsetmgr.server.network.api import ForwardingHandler
-from offsetmgr.server.network.limits import ServerLimits
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.security.authentication import Authentication
-from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authorizer
+from offsetmgr.server.process.option_objects import load_authentication, load_authorizer, load_tls
 
 T = TypeVar("T")
 
 NODE_ID = 1
+COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
 
 
 def _now(value: T) -> asyncio.Future[T]:
@@ -41,6 +48,8 @@ class MemoryBackend:
 
     ``errors`` is the error code of every response for a group. ``commits_allowed`` delays commits until it is set.
     """
+
+    kept_requests = 100
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[str, dict[int, tuple[int, int, str]]]] = {}
@@ -66,7 +75,12 @@ class MemoryBackend:
     def ownership_epoch(self, group: str) -> int:
         return 0
 
+    def note(self, request: CommitRequest) -> None:
+        self.requests.append(request)
+        del self.requests[: -self.kept_requests]
+
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
+        self.note(request)
         if self.commits_allowed is not None:
             return asyncio.ensure_future(self._commit_when_allowed(request))
         return _now(self._commit(request))
@@ -78,8 +92,6 @@ class MemoryBackend:
 
     def _commit(self, request: CommitRequest) -> CommitResponse:
         self.commits += 1
-        self.requests.append(request)
-        del self.requests[:-100]
         if error := self.errors.get(request.group, 0):
             return CommitResponse(error)
         errors = {}
@@ -109,7 +121,7 @@ class MemoryBackend:
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
         stored = self.offsets.get(group)
         if stored is None:
-            return DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
+            return DeleteResponse(KafkaError.GROUP_ID_NOT_FOUND)
         for topic, parts in topics:
             for partition in parts:
                 stored.get(topic, {}).pop(partition, None)
@@ -119,7 +131,7 @@ class MemoryBackend:
     async def delete_group(self, group: str) -> int:
         if error := self.errors.get(group, 0):
             return error
-        return 0 if self.offsets.pop(group, None) is not None else ErrorCode.GROUP_ID_NOT_FOUND
+        return 0 if self.offsets.pop(group, None) is not None else KafkaError.GROUP_ID_NOT_FOUND
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return self.errors.get("*", 0), sorted(self.offsets)
@@ -137,51 +149,126 @@ class MemoryBackend:
         return {}
 
 
+@functools.cache
+def default_options() -> Any:
+    """The options of ``manager serve`` without any option."""
+    return serve_options("nowhere:1")
+
+
+def limits(**changed: Any) -> Any:
+    """The default limits of a listener, except for these."""
+    return replace(default_options().limits, **changed)
+
+
 class MemoryListener(EventLoopThread):
-    """A context manager that serves ``backend`` on a free port."""
+    """A context manager that serves ``backend`` on a free port. ``files``: the files that ``manager serve`` gets:
+    ``credentials``, ``rules``, ``tls_certificate``. Without credentials the rules apply to the user ANONYMOUS.
+    ``status``: what ``manager status`` gets."""
 
     def __init__(
         self,
         backend: MemoryBackend | None = None,
         *,
-        cluster: Callable[[], BackingCluster] | None = None,
-        limits: ServerLimits | None = None,
-        authorizer: Authorizer | None = None,
-        authentication: Authentication | None = None,
-        fallback: ForwardingHandler | None = None,
-        tls: ssl.SSLContext | None = None,
+        cluster: Callable[[], Any] | None = None,
+        limits: Any = None,
+        session_seconds: float | None = None,
+        status: Mapping[str, Any] | None = None,
         manual_clock: bool = False,
+        **files: Path,
     ) -> None:
         super().__init__(manual_clock=manual_clock)
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
         self._limits = limits
-        self._authorizer = authorizer or AllowAllAuthorizer()
-        self._authentication = authentication
-        self._fallback = fallback
-        self._tls = tls
+        options = replace(default_options(), **{name: str(path) for name, path in files.items()})
+        self._authentication = load_authentication(options)
+        if self._authentication is not None:
+            self._authentication = replace(self._authentication, session_seconds=session_seconds)
+        self.authorizer = load_authorizer(replace(options, credentials="nothing" if options.rules else None))
+        self._tls = load_tls(options)
+        self._status = status
+        self._node_id = NODE_ID if status is None else NODE_ID + 1_000_000_000
         self.service: SocketServer
 
     async def _start(self) -> None:
         self._upstream = self._cluster() if self._cluster else None
-        endpoint = ApiContext(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
+        endpoint = ApiContext(self.backend, self._node_id, self._upstream, self.authorizer, self._authentication)
         self.service = SocketServer(
             listener_apis(endpoint),
             limits=self._limits,
             requires_login=self._authentication is not None,
-            fallback=self._fallback,
             backpressure=self.backend.backpressure,
         )
+        inspected = admin_api(self, lambda _, operation: self.authorizer.group("ANONYMOUS", operation, "*"))
+        self.service.apis[inspected.key] = inspected
         listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()
         self.port = listener.port
-        self.backend.node = ManagerAddress(NODE_ID, "127.0.0.1", listener.port)
+        self.backend.node = ManagerAddress(self._node_id, "127.0.0.1", listener.port)
 
     async def _stop(self) -> None:
         await self.service.close()
         close = getattr(self._upstream, "close", None)
         if close is not None:
             await close()
+
+    def status(self) -> Mapping[str, Any]:
+        assert self._status is not None
+        return self._status
+
+    def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    def block_commits(self) -> Callable[[], None]:
+        """Blocks commits from now on. Returns a function that releases them."""
+
+        async def make() -> asyncio.Event:
+            return asyncio.Event()
+
+        event = self.backend.commits_allowed = self.run(make())
+
+        def release() -> None:
+            self.loop.call_soon_threadsafe(event.set)
+
+        return release
+
+
+BUDGET = 20.0
+"""The processor time that one callback of a listener's event loop may take, in units of `loop_s`."""
+
+
+def longest_callback(work: Callable[[], object], times: int = 3) -> float:
+    """Runs ``work`` several times. Returns the processor time of the longest callback of the event loops of other
+    threads, in units of `loop_s`, in the run in which it was shortest."""
+    found, unit_s, run = [], loop_s(), asyncio.Handle._run
+    for _ in range(times):
+        longest = 0.0
+
+        def timed(handle: asyncio.Handle) -> None:
+            nonlocal longest
+            begun = time.thread_time()
+            run(handle)
+            if threading.current_thread() is not threading.main_thread():
+                longest = max(longest, (time.thread_time() - begun) / unit_s)
+
+        gc.collect()
+        gc.disable()
+        try:
+            with patch.object(asyncio.Handle, "_run", timed):
+                work()
+        finally:
+            gc.enable()
+        found.append(longest)
+    return min(found)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 DEFAULT_FIELDS: Mapping[str, Any] = {
@@ -292,6 +379,10 @@ def commit_message(group: str, offsets: Mapping[tuple[str, int], int]) -> dict[s
         "retention_time": -1,
         "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
     }
+
+
+def fetch_message(group: str) -> dict[str, Any]:
+    return {"group_id": group, "topics": None}
 
 
 def commit_errors(answer: Mapping[str, Any]) -> dict[tuple[str, int], int]:

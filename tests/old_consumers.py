@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.sandbox import OldConsumer
 
 
@@ -29,7 +28,7 @@ class Fleet:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 member, phase = self.rfile.readline().decode().split()
-                fleet.restart(member, CommitMode(phase))
+                fleet.restart(member, phase)
                 self.wfile.write(b"restarted\n")
 
         socket = directory / "s"
@@ -49,7 +48,7 @@ class Fleet:
     def member(self, member_id: str) -> OldConsumer:
         return next(m for m in self.members if m.member_id == member_id)
 
-    def restart(self, member_id: str, phase: CommitMode) -> None:
+    def restart(self, member_id: str, phase: str) -> None:
         restart(self.member(member_id), phase)
         self.restarted.append(member_id)
 
@@ -70,9 +69,10 @@ class Fleet:
             member.stop()
 
 
-def restart(member: OldConsumer, phase: CommitMode) -> None:
-    """Stops a member cleanly and starts it with the settings of a phase."""
+def restart(member: OldConsumer, phase: str) -> None:
+    """Stops a member cleanly and starts it with the settings of a phase: ``zookeeper``, ``dual`` or ``kafka``."""
+    assert phase in ("zookeeper", "dual", "kafka")
     member.stop()
-    member.offsets_storage = "kafka" if phase.commits_to_kafka else "zookeeper"
-    member.dual_commit = phase is CommitMode.DUAL
+    member.offsets_storage = "zookeeper" if phase == "zookeeper" else "kafka"
+    member.dual_commit = phase == "dual"
     member.start()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from forked_commands import ForkedCommand, fits
 
@@ -107,6 +107,15 @@ def create_topic(bootstrap: str, name: str, partitions: int, replicas: int = 1) 
 
     wait_for(usable, f"{name} has leaders")
     return name
+
+
+def fill(bootstrap: str, topic: str, *counts: int) -> None:
+    """Writes this many records to the partitions 0, 1 and so on of a topic."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 5})
+    for partition, count in enumerate(counts):
+        for number in range(count):
+            producer.produce(topic, str(number), partition=partition)
+    assert producer.flush(60) == 0
 
 
 def wait_for_login(bootstrap: str, settings: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from processes import Commands
 
+from offsetmgr.api.offset_admin import OffsetAdmin
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
@@ -23,7 +24,6 @@ from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess
-from offsetmgr.stores.uri import open_store
 
 RELEASES: Final = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2")
 CURRENT_RELEASES: Final = (
@@ -176,12 +176,12 @@ class Environment:
         return found
 
     def commit(self, uri: str, group: str, offsets: dict[int, int]) -> None:
-        with open_store(uri) as store:
-            store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
+        with OffsetAdmin(uri) as admin:
+            admin.store.commit(group, {TopicPartition(self.topic, p): OffsetAndMetadata(n) for p, n in offsets.items()})
 
     def committed(self, uri: str, group: str) -> dict[int, int]:
-        with open_store(uri) as store:
-            found = store.fetch(group)
+        with OffsetAdmin(uri) as admin:
+            found = admin.store.fetch(group)
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
 
     def is_stable(self, group: str) -> bool:

@@ -130,9 +130,6 @@ class RunningGroup:
             )
         )
 
-    def received_since(self, since: float, partition: int) -> list[int]:
-        return [one.offset for one in sorted(self.deliveries.found) if one.at > since and one.partition == partition]
-
     def check_nothing_lost(self) -> None:
         for partition in range(PARTITIONS):
             offsets = {one.offset for one in self.deliveries.found if one.partition == partition}

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any
 
-from offsetmgr.core.error_code import ErrorCode
+from confluent_kafka import KafkaError
+
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
@@ -17,10 +18,10 @@ from offsetmgr.records.avro import AvroRecordFormat
 PARTITIONS = 16
 QUICK = ManagerConfig(commit_timeout_s=20.0, retry_pause_s=0.01, standby_poll_s=0.01, lag_interval_s=0.02)
 LOADING, UNAVAILABLE = (
-    CommitResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    CommitResponse(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+    CommitResponse(KafkaError.COORDINATOR_NOT_AVAILABLE),
 )
-NOT_COORDINATOR = CommitResponse(ErrorCode.NOT_COORDINATOR)
+NOT_COORDINATOR = CommitResponse(KafkaError.NOT_COORDINATOR)
 
 
 class Lease:
@@ -92,7 +93,7 @@ def commit(group: str, offset: int, *, partitions: int = 1, metadata: str = "") 
 def offset(runtime: ManagerRuntime, group: str) -> int:
     """The committed offset of the topic's first partition; -1 if there is none."""
     response = runtime.fetch(FetchRequest(group, [("t", [0])]))
-    assert response.error == ErrorCode.NONE
+    assert response.error == KafkaError.NO_ERROR
     return response.topics[0][1][0][1]
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 
+from kazoo_client import connected
+
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
-from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 
 def join_cluster(connect: str, bootstrap: str) -> None:
@@ -20,11 +19,8 @@ def join_cluster(connect: str, bootstrap: str) -> None:
         cluster_id = brokers.log_origin().cluster_id
     assert cluster_id is not None
     hosts, _, chroot = connect.partition("/")
-    parts = [part for part in f"{chroot}/cluster".split("/") if part]
-    with ZookeeperSession(hosts) as session:
-        ensure_nodes(session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
-        path = "/" + "/".join(parts) + "/id"
-        if session.get(path) is None:
+    path = "/".join(["", *filter(None, chroot.split("/")), "cluster", "id"])
+    with connected(hosts) as client:
+        if client.exists(path) is None:
             node = json.dumps({"version": "1", "id": cluster_id}, separators=(",", ":")).encode()
-            outcome = session.transaction([Create(path, node)])
-            assert outcome.state is OperationState.COMMITTED, outcome
+            client.create(path, node, makepath=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.kafka.cluster.base import Cluster
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
     from offsetmgr.migration.group_home import OtherHome
     from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView
@@ -52,7 +53,7 @@ class Connections(Closeable):
         """The Kafka stores that `store` has opened."""
         self._open = ExitStack()
         self._closed = False
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, KafkaCluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
         """ZooKeeper sessions by connect string. If a store has opened a session, requests that do not belong to the
         store use the same session."""
@@ -112,7 +113,7 @@ class Connections(Closeable):
         own = bootstrap_of(store, self.resolved.connection) if store else None
         return own or self.resolved.bootstrap_server
 
-    def cluster(self, what: str) -> Cluster:
+    def cluster(self, what: str) -> KafkaCluster:
         """Returns the Kafka cluster. Raises `UsageError` if no brokers are known. ``what`` names the operation that
         needs the cluster."""
         found = self.cluster_or_none()
@@ -125,25 +126,25 @@ class Connections(Closeable):
         """Like `cluster`, for operations that compare the offsets of an edit with the logs."""
         return self.cluster(what)
 
-    def cluster_or_none(self) -> Cluster | None:
+    def cluster_or_none(self) -> KafkaCluster | None:
         """Returns the Kafka cluster, or None if no brokers are known."""
         bootstrap = self.bootstrap()
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
-    def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
+    def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> KafkaCluster:
         """Returns the cluster of these brokers. The first call opens the cluster, or uses the connections of a store
         that is already open."""
         self.require_open()
         if bootstrap not in self._clusters:
-            from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster, open_cluster
+            from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
             from offsetmgr.stores.kafka import KafkaStore
 
             store = self._stores.get(f"kafka://{bootstrap}") if connection is self.resolved.connection else None
-            if isinstance(store, KafkaStore):
-                with suppress(UnsupportedOperation):  # open_cluster uses librdkafka for settings that only it supports
-                    self._clusters[bootstrap] = KafkaCluster.with_thread(store.store_thread())
-            if bootstrap not in self._clusters:
-                self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
+            self._clusters[bootstrap] = (
+                KafkaCluster.with_thread(store.store_thread())
+                if isinstance(store, KafkaStore)
+                else self._open.enter_context(KafkaCluster(bootstrap, connection))
+            )
         return self._clusters[bootstrap]
 
     def check_plan(self, header: PlanHeader) -> None:
@@ -343,12 +344,12 @@ class Connections(Closeable):
 
     def configured_stores(self) -> dict[str, str]:
         """Returns the URIs of all stores that the settings name, by their kind: zookeeper, kafka, manager. The two
-        stores of a dual or switched store count as separate stores."""
-        from offsetmgr.stores.pair_uri import PAIRS, inner_uris
+        stores of a dual store count as separate stores."""
+        from offsetmgr.stores.pair_uri import inner_uris
         from offsetmgr.stores.uri import parse_uri
 
         selected, known = self.uri, self.resolved
-        uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind in PAIRS else [selected]
+        uris = list(inner_uris(selected, known.connection)) if parse_uri(selected).kind == "dual" else [selected]
         uris += [f"zookeeper://{known.zookeeper}"] if known.zookeeper else []
         uris += [f"kafka://{known.bootstrap_server}"] if known.bootstrap_server else []
         found: dict[str, str] = {}

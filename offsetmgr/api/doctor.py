@@ -11,9 +11,9 @@ from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, state_directory
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
-from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
-from offsetmgr.stores.pair_uri import PAIRS, inner_uris
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.stores.pair_uri import inner_uris
 from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
 
 _MIB: Final = 1024 * 1024
@@ -27,11 +27,11 @@ _MANAGER: Final = "manager"
 class Doctor:
     """The checks of one cluster. ``groups`` are the groups whose permissions are checked; existing groups if empty."""
 
-    def __init__(self, resolved: ResolvedConnection, groups: Sequence[str] = (), clock: Clock | None = None) -> None:
+    def __init__(self, resolved: ResolvedConnection, groups: Sequence[str] = ()) -> None:
         self._config: ConnectionConfig = resolved.connection
         self._resolved = resolved
         self._groups = groups
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
 
     def run(self) -> list[CheckResult]:
         """Runs all checks at the same time, and returns their results. Raises `UsageError` if the settings name no
@@ -57,7 +57,7 @@ class Doctor:
         """Returns the connect strings of ZooKeeper, and the bootstrap addresses of brokers and of offset managers."""
         uris: list[str] = []
         if (selected := self._resolved.store) is not None:
-            pair = parse_uri(selected).kind in PAIRS
+            pair = parse_uri(selected).kind == "dual"
             uris += inner_uris(selected, self._config) if pair else [selected]
         zookeepers = [self._resolved.zookeeper] if self._resolved.zookeeper else []
         clusters = [self._resolved.bootstrap_server] if self._resolved.bootstrap_server else []
@@ -90,9 +90,6 @@ class Doctor:
 
             try:
                 return check_cluster(bootstrap, self._config, self._groups, self._clock, manager=kind == _MANAGER)
-            except UnsupportedOperation as error:
-                why = f"only librdkafka supports this login, so the brokers are not checked: {error.what}"
-                return [CheckResult("login", bootstrap, CheckStatus.UNKNOWN, why, error.hint)]
             except OffsetMgrError as error:
                 return [failed_check("broker", bootstrap, error)]
 

@@ -11,7 +11,6 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
-from offsetmgr.core.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.brokers import ClusterBroker
@@ -38,15 +37,7 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     the oldest release that supports all these versions, and the broker may be of a later one. JSON and CSV have a row
     for each broker and capability, with the oldest release.
     """
-    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
-
-    cluster = connect.cluster("cluster describe")
-    if not isinstance(cluster, KafkaCluster):
-        raise UnsupportedOperation(
-            "cluster describe",
-            "only librdkafka supports the login to these brokers, and this command does not use librdkafka",
-        )
-    brokers = cluster.describe_brokers()
+    brokers = connect.cluster("cluster describe").describe_brokers()
     if output is not OutputFormat.TABLE:
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return

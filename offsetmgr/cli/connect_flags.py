@@ -17,10 +17,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from offsetmgr.api.connections import Connections, kafka_stores
 from offsetmgr.cli.confirm import EditFlags
+from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
@@ -339,8 +338,7 @@ def _run_for_contexts(
     def once() -> int:
         return run_for_contexts(names, run_one, values.get("output", OutputFormat.TABLE), order)
 
-    if code := watch_command(once, watch.get("watch"), watch.get("count")):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch.get("watch"), watch.get("count")))
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

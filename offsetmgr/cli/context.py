@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 
@@ -50,8 +51,7 @@ def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
         )
     if not write_rows(CONTEXTS, rows, output):
         note(f"no context in {contexts.path}")
-    if any(isinstance(found, ConfigError) for found in contexts.layers.values()):
-        raise typer.Exit(1)
+    fail_if(any(isinstance(found, ConfigError) for found in contexts.layers.values()))
 
 
 @app.command("show")

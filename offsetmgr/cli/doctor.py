@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -45,8 +45,7 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
         write_rows(CHECKS, ((*_names(one), one.detail, one.fix or None) for one in results), output)
     counts = Counter(one.status for one in results)
     note(", ".join(f"{counts[status]} {status.value}" for status in CheckStatus if counts[status]))
-    if counts[CheckStatus.FAILED]:
-        raise typer.Exit(FAILED)
+    fail_if(counts[CheckStatus.FAILED])
 
 
 def _names(one: CheckResult) -> tuple[str, str, str]:

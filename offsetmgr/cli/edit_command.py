@@ -8,11 +8,9 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-import typer
-
 from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import EditFlags, confirm
-from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.errors import FAILED, Interrupted, exit_with
 from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
@@ -338,5 +336,4 @@ def _list_failures(*failures: Iterable[FailedWrite]) -> int:
 def exit_edit(code: int) -> None:
     """Ends a completed editing command with this exit code. The first Ctrl-C after this call has no effect."""
     ignore_first_signal()
-    if code:
-        raise typer.Exit(code)
+    exit_with(code)

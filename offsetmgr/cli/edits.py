@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.errors import exit_with, fail_if
 from offsetmgr.cli.group_arguments import Group, one_group
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -21,6 +23,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Edits and migrations that were made from this account: list, show, undo.",
 )
+
+_SWITCH: Final = "migrate switch"
+_SWITCH_NOTE: Final = "recorded the group's storage mode; this version does not use it"
 
 OperationId = Annotated[str, typer.Argument(metavar="ID", help="The id in `offsetmgr edits list`.")]
 
@@ -87,15 +92,14 @@ def list_command(
             one.user,
             one.undone_by or None,
             one.start.reason or None,
-            None if group is None or group in one.start.groups else "may include it",
+            "; ".join(_notes(one, group)) or None,
         )
         for one in shown
     ]
     if not write_rows(LIST, rows, output):
         of_group = "" if group is None else f" of group {group!r}"
         note(f"no edit or migration{of_group} is recorded in {log.path}; another XDG_STATE_HOME has a log of its own")
-        if group is not None:
-            raise typer.Exit(1)
+        fail_if(group is not None)
 
 
 @app.command("show")
@@ -129,6 +133,8 @@ def show_command(operation_id: OperationId, output: FormatOption = OutputFormat.
         write_rows((Column("what"), Column("value", command=True)), shown, output)
     else:
         write_rows([Column(name) for name, _ in fields], [tuple(value for _, value in fields)], output)
+    if _is_switch(one):
+        note(f"{one.start.name}: {_SWITCH_NOTE}")
 
 
 @app.command("undo")
@@ -149,6 +155,12 @@ def undo_command(
     messages the consumers repeat or skip. Without --execute the command shows what it would change.
     """
     one = _find(operation_id)
+    if _is_switch(one):
+        hint = "a rolling bounce moves a group between ZooKeeper and Kafka: offsetmgr runbook write"
+        if one.start.files and one.start.changes:
+            undo = shlex.join(("offsetmgr", "offsets", "import", *one.start.files))
+            hint += f"; the undo of the offsets that it copied: {undo} --store STORE"
+        raise UsageError(f"undo of {one.id}", f"{one.start.name} {_SWITCH_NOTE}", hint)
     if not one.start.undo:
         raise UsageError(f"undo of {one.id}", f"{one.start.name} has no undo", _hint(one))
     if one.undone_by:
@@ -164,8 +176,20 @@ def undo_command(
     reason = reason or f"undo of {one.id}"
     for words in commands:
         failed = max(failed, _run(one, words, execute=execute, yes=yes, reason=reason))
-    if failed:
-        raise typer.Exit(failed)
+    exit_with(failed)
+
+
+def _is_switch(one: RecordedOperation) -> bool:
+    """Whether an earlier offsetmgr recorded a live switch, or the declaration of a storage mode."""
+    return one.start.name in (_SWITCH, f"{_SWITCH} --declare")
+
+
+def _notes(one: RecordedOperation, group: str | None) -> Iterator[str]:
+    """Yields the notes of an operation in the list of a group."""
+    if group is not None and group not in one.start.groups:
+        yield "may include it"
+    if _is_switch(one):
+        yield _SWITCH_NOTE
 
 
 def _with_rewind(words: list[str]) -> list[str]:

@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Final
 
+import typer
+
 from offsetmgr.cli.colours import coloured_message
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
@@ -78,6 +80,17 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
     for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):
         _print_line(f"hint: {hint}")
     return FAILED if failed else 0
+
+
+def exit_with(code: int) -> None:
+    """Ends the command, unless the exit code is 0."""
+    if code:
+        raise typer.Exit(code)
+
+
+def fail_if(failed: object) -> None:
+    """Ends the command with exit code 1 if ``failed`` is true."""
+    exit_with(FAILED if failed else 0)
 
 
 def _report_offsetmgr_error(error: OffsetMgrError) -> int:

@@ -44,7 +44,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "migrate rollback": ("billing.plan",),
     "migrate finalize": ("billing.plan",),
     "migrate mirror": ("billing --from zookeeper://z1:2181 --to kafka://k1:9092 --once",),
-    "migrate switch": ("billing --to dual --store switched:prod --execute",),
     "cluster describe": ("--bootstrap-server k1:9092",),
     "runbook write": ("billing --to kafka --zookeeper z1:2181 --bootstrap-server k1:9092 -o billing.json",),
     "runbook check": ("billing --phase dual --baseline billing.json --zookeeper z1:2181 --bootstrap-server k1:9092",),

@@ -9,7 +9,7 @@ import typer
 
 from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import empty_note, unrecognised_errors
@@ -127,8 +127,7 @@ def describe(
             note(empty_note(store, "groups" if not chosen else "partitions that need attention"))
         return report_and_exit_code(errors)
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 def _named(found: Iterable[DescribedGroup], errors: list[OffsetMgrError]) -> Iterator[DescribedGroup]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
@@ -106,8 +106,7 @@ def list_groups(
         note(empty_note(store, "groups" if not names else f"groups in state {state}"))
     if (trees := tree_store(store)) is not None:
         note_unrecognised(trees.unrecognised(names))
-    if code := report_and_exit_code(errors):
-        raise typer.Exit(code)
+    exit_with(report_and_exit_code(errors))
 
 
 def _plain_state(name: str) -> str:

@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
@@ -26,6 +26,7 @@ from offsetmgr.cli.render import (
     write_rows,
     write_structured_rows,
 )
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.plurals import count_of
@@ -122,8 +123,7 @@ def where(
     _note_expiry(found, connect.followup_options)
     if not found and not errors:
         note(empty_note(connect.store(), "groups"))
-    if code := report_and_exit_code(errors):
-        raise typer.Exit(code)
+    exit_with(report_and_exit_code(errors))
 
 
 def _write(found: list[GroupLocation], output: OutputFormat, options: str, *, partitions: bool) -> None:
@@ -154,10 +154,7 @@ def _note_expiry(found: Iterable[GroupLocation], options: str) -> None:
     from offsetmgr.cli.group_next import expiry_of
     from offsetmgr.cli.plan_execution import note_expiry
 
-    dates: dict[str, list[int | None]] = {}
-    for one in found:
-        if one.sample.plan is not None:
-            dates.setdefault(one.sample.plan.path, []).append(expiry_of(one))
+    dates = by_key((one.sample.plan.path, expiry_of(one)) for one in found if one.sample.plan is not None)
     for path, expiring in dates.items():
         note_expiry(path, expiring, options, watched=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, display_text, raw_json
 from offsetmgr.cli.options import FormatOption, TopicsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
@@ -190,8 +190,7 @@ def dump(
         as_table = output is OutputFormat.TABLE
         rows = _limited(_message_rows(logs, message_filter, decode, failed, as_table), max_rows)
         count = write_rows(MESSAGES, rows, output) if as_table else write_structured_rows(MESSAGES, rows, output)
-    if failed.any:
-        raise typer.Exit(FAILED)
+    fail_if(failed.any)
     if not count:
         note("no message matches" if not entries else "no entry matches")
 

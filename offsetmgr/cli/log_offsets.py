@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.errors import FAILED, fail_if, report_and_exit_code
 from offsetmgr.cli.options import AllowRewind, GroupsOption, Overwrite, TopicsOption, TranslateOption
 from offsetmgr.cli.render import Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -112,10 +112,10 @@ def offsets(
 ) -> None:
     """Save the latest committed offsets of each group from the disks of a lost cluster, without a broker.
 
-    Without --to the command prints them. If several brokers have replicas of a partition, the command reads the longest
-    replica. It ignores a damaged tail, as a broker's recovery would. If a partition is damaged elsewhere, the command
-    reports an error, reads the other partitions, and exits with code 1. It leaves out the offsets of unfinished
-    transactions.
+    Without --to the command prints them. If several brokers have replicas of a partition, the command reads the replica
+    with the latest leader epoch, or the longest of several such replicas. It ignores a damaged tail, as a broker's
+    recovery would. If a partition is damaged elsewhere, the command reports an error, reads the other partitions, and
+    exits with code 1. It leaves out the offsets of unfinished transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
     from offsetmgr.groups.disk_layout import find_topic_directories
@@ -163,8 +163,7 @@ def offsets(
         edit = connect.edit("log offsets", flags, store, connect.group_describer_for_edit(to))
         proposals = plan_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
         failed = edit.run(proposals)
-    if saved.finish(target) or failed:
-        raise typer.Exit(FAILED)
+    fail_if(saved.finish(target) or failed)
 
 
 def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:

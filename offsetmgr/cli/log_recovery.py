@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart
 
@@ -92,8 +93,7 @@ def recover(
     note_scope(paths)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
-    if report_and_exit_code(errors):
-        raise typer.Exit(FAILED)
+    fail_if(report_and_exit_code(errors))
 
 
 def _recorded(needed: list[_PlannedRecovery], reason: str | None) -> AbstractContextManager[OperationProgress]:
@@ -224,7 +224,5 @@ class _Recovery:
 
 
 def _make_directory(directory: Path) -> None:
-    try:
+    with os_error_as(FileFailure, f"directory {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileFailure(f"directory {directory}", error.strerror or str(error)) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources, state
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
@@ -70,8 +70,7 @@ def verify(
         + (f", {count_of(len(errors), 'error')}" if errors else "")
     )
     note_scope(paths)
-    if report_and_exit_code(errors) or bad:
-        raise typer.Exit(FAILED)
+    fail_if(report_and_exit_code(errors) or bad)
 
 
 def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[Segment]:

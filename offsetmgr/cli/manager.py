@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, exit_with, fail_if
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, TranslateOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -336,8 +336,7 @@ def status(
             note(f"alarm: {text}")
         return FAILED if wrong else 0
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 ENTRIES = (
@@ -376,8 +375,7 @@ def dump(
         }
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")
-    if hidden:
-        raise typer.Exit(FAILED)
+    fail_if(hidden)
 
 
 def _managers(connect: ConnectFlags) -> str:

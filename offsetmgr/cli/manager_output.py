@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.cli.render import Column
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.plurals import count_of
 from offsetmgr.kafka.client.managers import ManagerReport
 
@@ -65,10 +66,8 @@ def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
     """One row per shard: the owner of the shard, and the largest lag of its standbys. A shard that two managers report
     as their own has two rows."""
-    found: dict[int, list[tuple[ManagerReport, Mapping[str, Any]]]] = {}
-    for report in reports:
-        for shard in (report.status or {}).get("shards", ()):
-            found.setdefault(shard["partition"], []).append((report, shard))
+    shards = ((report, shard) for report in reports for shard in (report.status or {}).get("shards", ()))
+    found = by_key((shard["partition"], (report, shard)) for report, shard in shards)
     for partition, seen in sorted(found.items()):
         standbys = [shard for _, shard in seen if shard["role"] == "standby"]
         owners = [(report, shard) for report, shard in seen if shard["role"] == "owner"]

@@ -17,7 +17,6 @@ from offsetmgr.cli import (
     migrate_renew,
     migrate_rollback,
     migrate_status,
-    migrate_switch,
     migrate_verify,
 )
 
@@ -30,7 +29,6 @@ PARTS: Final = (
     migrate_rollback.app,
     migrate_finalize.app,
     migrate_mirror.app,
-    migrate_switch.app,
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")

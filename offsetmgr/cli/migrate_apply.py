@@ -11,7 +11,7 @@ from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes
@@ -108,8 +108,7 @@ def apply_command(
     elif report.skipped and report.ok:
         note("nothing was left to write; to copy offsets that were deleted or have expired since, create a new plan")
     exit_if_interrupted(report)
-    if not report.ok or scope.failed_groups or scope.refused:
-        raise typer.Exit(1)
+    fail_if(not report.ok or scope.failed_groups or scope.refused)
 
 
 def _renewal_hint(plan: PlanFile, groups: list[str] | None, waves: list[int] | None, options: tuple[str, ...]) -> str:
@@ -130,5 +129,4 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile, reason: str) -> None:
     migrate_output.show_refresh(report, plan.header, SystemClock().now_ms(), sides.clock_difference())
     if report.interrupted:
         raise Interrupted("the journal records the renewed groups; run the same command again to renew all")
-    if not report.ok:
-        raise typer.Exit(1)
+    fail_if(not report.ok)

@@ -13,6 +13,7 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_rollback import late_deletion_note
@@ -113,8 +114,7 @@ def finalize_command(
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
         verified = count_of(done.verified, "partition")
         note(f"finalized: {verified} verified{left}; {migrate_output.gates_text(done.gates)}")
-    if done.deleted is not None and not _show_deleted(done.deleted, done.kept, verifier):
-        raise typer.Exit(1)
+    fail_if(done.deleted is not None and not _show_deleted(done.deleted, done.kept, verifier))
 
 
 def _confirm(plan: PlanFile, only: GroupScope | None, *, delete_source: bool, yes: bool) -> None:
@@ -167,8 +167,7 @@ def _show_groups(each: GroupFinalizeReport, verifier: MigrationVerifier) -> None
     if each.blocked:
         note(f"NOT finalized: {count_of(len(each.blocked), 'group')}; the journal has the reasons (migrate status)")
     deleted = each.deleted is None or _show_deleted(each.deleted, each.kept, verifier)
-    if each.blocked or not deleted:
-        raise typer.Exit(1)
+    fail_if(each.blocked or not deleted)
 
 
 def _show_deleted(deleted: Report, kept: Sequence[str], verifier: MigrationVerifier) -> bool:

@@ -15,7 +15,7 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
-from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
 from offsetmgr.cli.migrate_plan import IfAhead, parse_renames
 from offsetmgr.cli.options import (
@@ -190,8 +190,7 @@ def _show_result(mirror: Mirror, format: OutputFormat) -> None:
         write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
     if mirror.interrupted:
         raise Interrupted("some offsets were not copied yet")
-    if bad:
-        raise typer.Exit(1)
+    fail_if(bad)
 
 
 def _require_topics(source: OffsetStore, options: PlanOptions, names: list[str]) -> None:

@@ -12,7 +12,7 @@ from offsetmgr.api.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
@@ -211,5 +211,4 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
         'next: correct it, set "confirmed_by" to your name, then: '
         "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
     )
-    if code := report_and_exit_code(failed):
-        raise typer.Exit(code)
+    exit_with(report_and_exit_code(failed))

@@ -15,6 +15,7 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
 from offsetmgr.cli.migrate_plan import IfAhead
@@ -197,8 +198,7 @@ def _show_result(
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
             note(f"warning: apply created {count_of(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
-    if not report.ok or differing:
-        raise typer.Exit(1)
+    fail_if(not report.ok or differing)
 
 
 def _with_run(state: MigrationState, only: GroupScope | None, run: str | None) -> GroupScope | None:
@@ -250,8 +250,7 @@ def _show_preview(found: Iterable[RollbackPreview], checks: OutsideLogChecks) ->
     _show_warnings(checks)
     changes = count_of(len(rows) - bad - restored, "offset")
     note(f"dry run: would restore {changes}{refused}{others}; nothing was changed")
-    if bad:
-        raise typer.Exit(1)
+    fail_if(bad)
 
 
 def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:

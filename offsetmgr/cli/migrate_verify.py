@@ -10,6 +10,7 @@ import typer
 from offsetmgr.api.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
@@ -62,8 +63,7 @@ def verify_command(
             "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "
             f"new plan. {status} prints the next command of each group"
         )
-    if not verifier.summary.ok:
-        raise typer.Exit(1)
+    fail_if(not verifier.summary.ok)
 
 
 def _with_first(first: tuple[Any, ...] | None, rest: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

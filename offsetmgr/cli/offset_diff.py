@@ -9,7 +9,7 @@ import typer
 
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport
@@ -116,8 +116,7 @@ def diff(
     if count:
         note(count_of(count, "difference"))
     topic_matches.require_all(f"{left.uri} and {right.uri}")
-    if count:
-        raise typer.Exit(FAILED)
+    fail_if(count)
     note(f"no difference in {count_of(len(chosen), 'group')}")
 
 

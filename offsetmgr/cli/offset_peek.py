@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.offset_reports import UncommittedTopics
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
@@ -98,8 +99,7 @@ def peek(
     else:
         write_structured_rows(PEEKED, rows, output)
     uncommitted.report(len(rows))
-    if code := errors.exit_code:
-        raise typer.Exit(code)
+    exit_with(errors.exit_code)
 
 
 def _rows(

@@ -9,6 +9,7 @@ import typer
 
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
@@ -171,8 +172,7 @@ def get(
         uncommitted.report(shown)
         return errors.exit_code
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 @app.command("lag", cls=WatchCommand)
@@ -247,5 +247,4 @@ def lag(
         uncommitted.report(None if only_with_lag else shown)
         return errors.exit_code
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))

@@ -48,7 +48,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URI",
-        help="The store: kafka://H:P, zookeeper://H:P/chroot, manager://H:P, dual:NAME, switched:NAME, file:PATH.",
+        help="The store: kafka://H:P, zookeeper://H:P/chroot, manager://H:P, dual:NAME, file:PATH.",
         show_default=False,
     ),
 ]

@@ -12,6 +12,7 @@ import typer
 from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -152,8 +153,7 @@ def status(
         for row in (held if holding else found.partitions)
     )
     write_rows(_STATUS, rows, output)
-    if holding and held:
-        raise typer.Exit(1)
+    fail_if(holding and held)
 
 
 @app.command("history")

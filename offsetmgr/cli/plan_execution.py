@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from offsetmgr.cli import migrate_output
-from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import note
@@ -44,8 +42,7 @@ def end_of_planning(summary: PlanSummary, following: str, *, failed: object = Fa
         note(following)
     elif not summary.actions[Action.REFUSE_BYTE_POSITION]:  # a note names the map that these need
         note("nothing can be applied: the plan refuses everything; correct the causes above, then plan again")
-    if failed or summary.failed_groups or summary.refuses_all:
-        raise typer.Exit(FAILED)
+    fail_if(failed or summary.failed_groups or summary.refuses_all)
 
 
 def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "edits": ("offsetmgr.cli.edits:app", "The operation log: list, show and undo edits and migrations."),
     "migrate": (
         "offsetmgr.cli.migrate:app",
-        "Move groups between stores: plan, apply, status, verify, switch, finalize, rollback, mirror.",
+        "Move groups between stores: plan, apply, status, verify, finalize, rollback, mirror.",
     ),
     "cluster": ("offsetmgr.cli.cluster:app", "Kafka clusters: the brokers' releases and capabilities."),
     "doctor": ("offsetmgr.cli.doctor:app", "Check every configured server and this machine; changes nothing."),
@@ -139,5 +139,4 @@ def offsetmgr(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Inspect Kafka consumer-group offsets in ZooKeeper and Kafka, and migrate groups without losing or reprocessing
-    messages."""
+    """Inspect Kafka consumer-group offsets in ZooKeeper and Kafka, and migrate groups between them."""

@@ -14,7 +14,7 @@ import typer
 from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, OneGroup
@@ -35,6 +35,7 @@ from offsetmgr.cli.runbook_options import (
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.plurals import count_of, printable
 from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
@@ -198,12 +199,9 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
                 written = to_html(title, parts)
             case _:
                 written = to_markdown(title, parts)
-        try:
-            with file.open("x", encoding="utf-8") as out:
-                out.write(written)
-        except OSError as error:
-            hint = "name another file, in a directory that can be written"
-            raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
+        hint = "name another file, in a directory that can be written"
+        with os_error_as(FileFailure, f"-o {file}", hint), file.open("x", encoding="utf-8") as out:
+            out.write(written)
         note(f"wrote {file}")
     if not files:
         write_text(to_markdown(title, parts))
@@ -249,8 +247,7 @@ def check(
     _show_report(report, output)
     if planned is not None and report.passed:
         planned.record([phase_record(planned.names[group], report)])
-    if not report.passed:
-        raise typer.Exit(FAILED)
+    fail_if(not report.passed)
 
 
 def _show_report(report: PhaseReport, output: OutputFormat) -> None:

@@ -17,7 +17,7 @@ from offsetmgr.cli.command_tests import show_command_tests
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
-from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
@@ -226,8 +226,7 @@ def _end(found: Sequence[GroupBounce], groups: int, output: OutputFormat) -> Non
     if any(one.is_stopped for one in found) or len(found) < groups:
         stopped = next((one.result.why for one in found if one.is_stopped and one.result), "stopped on request")
         raise Interrupted(f"{stopped}; the same command line resumes")
-    if not all(one.ok for one in found):
-        raise typer.Exit(FAILED)
+    fail_if(not all(one.ok for one in found))
 
 
 def _default_state(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError
 
@@ -195,8 +195,7 @@ def status(
         note(f"no sandbox is up in {sandbox.directory}")
     elif not found.complete:
         note("the sandbox did not come up fully; 'offsetmgr sandbox up' cleans up and starts again")
-    if found is None or not found.complete or not all(server.running() for server in servers):
-        raise typer.Exit(FAILED)
+    fail_if(found is None or not found.complete or not all(server.running() for server in servers))
 
 
 @app.command()

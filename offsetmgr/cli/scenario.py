@@ -115,16 +115,15 @@ def _warn_of_future(at_ms: int, text: str) -> None:
         note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
 
 
-def parse_datetime(text: str, option: str = "--to-datetime", *, now_ms: int | None = None) -> int:
+def parse_datetime(text: str, option: str = "--to-datetime") -> int:
     """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
 
     Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in
-    ``yesterday 14:00`` and ``yesterday 14:00+02:00``: the day is that of the zone. ``now_ms`` is the
-    present time (default: the clock's).
+    ``yesterday 14:00`` and ``yesterday 14:00+02:00``: the day is that of the zone.
     """
     stripped = text.strip()
     if (of_day := _DAY_TIME.fullmatch(stripped)) is not None:
-        stripped = _dated(of_day, SystemClock().now_ms() if now_ms is None else now_ms)
+        stripped = _dated(of_day, SystemClock().now_ms())
     if (spoken := _DATE_TIME.match(stripped)) is not None:
         stripped = f"{spoken['date']}T{spoken['hour']:0>2}{stripped[spoken.end() :]}"
     try:

@@ -13,7 +13,7 @@ import typer
 
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
@@ -211,8 +211,7 @@ def audit(
     differing = counts.get(run.DIFFERENCES, 0)
     if compare is not None:
         note(f"{count_of(differing, 'difference') if differing else 'no difference'} from {compare}")
-    if counts[run.UNREADABLE] or differing:
-        raise typer.Exit(FAILED)
+    fail_if(counts[run.UNREADABLE] or differing)
 
 
 @app.command("diff")
@@ -312,8 +311,7 @@ def copy(
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
             note(f"{_planned_counts(counts)}; nothing was written, --execute does it")
             _require_topics(topics, found, source)
-            if counts.get(RECREATED):
-                raise typer.Exit(FAILED)
+            fail_if(counts.get(RECREATED))
             return
         start = OperationStart("spark copy", (target,), first_groups(groups), len(groups), 0, reason=reason or "")
         with OperationLog().recorded(start) as recorded:
@@ -328,8 +326,7 @@ def copy(
         summary += f", {counts[RECREATED]:,} {RECREATED}" if RECREATED in counts else ""
         note(f"{summary}{f'; not atomic: {guarded:,}' if guarded else ''}")
         _require_topics(topics, outcomes, source)
-    if counts.get("failed") or counts.get(RECREATED):
-        raise typer.Exit(FAILED)
+    fail_if(counts.get("failed") or counts.get(RECREATED))
 
 
 def _warn_of_dropped_metadata(rows: DataFrame) -> None:

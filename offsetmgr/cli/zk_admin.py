@@ -13,9 +13,11 @@ from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
+from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.options import TopicsOption, file_to_write
 from offsetmgr.cli.render import Column, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -29,11 +31,6 @@ app = typer.Typer()
 ELECTION: Final = (*PARTITION, Column("leader", right=True), Column("preferred", right=True))
 REASSIGNMENT: Final = (*PARTITION, Column("before"), Column("after"), Column("adding"), Column("removing"))
 DELETION: Final = (Column("topic"), Column("partitions", right=True), Column("replicas", right=True))
-
-
-def _finish(code: int) -> None:
-    if code:
-        raise typer.Exit(code)
 
 
 @app.command("elect")
@@ -87,7 +84,7 @@ def elect(
         return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
     action = f"elect {count_of(len(request.todo), 'leader')}"
-    _finish(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
+    exit_with(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
 
 
 def _led(wanted: bool) -> str:
@@ -176,7 +173,9 @@ def reassign(
     from offsetmgr.zookeeper.client.transactions import Create
     from offsetmgr.zookeeper.nodes import paths
 
-    assignment = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
+    what = f"file {reassignment_json_file}"
+    with os_error_as(FileFailure, what):
+        assignment = decode_reassignment(what, reassignment_json_file.read_bytes())
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in assignment})
     steps = {
@@ -205,7 +204,7 @@ def reassign(
         return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
     action = f"change the replicas of {count_of(len(request.todo), 'partition')}"
-    _finish(
+    exit_with(
         request.run(
             action=action,
             flags=flags,
@@ -229,21 +228,12 @@ def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
         yield Row(key, (*step.partition, *replicas), step.changes, step.rejected, text)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileFailure(f"file {path}", error.strerror or str(error)) from error
-
-
 def _write_before_image(path: Path, data: bytes) -> None:
     """Writes the before-image to disk. Raises `FileFailure`."""
     from offsetmgr.core.atomic_file import replace_file
 
-    try:
+    with os_error_as(FileFailure, f"directory {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileFailure(f"directory {path.parent}", error.strerror or str(error)) from error
     replace_file(path, lambda out: out.write(data), overwrite=False)
     note(f"before-image: {path}")
 
@@ -299,7 +289,7 @@ def delete_topic(
         return progress_of(read_state(session, requested), requested)
 
     action = f"delete {count_of(len(request.todo), 'topic')} for good"
-    _finish(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
+    exit_with(request.run(action=action, flags=flags, wait_s=wait, submit=submit_rows, poll=poll))
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:

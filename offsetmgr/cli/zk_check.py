@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, require_groups
 from offsetmgr.cli.read_error_report import empty_note
@@ -111,8 +111,7 @@ def check(
         note(_summary(len(chosen), counts))
         return FAILED if counts or cluster_unknown else 0
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, TopicsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
@@ -82,8 +82,7 @@ def brokers(
                 note(f"note: {entry.path}: {text}")
         return report_and_exit_code([*(entry.error for entry in singles if entry.error is not None), *errors])
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 @app.command("topics", cls=WatchCommand)
@@ -120,8 +119,7 @@ def topics(
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
         return report_and_exit_code(errors)
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 def _broker_rows(

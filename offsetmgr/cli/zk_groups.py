@@ -10,11 +10,12 @@ import typer
 
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
 from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.cli.table_fit import NAME_RANK
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
@@ -33,7 +34,7 @@ MEMBERS: Final = (
     Column("member_id", rank=1),
     Column("host", optional=True, rank=2),
     Column("pattern"),
-    Column("subscription"),
+    Column("subscription", rank=NAME_RANK),
     Column("partitions", right=True),
     Column("registered_at", time=True, rank=11),
     Column("started_at", detail=True),
@@ -83,8 +84,7 @@ def members(
             note("no live members")
         return report_and_exit_code(errors)
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 @app.command("owners", cls=WatchCommand)
@@ -119,8 +119,7 @@ def owners(
             note("no partition has an owner")
         return report_and_exit_code(errors)
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 def _chosen(connect: ConnectFlags, session: ZookeeperSession, patterns: list[str]) -> list[str]:

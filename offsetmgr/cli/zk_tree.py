@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
@@ -66,8 +66,7 @@ def tree(
             errors.append(ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}"))
         return report_and_exit_code(errors)
 
-    if code := watch_command(once, watch, count):
-        raise typer.Exit(code)
+    exit_with(watch_command(once, watch, count))
 
 
 def _rows(nodes: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:

@@ -126,23 +126,22 @@ class SettingValue(NamedTuple):
     source: str
 
 
-def settings_in_effect(context: str | None = None, environ: Mapping[str, str] | None = None) -> list[SettingValue]:
+def settings_in_effect(context: str | None) -> list[SettingValue]:
     """Returns the settings that a command without options uses, with the source of each. ``context`` replaces the
     default context.
 
     Passwords and keys are masked. Raises `ConfigError`.
     """
-    environ = os.environ if environ is None else environ
-    contexts = Contexts.read(environ)
+    contexts = Contexts.read(os.environ)
     named = (
         (context, "command line"),
-        (environ.get("OFFSETMGR_CONTEXT"), "OFFSETMGR_CONTEXT"),
+        (os.environ.get("OFFSETMGR_CONTEXT"), "OFFSETMGR_CONTEXT"),
         (contexts.default, f"default-context in {contexts.path}"),
     )
     name, source = next(((name, source) for name, source in named if name), (None, ""))
     layer = SettingsLayer() if name is None else contexts.layer(name)
     found = [SettingValue("context", name, source)] if name is not None else []
-    variables = environment_layer(environ)
+    variables = environment_layer(os.environ)
     command_config = None
     for setting in fields(SettingsLayer):
         key = setting.name.replace("_", "-").removesuffix("-ms")

@@ -23,7 +23,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.assignors import assignor_named
+from offsetmgr.zookeeper.groups.assignors import ASSIGNORS
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
 from offsetmgr.zookeeper.groups.registration import member_id
 from offsetmgr.zookeeper.groups.subscription import Subscription
@@ -34,8 +34,7 @@ class ZookeeperConsumer:
     creates its streams.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
-    group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (according to the
-    group's storage mode, which ``migrate switch`` can change while the consumer runs), or any store's URI. All members
+    group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), or any store's URI. All members
     of a group must have the same ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. If
     ``consumer_id`` is None, the consumer generates an id, as the old consumer does.
 
@@ -72,9 +71,9 @@ class ZookeeperConsumer:
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap_servers
         self._config = config or ConnectionConfig()
-        if strategy not in ("range", "roundrobin"):
-            raise UsageError(f"strategy {strategy!r}", "is unknown", "strategies: range, roundrobin")
-        self._assignor = assignor_named(strategy)
+        if strategy not in ASSIGNORS:
+            raise UsageError(f"strategy {strategy!r}", "is unknown", f"strategies: {', '.join(ASSIGNORS)}")
+        self._assignor = ASSIGNORS[strategy]
         self._storage = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
         ZookeeperSession(zookeeper, self._config)
         self._state = StreamState()

@@ -21,18 +21,17 @@ from urllib.parse import quote
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
+from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, Guard, OffsetStore
 from offsetmgr.core.retry import Backoff, BlockingRetries
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.pair_uri import inner_uris, translate_of
-from offsetmgr.stores.switched.scheme import open_switched
-from offsetmgr.stores.uri import open_store, parse_uri, zookeeper_of
+from offsetmgr.stores.uri import open_store, parse_uri
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.session_lease import SessionLease, SessionLeaseProtocol
+from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
@@ -48,12 +47,9 @@ class OffsetStorage:
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
-        """Returns the storage for ``offsets``, which is ``zookeeper``, ``kafka``, ``dual``, ``switched`` or the URI of
-        a store. The first four values select stores in the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
+        """Returns the storage for ``offsets``, which is ``zookeeper``, ``kafka``, ``dual`` or the URI of a store. The
+        first three values select stores in the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
         zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
-        if offsets == "switched":
-            open_store("zookeeper://" + zookeeper, config)
-            return cls(f"switched:?zookeeper={quote(zookeeper_uri, safe='')}&kafka={quote(kafka_uri, safe='')}", config)
         if offsets == "dual":
             open_store("zookeeper://" + zookeeper, config)
             return cls(_dual_uri(kafka_uri, zookeeper_uri), config)
@@ -61,15 +57,9 @@ class OffsetStorage:
         parse_uri(uri)
         return cls(uri, config)
 
-    def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
+    def open(self, session: ZookeeperSession) -> OffsetStore:
         """Opens the store. If the store is in the ZooKeeper of ``session``, the store uses ``session`` and opens no
-        other session.
-
-        A switched store follows all later changes of the group's storage mode. Raises `OffsetMgrError` if the store
-        cannot follow the storage mode.
-        """
-        if parse_uri(self.uri).kind == "switched":
-            return self._follow(session, lease, group)
+        other session."""
         if parse_uri(self.uri).kind != "dual":
             return _bind_to_session(open_store(self.uri, self.config), session)
         primary, secondary = inner_uris(self.uri, self.config)
@@ -78,22 +68,6 @@ class OffsetStorage:
             _bind_to_session(open_store(secondary, self.config), session),
             translate=translate_of(self.uri, self.config),
         )
-
-    def _follow(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        connect = zookeeper_of(self.uri, self.config)
-        if connect is None or not same_zookeeper(connect, session.connect):
-            raise UsageError(
-                f"offsets of group {group}",
-                f"have their storage mode in {connect}, but the consumer is registered in {session.connect}",
-                "use the same ZooKeeper for both",
-            )
-        store = open_switched(self.uri, self.config, (session, lease))
-        try:
-            store.follow(group)
-        except OffsetMgrError:
-            store.close()
-            raise
-        return store
 
 
 def _dual_uri(primary: str, secondary: str) -> str:
@@ -135,7 +109,7 @@ class ConsumerOffsets:
         self,
         store: OffsetStore,
         group: str,
-        lease: SessionLeaseProtocol,
+        lease: SessionLease,
         *,
         retries: int,
         backoff_s: float,

@@ -19,7 +19,7 @@ from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamS
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
@@ -54,7 +54,7 @@ class PartitionManager:
         self._group = group
         self._storage = storage
         self._stream_of = stream_of
-        self._cluster = open_cluster(bootstrap, config)
+        self._cluster = KafkaCluster(bootstrap, config)
         self._fetcher = Fetcher(
             bootstrap,
             group,
@@ -98,7 +98,7 @@ class PartitionManager:
     def on_joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
         self._offsets = ConsumerOffsets(
-            self._storage.open(session, lease, self._group),
+            self._storage.open(session),
             self._group,
             lease,
             retries=settings.offsets_commit_max_retries,
@@ -117,9 +117,7 @@ class PartitionManager:
         positions = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
         positions |= self._start_offsets([tp for tp in found if tp not in positions])
         started = [
-            PartitionProgress(
-                tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp]
-            )
+            PartitionProgress(tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, found[tp])
             for tp, position in positions.items()
         ]
         for progress in started:
@@ -186,10 +184,6 @@ class PartitionManager:
                 raise found
             else:
                 _LOG.warning("%s; retrying", found)  # a new partition has no leader for a short time
-        if len(positions) < len(partitions):
-            # librdkafka's Admin client caches for minutes that a partition has no leader, so the next request uses a
-            # new client.
-            self._cluster.close()
         return positions
 
     # --- commits -------------------------------------------------------------------------------------

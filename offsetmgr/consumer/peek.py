@@ -48,7 +48,7 @@ class RecordPeeker(Closeable):
     """Reads records of the cluster at ``bootstrap``. Construction performs no I/O. Works with brokers from 0.8.2 on."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
-        """Raises `UnsupportedOperation` for logins that only librdkafka supports, and `ConfigError`."""
+        """Raises `UnsupportedOperation` for logins that offsetmgr's client does not support, and `ConfigError`."""
         client = Client(bootstrap, Security.of(config.kafka))
         self._logs = PartitionLogReader(client)
         self._thread = ClientThread(client, config.timeout_ms / 1000)

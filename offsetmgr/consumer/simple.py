@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -25,7 +24,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadResult
 from offsetmgr.consumer.simple_offsets import OffsetManagers
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, UsageError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, UsageError
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import fetched
 from offsetmgr.kafka.client.background_loop import EventLoopThread
@@ -248,10 +247,7 @@ class SimpleConsumer(Closeable):
         async def within() -> T:
             return await call(asyncio.get_running_loop().time() + seconds)
 
-        try:
-            return self._loop_thread.run(within())
-        except CancelledError:
-            raise Unreachable("Kafka", "this consumer was closed by another thread") from None
+        return self._loop_thread.run(within())
 
 
 def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, find_leaders
@@ -37,10 +38,7 @@ class OffsetManagers:
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
     ) -> FetchedGroup:
         """Returns the committed offsets. Raises `OffsetMgrError` if the request failed for all partitions."""
-        found = (await self._client_of(coordinator).fetch({group: partitions}, deadline))[group]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        return value_of((await self._client_of(coordinator).fetch({group: partitions}, deadline))[group])
 
     async def commit(
         self,

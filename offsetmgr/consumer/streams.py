@@ -57,17 +57,16 @@ class StreamMessage(NamedTuple):
 class PartitionProgress:
     """The progress of one owned partition. A position is the offset of the next message.
 
-    ``fetched`` is the position after the last message in the stream, ``delivered`` the position after the last message
-    that a reader has received, and ``finished`` the position that may be committed. ``known`` is the offset that this
-    consumer last read from the store or wrote to the store. ``committed_at`` is the time of this member's last commit
-    (seconds of the monotonic clock), or None. ``gap`` contains the first offset of a gap in the log, and the offset
-    after the gap. When all messages before the gap are finished, the offset after the gap may be committed.
+    ``fetched`` is the position after the last message in the stream, and ``finished`` the position that may be
+    committed. ``known`` is the offset that this consumer last read from the store or wrote to the store.
+    ``committed_at`` is the time of this member's last commit (seconds of the monotonic clock), or None. ``gap``
+    contains the first offset of a gap in the log, and the offset after the gap. When all messages before the gap are
+    finished, the offset after the gap may be committed.
     """
 
     partition: TopicPartition
     stream: MessageStream
     fetched: int
-    delivered: int
     finished: int
     known: Offset
     stopped: bool = False
@@ -162,7 +161,7 @@ class StreamState:
                 return
             self._purge({id(progress)})
             self._discard_current([progress])
-            progress.fetched = progress.delivered = progress.finished = offset
+            progress.fetched = progress.finished = offset
             progress.gap = None
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
@@ -320,7 +319,6 @@ class MessageStream:
                 waiting = bool(self.buffer)
                 if waiting and state.may_deliver():
                     progress, message = self.buffer.popleft()
-                    progress.delivered = message.offset + 1
                     self.current = progress, message.offset + 1
                     return message
                 left = None if deadline is None else deadline - time.monotonic()

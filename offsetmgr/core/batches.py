@@ -1,4 +1,4 @@
-"""Splits a sequence of any length into batches."""
+"""Splits a sequence of any length into batches, and groups pairs by their first item."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -14,3 +15,11 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
+
+
+def by_key(pairs: Iterable[tuple[_K, _T]]) -> dict[_K, list[_T]]:
+    """Returns the second items of the pairs by the first items, both in the order of the pairs."""
+    found: dict[_K, list[_T]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found

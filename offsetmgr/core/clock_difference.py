@@ -58,9 +58,9 @@ class ClockDifference(NamedTuple):
         newest timestamp within this bound before or after the present time of this machine."""
         return not self.exceeds() and self.low >= -CLOCK_BOUND_MS
 
-    def exceeds(self, bound_ms: int = CLOCK_BOUND_MS) -> bool:
-        """Returns whether the clocks certainly differ by more than ``bound_ms``."""
-        return self.low > bound_ms or (self.high is not None and self.high < -bound_ms)
+    def exceeds(self) -> bool:
+        """Returns whether the clocks certainly differ by more than `CLOCK_BOUND_MS`."""
+        return self.low > CLOCK_BOUND_MS or (self.high is not None and self.high < -CLOCK_BOUND_MS)
 
     def __str__(self) -> str:
         if self.high is None:

@@ -321,18 +321,6 @@ class AssignmentRefused(OffsetMgrError):
     """The strategy cannot assign the group's partitions, so a rebalance of the members would fail too."""
 
 
-class UnequalSubscriptions(AssignmentRefused):
-    """The round-robin strategy up to Kafka 0.10.1 needs all members to subscribe to the same topics with the same
-    number of streams.
-
-    ``members`` contains, in sorted order, the members whose subscription differs from the most common subscription.
-    """
-
-    def __init__(self, what: str, why: str = "", hint: str = "", *, members: tuple[str, ...] = ()) -> None:
-        super().__init__(what, why, hint)
-        self.members = members
-
-
 # --- migration -----------------------------------------------------------------------------------
 
 
@@ -362,13 +350,6 @@ class CallbackFailed(OffsetMgrError):
 class LegacyMembersPresent(OffsetMgrError):
     """Members of an older program are present: members of the original period coordinator, which ignore offsetmgr's
     conditional writes, or old consumers, whose commits would fail."""
-
-
-class SwitchInProgress(OffsetMgrError):
-    """Nothing was written, because a live migration is changing the stores of the group, or because the member cannot
-    determine whether a live migration is in progress."""
-
-    retriable = True
 
 
 class PlanError(OffsetMgrError):

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from enum import Enum
 from typing import Any, Final, Self, TypeVar
 
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
 
-E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 MAX_INT: Final = 2**31 - 1
@@ -142,17 +140,6 @@ class FieldReader:
 
     def boolean(self, name: str) -> bool:
         return self._required(name, self._optional(name, bool, "true or false"))
-
-    def choice(self, name: str, kind: type[E]) -> E:
-        """Returns the member of an enum whose value is a string."""
-        return self._required(name, self.optional_choice(name, kind))
-
-    def optional_choice(self, name: str, kind: type[E]) -> E | None:
-        text = self.optional_text(name)
-        try:
-            return None if text is None else kind(text)
-        except ValueError:
-            raise self.invalid(name, f"one of {', '.join(str(one.value) for one in kind)}") from None
 
     def mapping(self, name: str) -> dict[str, Any]:
         """Returns an object whose values the caller checks."""

@@ -134,10 +134,9 @@ class Committer(NamedTuple):
 class GroupEdit:
     """Changes to the offsets of one group.
 
-    Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
-    scan that returned every ``expected`` value, or None: a store need not read values that cannot have changed since.
-    With ``whole``, a change that is rejected before the first write stops all others. ``raw`` has the partitions whose
-    znode has no offset, before or after the change: the data that a change replaces, and that a deletion writes.
+    Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. With ``whole``, a change that is rejected
+    before the first write stops all others. ``raw`` has the partitions whose znode has no offset, before or after the
+    change: the data that a change replaces, and that a deletion writes.
 
     >>> GroupEdit("shop", {TopicPartition("orders", 0): Change(OffsetAndMetadata(42))}).guard.value
     'lock'
@@ -147,7 +146,6 @@ class GroupEdit:
     changes: Mapping[TopicPartition, Change]
     guard: Guard = Guard.LOCK
     committer: Committer | None = None
-    as_of: int | None = None
     whole: bool = False
     raw: Mapping[TopicPartition, tuple[bytes | None, bytes | None]] = field(default_factory=dict, hash=False)
 
@@ -199,15 +197,14 @@ class GroupEditResult:
 class GroupOffsets:
     """All committed offsets of one group, and the partitions whose value could not be read.
 
-    If the whole group could not be read, ``error`` is set and both mappings are empty. All values were read at or after
-    ``as_of``, a zxid if the store has them. ``hidden`` is set if ``unrecognised`` data may be offsets.
+    If the whole group could not be read, ``error`` is set and both mappings are empty. ``hidden`` is set if
+    ``unrecognised`` data may be offsets.
     """
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
     errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     error: OffsetMgrError | None = None
-    as_of: int | None = None
     unrecognised: tuple[UnrecognisedData, ...] = ()
     hidden: OffsetMgrError | None = None
 

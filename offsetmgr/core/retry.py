@@ -1,9 +1,8 @@
 """Retries: repeats an operation with growing pauses until it succeeds or a deadline passes.
 
 A pause of these classes ends only when its time has passed. A thread that has to end its pause when it is stopped waits
-for its own event instead: `manager.runtime.shard_writer`, `manager.runtime.standby`, `stores.switched.mode_listener`,
-`zookeeper.client.session_member` and `zookeeper.groups.consumer_member`. Periodic work and polling are no retries.
-`scripts/mechanisms.py` lists every other module that sleeps or waits in a loop, with the reason.
+for its own event instead: `manager.runtime.shard_writer`, `manager.runtime.standby`, `zookeeper.client.session_member`
+and `zookeeper.groups.consumer_member`. Periodic work and polling are no retries.
 
 A caller does the following:
 

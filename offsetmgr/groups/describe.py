@@ -17,6 +17,7 @@ from offsetmgr.core.model import (
     TopicPartition,
 )
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
@@ -103,10 +104,8 @@ def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: s
     """Raises `GroupActive` if a group has members. If ``describe_groups`` returned an error for a group, raises this
     error."""
     for group, description in describe_groups(list(groups)).items():
-        if isinstance(description, OffsetMgrError):
-            raise description
-        if description.members:
-            raise _active(f"{what} of group {group!r}", description)
+        if (found := value_of(description)).members:
+            raise _active(f"{what} of group {group!r}", found)
 
 
 def reject_active(describe_groups: DescribeGroups, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:

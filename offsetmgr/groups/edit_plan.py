@@ -55,16 +55,14 @@ BY_PARTITION: Final = itemgetter(0)
 class GroupEditPlan:
     """The changes of one group, sorted by partition.
 
-    If ``problem`` is set, the group will not be changed. ``as_of`` is the `GroupOffsets.as_of` of the scan that read
-    the value ``before`` of every change, or None. ``removes`` are all znodes of a group that is deleted after the
-    changes, and ``restores`` the znodes that are created before the changes. ``unrecognised`` is the data of the group
-    that offsetmgr does not understand. See `GroupEdit` for ``raw``.
+    If ``problem`` is set, the group will not be changed. ``removes`` are all znodes of a group that is deleted after
+    the changes, and ``restores`` the znodes that are created before the changes. ``unrecognised`` is the data of the
+    group that offsetmgr does not understand. See `GroupEdit` for ``raw``.
     """
 
     group: str
     changes: tuple[PlannedChange, ...]
     problem: OffsetMgrError | None = None
-    as_of: int | None = None
     removes: tuple[SavedNode, ...] = ()
     restores: tuple[SavedNode, ...] = ()
     unrecognised: tuple[UnrecognisedData, ...] = ()
@@ -86,7 +84,7 @@ class GroupEditPlan:
         }
         if not changes or self.problem is not None:
             return None
-        return GroupEdit(self.group, changes, as_of=self.as_of, whole=not self.by_partition, raw=self.raw)
+        return GroupEdit(self.group, changes, whole=not self.by_partition, raw=self.raw)
 
     def whole(self) -> GroupEditPlan:
         """Returns the plan, with a problem if only some of its changes can be made. Otherwise consumers would continue

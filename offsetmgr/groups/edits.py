@@ -70,7 +70,7 @@ def plan_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelectio
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         rows, raw = tuple(sorted(changes, key=BY_PARTITION)), replaced_data(changes, found.errors)
-        yield GroupEditPlan(found.group, rows, problem, found.as_of, unrecognised=found.unrecognised, raw=raw)
+        yield GroupEditPlan(found.group, rows, problem, unrecognised=found.unrecognised, raw=raw)
 
 
 def inner_stores(store: OffsetStore) -> tuple[OffsetStore, ...]:
@@ -267,7 +267,7 @@ def plan_import(
                 changes.append(_plan_imported(store, tp, found, after, allow_rewind, note))
         changes += [plan_replacement(store, tp, e, None, ()) for tp, e in source.errors.items() if topics.matches(tp)]
         rows = tuple(sorted(changes, key=BY_PARTITION))
-        yield GroupEditPlan(found.group, rows, as_of=found.as_of, unrecognised=found.unrecognised)
+        yield GroupEditPlan(found.group, rows, unrecognised=found.unrecognised)
 
 
 def plan_undo(
@@ -316,7 +316,7 @@ def plan_undo(
         rows = tuple(sorted(changes, key=BY_PARTITION))
         problem = next((change.problem for change in rows if change.problem is not None), None) if restores else None
         raw = {tp: (None, data) for tp, data in source.raw.items()}
-        yield GroupEditPlan(found.group, rows, problem, found.as_of, restores=restores, raw=raw)
+        yield GroupEditPlan(found.group, rows, problem, restores=restores, raw=raw)
 
 
 def _plan_imported(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 
 if TYPE_CHECKING:
@@ -32,15 +32,10 @@ def registry_describer(session: ZookeeperSession) -> DescribeGroups:
         from offsetmgr.zookeeper.groups.registry import members_many
         from offsetmgr.zookeeper.nodes import paths
 
-        out: dict[str, GroupDescription | OffsetMgrError] = {}
-        names = []
-        for name in groups:
-            try:
-                paths.check_group(name)
-            except UsageError:  # no znode can have this name, so ZooKeeper has no members of the group
-                out[name] = GroupDescription(name, "DEAD")
-            else:
-                names.append(name)
+        names, impossible = paths.possible_groups(groups)  # ZooKeeper has no members of an impossible group
+        out: dict[str, GroupDescription | OffsetMgrError] = {
+            name: GroupDescription(name, "DEAD") for name, _ in impossible
+        }
         owned = {found.group: found for found in owners_many(session, names)}
         listed = dict(zip(names, session.children_many([paths.group(name) for name in names]), strict=True))
         for found in members_many(session, names):
@@ -125,9 +120,7 @@ def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 
-    (node,) = session.get_many([paths.CLUSTER_ID])
-    if isinstance(node, OffsetMgrError):
-        raise node
+    node = session.get(paths.CLUSTER_ID)
     here = cluster.cluster_id()
     return node is not None and here is not None and parse_cluster_id(paths.CLUSTER_ID, node.data) != here
 

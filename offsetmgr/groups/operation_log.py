@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.atomic_file import append_line, reason
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.process_start import start_time
@@ -109,11 +109,11 @@ class OperationNotFound(OffsetMgrError):
 
 
 class OperationLog:
-    """The operation log in ``path``. Any number of processes may use it."""
+    """The operation log in the state directory. Any number of processes may use it."""
 
-    def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
-        self.path = path or state_directory() / "operations.jsonl"
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
+        self.path = state_directory() / "operations.jsonl"
+        self._clock = SystemClock()
         self.newer: dict[str, UnknownVersion] = {}
         """The operations that `operations` left out, because their records are of an unknown version: each id with the
         error."""

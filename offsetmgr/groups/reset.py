@@ -295,7 +295,7 @@ def _plan_group(
         return plan_change(tp, current, after, store.capabilities, note=note, keeps_metadata=True)
 
     changes = tuple(change(tp) for tp in partitions)
-    return GroupEditPlan(found.group, changes, as_of=found.as_of, unrecognised=found.unrecognised)
+    return GroupEditPlan(found.group, changes, unrecognised=found.unrecognised)
 
 
 def _unread(group: str, scenario: Scenario) -> GroupOffsets:

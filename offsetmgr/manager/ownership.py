@@ -33,6 +33,7 @@ from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig
 from offsetmgr.manager.assignment_format import assign_members, decode_assignment, encode_metadata
 from offsetmgr.manager.lease import TAKEOVER_WAIT_S, OwnershipLease, boottime
@@ -213,9 +214,7 @@ class OwnershipManager:
         if self._task is None:
             await self._member.close()
             return
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await cancel_tasks(self._task)
         self._on_peers({})
         self._revocations.start(self._owned)
         await self._revocations.wait()

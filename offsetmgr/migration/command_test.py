@@ -9,7 +9,7 @@ from pathlib import Path
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.migration.bounce_plan import BounceSpec
 from offsetmgr.migration.group_observer import GroupView
-from offsetmgr.migration.restart_command import CommandResult, CommandRunner, fill_template, run_in_shell
+from offsetmgr.migration.restart_command import CommandResult, fill_template, run_in_shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,7 @@ class CommandTest:
         return f"failed (exit code {self.result.exit_code})" if self.result.exit_code else "ok"
 
 
-def run_command_tests(
-    view: GroupView, spec: BounceSpec, template: str, log: Path, *, run: CommandRunner = run_in_shell
-) -> Iterator[CommandTest]:
+def run_command_tests(view: GroupView, spec: BounceSpec, template: str, log: Path) -> Iterator[CommandTest]:
     """Runs the template for each live member of the group, or of the baseline, and yields each result. Members with the
     same command share one run. If the specification has a restart command, it is filled in too, so that an invalid one
     is found.
@@ -52,6 +50,6 @@ def run_command_tests(
             fill_template(spec.command, group=spec.group, member=member.id, host=host, phase=spec.to)
         if command not in done:
             began = view.clock.monotonic()
-            result = run(command, log, spec.command_timeout_s)
+            result = run_in_shell(command, log, spec.command_timeout_s)
             done[command] = (result, view.clock.monotonic() - began)
         yield CommandTest(spec.group, member.id, host, command, *done[command])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -152,10 +153,7 @@ def group_statuses(
 
 def counts(found: Iterable[GroupStatus]) -> Iterator[tuple[int | None, Counter[GroupState], int]]:
     """Yields, for each wave, the number of groups in each state and the number of blocked groups."""
-    by_wave: dict[int | None, list[GroupStatus]] = {}
-    for one in found:
-        by_wave.setdefault(one.wave, []).append(one)
-    for wave, members in by_wave.items():
+    for wave, members in by_key((one.wave, one) for one in found).items():
         yield wave, Counter(one.state for one in members), sum(bool(one.blocked_by) for one in members)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import (
@@ -121,8 +120,6 @@ class GroupSample:
     stores: tuple[StoreSample, ...]
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
     seen: PhaseEvidence | None = None
-    storage_mode: CommitMode | None = None
-    """The storage mode that `offsetmgr migrate switch` records in ZooKeeper, for groups that follow it."""
     plan: MigratedGroup | None = None
     writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
     """The last writers where ZooKeeper and Kafka hold different offsets."""
@@ -191,7 +188,7 @@ class GroupLocation:
 
 def locate(sample: GroupSample) -> GroupLocation:
     """Returns the location of the group."""
-    phase = sample.seen or _moved(sample) or _recorded(sample) or _infer(sample)
+    phase = sample.seen or _moved(sample) or _infer(sample)
     valid: str | None = phase.phase
     unread = ""
     if phase.phase is GroupPhase.MOVED and sample.plan is not None:
@@ -258,14 +255,6 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
     if undecided:
         return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, undecided)
     return PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
-
-
-def _recorded(sample: GroupSample) -> PhaseEvidence | None:
-    """Returns the storage mode of a group whose members follow a live switch; None for any other group."""
-    if sample.storage_mode is None:
-        return None
-    mode = sample.storage_mode.value
-    return _inferred(mode, f"the storage mode that its members follow is {mode} (offsetmgr migrate switch)")
 
 
 def _infer(sample: GroupSample) -> PhaseEvidence:

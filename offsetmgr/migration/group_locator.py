@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
@@ -35,8 +34,6 @@ from offsetmgr.migration.plan import StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import OPERATIONS, open_plan, open_renewed
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.stores.switched.nodes import modes
-from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 if TYPE_CHECKING:
@@ -73,10 +70,10 @@ class GroupLocator:
     """Locates groups in ``stores``, which are in the order ZooKeeper, Kafka, manager. Without a ``cluster`` the lag is
     unknown."""
 
-    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None, clock: Clock | None = None) -> None:
+    def __init__(self, stores: Sequence[ConfiguredStore], cluster: Cluster | None) -> None:
         self.stores = tuple(stores)
         self._cluster = cluster
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._plans: dict[str, MigratedGroup] = {}
         self._journals: list[tuple[PlanFile, MigrationState]] = []
         self.unread_plans: list[OffsetMgrError] = []
@@ -154,7 +151,6 @@ class GroupLocator:
         for names in batched(groups, BATCH_GROUPS):
             self._add_recorded(names)
             seen = self._watch(names, window)
-            recorded = self._modes(names)
             every = list(dict.fromkeys([*names, *(self._name_in(one.name, n) for one in self.stores for n in names)]))
             samples = {one.name: self._read(one, every) for one in self.stores}  # ZooKeeper before Kafka
             logs = self._logs({tp for store in samples.values() for found in store.values() for tp in found.offsets})
@@ -163,7 +159,7 @@ class GroupLocator:
                 read = tuple(store[name] for store in samples.values())
                 named = {store: found[self._name_in(store, name)] for store, found in samples.items()}
                 plan, written = self._plans.get(name), writers.get(name, {})
-                yield locate(GroupSample(name, read, logs, seen.get(name), recorded.get(name), plan, written, named))
+                yield locate(GroupSample(name, read, logs, seen.get(name), plan, written, named))
 
     def _name_in(self, store: str, name: str) -> str:
         """Returns the name of a group in a store. A plan may rename the group."""
@@ -196,21 +192,6 @@ class GroupLocator:
         if zookeeper.error is not None or kafka.error is not None:
             return {}
         return watch_groups(zookeeper.store, zookeeper.session, kafka.store, names, window, self._clock)
-
-    def _modes(self, names: list[str]) -> Mapping[str, CommitMode]:
-        """Returns the storage modes of the groups that follow one, unless a switch is in progress."""
-        session = next((one.session for one in self.stores if one.session is not None and one.error is None), None)
-        if session is None:
-            return {}
-        try:
-            nodes = modes(session, names)
-        except OffsetMgrError:  # the scan of ZooKeeper reports the error
-            return {}
-        return {
-            name: node.mode
-            for name, node in nodes.items()
-            if isinstance(node, StorageModeNode) and node.switching_to is None
-        }
 
     def _read(self, one: ConfiguredStore, names: list[str]) -> Mapping[str, StoreSample]:
         if one.error is not None:

@@ -22,6 +22,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore, has_identity
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.observation import Observation, OffsetReadResult, PartitionOwner, RegisteredMember
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -221,10 +222,7 @@ def watch_group(
     retriable errors of a store. If ``tolerant`` is True, an observation that fails with a retriable error is repeated
     until the window is over.
     """
-    found = watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group]
-    if isinstance(found, OffsetMgrError):
-        raise found
-    return found
+    return value_of(watch_groups(view, [group], window, enough=enough, stop=stop, tolerant=tolerant)[group])
 
 
 def watch_groups(

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Final, Self
 from offsetmgr.core.atomic_file import replace_file, sync_directory
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.retry import Backoff, BlockingRetries
 
 VERSION = 3
@@ -76,24 +77,21 @@ def read_journal(path: Path) -> Iterator[tuple[int, JournalRecord]]:
 
     Raises `JournalError` if an earlier line is damaged or missing, or if the file cannot be read.
     """
-    try:
-        with path.open("rb") as lines:
-            position, expected = 0, 0
-            damaged: int | None = None
-            for line in lines:
-                if damaged is not None:
-                    raise JournalError(f"journal {path}", f"damaged at byte {damaged}, before its end")
-                record = _decode(line)
-                if record is None:
-                    damaged = position
-                else:
-                    if record["n"] != expected:
-                        raise JournalError(f"journal {path}", f"record {expected} is missing at byte {position}")
-                    expected += 1
-                    yield position, record
-                position += len(line)
-    except OSError as error:
-        raise JournalError(f"journal {path}", error.strerror or str(error)) from error
+    with os_error_as(JournalError, f"journal {path}"), path.open("rb") as lines:
+        position, expected = 0, 0
+        damaged: int | None = None
+        for line in lines:
+            if damaged is not None:
+                raise JournalError(f"journal {path}", f"damaged at byte {damaged}, before its end")
+            record = _decode(line)
+            if record is None:
+                damaged = position
+            else:
+                if record["n"] != expected:
+                    raise JournalError(f"journal {path}", f"record {expected} is missing at byte {position}")
+                expected += 1
+                yield position, record
+            position += len(line)
 
 
 def record_at(path: Path, position: int) -> JournalRecord:
@@ -131,14 +129,12 @@ class Journal:
         Raises `JournalError` if another process has locked it, if it belongs to another plan, or if it is damaged.
         """
         created = not self.path.exists()
-        try:
+        hint = (
+            "the journal is in its plan's directory: copy the plan (and its journal, if there is one) to a "
+            "writable directory"
+        )
+        with os_error_as(JournalError, f"journal {self.path}", hint):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            hint = (
-                "the journal is in its plan's directory: copy the plan (and its journal, if there is one) to a "
-                "writable directory"
-            )
-            raise JournalError(f"journal {self.path}", error.strerror or str(error), hint) from error
         try:
             self._take_lock()
             if created:

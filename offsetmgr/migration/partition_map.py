@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition
+from offsetmgr.core.os_errors import os_error_as
 
 VERSION: Final = 1
 _FORMAT: Final = "offsetmgr_partition_map"
@@ -96,10 +97,8 @@ class PartitionMap:
 
 def read_map(path: Path) -> PartitionMap:
     """Returns the map in a file. Raises `FileFailure` if the file cannot be read, and any error from `parse_map`."""
-    try:
+    with os_error_as(FileFailure, f"partition map {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise FileFailure(f"partition map {path}", error.strerror or str(error)) from error
     return parse_map(str(path), data)
 
 

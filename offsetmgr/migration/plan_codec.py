@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
@@ -107,9 +108,7 @@ def encode_group(plan: GroupPlan) -> bytes:
 
 def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
     """Encodes steps as a JSON object that maps each topic to a list of its steps."""
-    topics: dict[str, list[str]] = {}
-    for step in steps:
-        topics.setdefault(step.tp.topic, []).append(encode_step(step, whole=whole))
+    topics = by_key((step.tp.topic, encode_step(step, whole=whole)) for step in steps)
     members = (f"{json.dumps(topic, ensure_ascii=False)}:[{','.join(parts)}]" for topic, parts in topics.items())
     return "{" + ",".join(members) + "}"
 

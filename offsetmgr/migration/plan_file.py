@@ -28,6 +28,7 @@ from offsetmgr.core.atomic_file import write_atomically
 from offsetmgr.core.commit_metadata import dropped_form
 from offsetmgr.core.errors import PlanError, UnknownVersion
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.migration.plan import (
     LEFT_OUT,
     PLAN_VERSION,
@@ -195,11 +196,8 @@ class PlanFile:
 
     @contextmanager
     def _lines(self) -> Iterator[BinaryIO]:
-        try:
-            with self.path.open("rb") as lines:
-                yield lines
-        except OSError as error:
-            raise PlanError(f"plan {self.path}", error.strerror or str(error)) from error
+        with os_error_as(PlanError, f"plan {self.path}"), self.path.open("rb") as lines:
+            yield lines
 
     def _check(self, lines: Iterable[bytes]) -> tuple[PlanHeader, str, PlanSummary]:
         digest = hashlib.sha256()

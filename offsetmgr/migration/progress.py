@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
@@ -25,10 +26,7 @@ def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
-    topics: dict[str, list[int | str]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(BrokerPartition.to_json(tp.partition))
-    return topics
+    return by_key((tp.topic, BrokerPartition.to_json(tp.partition)) for tp in partitions)
 
 
 def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartition]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from offsetmgr.core.errors import FileFailure, GroupNotFound, MalformedData
 from offsetmgr.core.field_reader import parse_json
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.groups.selection import GroupSelection
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.snapshots.text_files import as_utf8, comma_separated, without_empty_end
@@ -69,10 +70,8 @@ class Waves:
 def read_waves(path: Path) -> Waves:
     """Returns the waves in a file. Raises `FileFailure`, and `MalformedData` with the invalid line or row."""
     what = f"waves file {path}"
-    try:
+    with os_error_as(FileFailure, what):
         data = path.read_bytes()
-    except OSError as error:
-        raise FileFailure(what, error.strerror or str(error)) from error
     data = as_utf8(io.BytesIO(data), what).read()
 
     def invalid(why: str) -> MalformedData:

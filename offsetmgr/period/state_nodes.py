@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.period import legacy_nodes
 from offsetmgr.period.leader_decision import Advance, LeaderView
 from offsetmgr.period.records import (
@@ -129,10 +130,8 @@ class BarrierStateStore:
         ]
         found: dict[str, NodeData] = {}
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
-            if isinstance(node, OffsetMgrError):
-                raise node
-            if node is not None:
-                found[path] = node
+            if (existing := value_of(node)) is not None:
+                found[path] = existing
         open_, partitions = found.get(self.open_path), found.get(self.partitions_path)
         open_data, partitions_data = (
             _own_data(self, self.open_path, open_),
@@ -303,9 +302,8 @@ def _own_data(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
 
 
 def _data(node: Node) -> bytes:
-    if isinstance(node, OffsetMgrError):
-        raise node
-    return b"" if node is None else node.data
+    found = value_of(node)
+    return b"" if found is None else found.data
 
 
 def _names(names: object) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from offsetmgr.config.user_directories import downloads_directory, user_directory
 from offsetmgr.core.errors import SandboxError
+from offsetmgr.core.os_errors import os_error_as
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -24,12 +25,9 @@ def state_directory(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _writable(directory: Path, variable: str) -> Path:
-    try:
+    hint = f"set {variable} to a writable directory"
+    with os_error_as(SandboxError, f"cannot create {directory}", hint):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SandboxError(
-            f"cannot create {directory}", error.strerror or str(error), f"set {variable} to a writable directory"
-        ) from error
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise SandboxError(f"cannot write into {directory}", "no permission", f"set {variable} to a writable directory")
+        raise SandboxError(f"cannot write into {directory}", "no permission", hint)
     return directory

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from offsetmgr.core.errors import SandboxError, UsageError
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.plurals import count_of
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox import state as states
@@ -191,12 +192,10 @@ class Sandbox:
 
     @contextmanager
     def _locked(self, report: Progress) -> Iterator[None]:
-        try:
+        hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
+        with os_error_as(SandboxError, f"cannot write into {self.directory}", hint):
             self.directory.mkdir(parents=True, exist_ok=True)
             file = (self.directory / "lock").open("w")
-        except OSError as error:
-            hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
-            raise SandboxError(f"cannot write into {self.directory}", error.strerror or str(error), hint) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, FileFailure
+from offsetmgr.core.os_errors import os_error_as
 
 LOCK: Final = ".lock"
 _LOG_DIR_FILES: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
@@ -153,12 +154,8 @@ def _nearest(target: Path) -> Path:
 
 
 def _lock_file(lock: Path, path: Path, elsewhere: str) -> int:
-    try:
+    with os_error_as(FileFailure, f"cannot open {lock}", "offsetmgr locks this file to keep brokers out"):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise FileFailure(
-            f"cannot open {lock}", error.strerror or str(error), "offsetmgr locks this file to keep brokers out"
-        ) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -19,6 +19,7 @@ from typing import BinaryIO, Final, NamedTuple
 from crc32c import crc32c
 
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, UnknownVersion
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_MIN_BYTES,
@@ -193,13 +194,11 @@ class EntryReader:
         """Reads ``size`` bytes, or fewer if the file has become shorter. Reads repeatedly, because a raw file may
         return fewer bytes than requested."""
         parts: list[bytes] = []
-        try:
+        with os_error_as(FileFailure, f"cannot read {self._what}"):
             self._source.seek(self.position)
             while size > 0 and (data := self._source.read(size)):
                 parts.append(data)
                 size -= len(data)
-        except OSError as error:
-            raise FileFailure(f"cannot read {self._what}", error.strerror or str(error)) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[LogEntry]:

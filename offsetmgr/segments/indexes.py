@@ -1,11 +1,11 @@
-"""The index files of a segment: offset index, time index, and the index of aborted transactions.
+"""The index files of a segment: offset index and time index.
 
 A broker preallocates the offset index and the time index, and truncates them when it rolls the segment or stops.
 Therefore zeros follow the last entry in an index of a running or killed broker. An index contains only positions at
 which an entry of the log begins. A damaged index may contain a wrong position, so `Segment.position_before` verifies
 that an entry begins at the position.
 
-Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
+Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex).
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import CorruptData, UnknownVersion, UnsupportedOperation
+from offsetmgr.core.errors import UnsupportedOperation
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 """An offset relative to the segment's base offset, and a position in the log file."""
 TIME_ENTRY: Final = struct.Struct(">qi")
 """A time (milliseconds since 1970), and an offset relative to the segment's base offset."""
-ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
-"""Version, producer id, first offset, last offset, last stable offset."""
-_ABORTED_VERSION: Final = 0
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """Maximum distance of an offset from the segment's base offset, because the indexes store the distance in four
 bytes."""
@@ -43,20 +40,6 @@ class TimeEntry(NamedTuple):
 
     timestamp: int
     offset: int
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction, whose messages ``read_committed`` consumers skip.
-
-    The transaction covers the producer's messages from ``first_offset`` to ``last_offset``, which is the offset of the
-    abort marker. ``last_stable_offset`` is the last stable offset that the partition had when the broker wrote the
-    marker; `None` if unknown.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int | None = None
 
 
 class OffsetIndex:
@@ -109,23 +92,6 @@ class TimeIndex:
         return self[at - 1] if at else None
 
 
-def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
-    """Returns the entries of an index of aborted transactions (``.txnindex``), in the order of their markers.
-
-    Raises `UnknownVersion`, and `CorruptData` if the index ends within an entry.
-    """
-    if len(data) % ABORTED_ENTRY.size:
-        raise CorruptData(
-            what, f"its size of {len(data)} bytes is not a multiple of {ABORTED_ENTRY.size}, the size of an entry"
-        )
-    found = []
-    for version, *fields in ABORTED_ENTRY.iter_unpack(data):
-        if version != _ABORTED_VERSION:
-            raise UnknownVersion(what, f"version {version} of an aborted transaction is not known")
-        found.append(AbortedTransaction(*fields))
-    return found
-
-
 def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
     """Encodes an offset index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     return b"".join(OFFSET_ENTRY.pack(_relative(offset, base), position) for offset, position in entries)
@@ -134,17 +100,6 @@ def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
 def time_index_bytes(entries: Iterable[TimeEntry], base: int) -> bytes:
     """Encodes a time index file. Raises `UnsupportedOperation` for an offset too far from ``base``."""
     return b"".join(TIME_ENTRY.pack(timestamp, _relative(offset, base)) for timestamp, offset in entries)
-
-
-def aborted_index_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
-    """Encodes an index file of aborted transactions. Raises `UnsupportedOperation` for a transaction whose last stable
-    offset is unknown, because the file requires it."""
-    out = bytearray()
-    for producer_id, first, last, stable in entries:
-        if stable is None:
-            raise UnsupportedOperation(f"transaction at offset {first}", "its last stable offset is not known")
-        out += ABORTED_ENTRY.pack(_ABORTED_VERSION, producer_id, first, last, stable)
-    return bytes(out)
 
 
 def _entries(data: bytes, size: int) -> int:

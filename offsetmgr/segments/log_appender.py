@@ -25,6 +25,7 @@ from typing import IO, BinaryIO, Final, NamedTuple, Self
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, FileFailure, UnsupportedOperation
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
@@ -190,10 +191,8 @@ class LogAppender:
                 raise UnsupportedOperation(f"append to {self.directory}", why)
             expected = found.last_offset + 1
         assigned = AppendInfo(firsts[0], expected - 1)
-        try:
+        with os_error_as(FileFailure, f"cannot append to {self.directory}"):
             self._write(entries, data, assigned)
-        except OSError as error:
-            raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
         self.next_offset = expected
         return assigned
 
@@ -205,13 +204,11 @@ class LogAppender:
         """Flushes all appended entries to disk (fsync). Raises `FileFailure`."""
         if self._active is None:
             return
-        try:
+        with os_error_as(FileFailure, f"cannot write {self.directory}"):
             files: tuple[IO[bytes], ...] = (self._active.log, self._active.index, self._active.times)
             for file in files:
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise FileFailure(f"cannot write {self.directory}", error.strerror or str(error)) from error
 
     # --- the active segment ------------------------------------------------------------------------
 
@@ -286,11 +283,8 @@ class LogAppender:
         active, self._active = self._active, None
         if active is None:
             return
-        try:
-            with self._open:
-                self._append_time_entry(active)
-        except OSError as error:
-            raise FileFailure(f"cannot write {active.segment.log}", error.strerror or str(error)) from error
+        with os_error_as(FileFailure, f"cannot write {active.segment.log}"), self._open:
+            self._append_time_entry(active)
 
 
 def _write_all(file: io.FileIO, data: bytes, position: int) -> None:

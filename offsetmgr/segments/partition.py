@@ -22,6 +22,7 @@ from typing import Final
 
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import LogRange, TopicPartition
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
 from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES
 from offsetmgr.segments.segment import KAFKA_07_LOG, LOG, SWAP, LogSlice, Segment
@@ -227,10 +228,8 @@ def is_directory(path: Path) -> bool | None:
 
 
 def _listing(directory: Path) -> list[Path]:
-    try:
+    with os_error_as(FileFailure, f"cannot read {directory}"):
         return sorted(directory.iterdir())
-    except OSError as error:
-        raise FileFailure(f"cannot read {directory}", error.strerror or str(error)) from error
 
 
 def _reject_kafka_07(directory: Path, name: str = "") -> None:

@@ -97,13 +97,6 @@ class ExaminationResult:
         """Number of bytes after the valid part."""
         return self.size - self.valid_bytes
 
-    @property
-    def broker_keeps(self) -> int | None:
-        """Returns the number of bytes that a broker's recovery keeps; None if unknown."""
-        if self.outcome is RecoveryOutcome.UNKNOWN:
-            return None
-        return 0 if self.outcome is RecoveryOutcome.EMPTIED else self.valid_bytes
-
 
 def examine(
     source: BinaryIO | io.RawIOBase,

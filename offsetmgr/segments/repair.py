@@ -25,6 +25,7 @@ from typing import BinaryIO, Final
 
 from offsetmgr.core.atomic_file import sync_directory, write_synced
 from offsetmgr.core.errors import Conflict, FileFailure
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 from offsetmgr.segments.truncation import TruncationPoint, examine_segment, fingerprint
 
@@ -60,7 +61,7 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
     """
     log = truncation.examined.segment.log
     copy = backup_path(truncation, keep)
-    with _as_file_failure(f"file {log}", "the log is unchanged"):
+    with os_error_as(FileFailure, f"file {log}", "the log is unchanged"):
         source = log.open("r+b")
     with source:
         if fingerprint(source.fileno()) != truncation.examined.fingerprint:
@@ -68,10 +69,10 @@ def truncate_in_place(truncation: TruncationPoint, keep: Path | None = None) -> 
         _back_up(source, truncation, copy)
         for segment in reversed(truncation.examined.later):
             _remove_segment(segment, keep)
-        with _as_file_failure(f"indexes of {log}", "the log itself is unchanged; run the same command again"):
+        with os_error_as(FileFailure, f"indexes of {log}", "the log itself is unchanged; run the same command again"):
             _rename_indexes(truncation.examined.segment, truncation.position)
             sync_directory(log.parent)
-        with _as_file_failure(f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
+        with os_error_as(FileFailure, f"cannot truncate {log}", f"the bytes to remove have been copied to {copy}"):
             os.ftruncate(source.fileno(), truncation.position)
             os.fsync(source.fileno())
     return copy
@@ -81,7 +82,7 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
     """Copies the bytes to remove to ``copy``. If an interrupted run has already written the same copy, keeps that
     copy."""
     if copy.exists():
-        with _as_file_failure(f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
+        with os_error_as(FileFailure, f"file {copy}", "the log is unchanged"), copy.open("rb") as before:
             if not _is_same(before, source, truncation.position):
                 raise Conflict(
                     f"file {copy}",
@@ -90,9 +91,8 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
                 )
         return
     part = copy.with_name(copy.name + _PART)
-    with _as_file_failure(
-        f"file {copy}", "the log is unchanged; free disk space, or name another directory with --keep"
-    ):
+    hint = "the log is unchanged; free disk space, or name another directory with --keep"
+    with os_error_as(FileFailure, f"file {copy}", hint):
         try:
             _copy(source, truncation.position, part)
             part.rename(copy)
@@ -112,7 +112,7 @@ def _remove_segment(segment: Segment, keep: Path | None) -> None:
             _back_up(source, whole, backup)
     elif backup.exists():
         raise Conflict(f"file {backup}", "exists already", "move it elsewhere")
-    with _as_file_failure(f"file {log}", "the removed bytes are backed up; run the same command again"):
+    with os_error_as(FileFailure, f"file {log}", "the removed bytes are backed up; run the same command again"):
         _rename_indexes(segment, 0)
         if keep is None:
             log.rename(backup)
@@ -205,16 +205,6 @@ def _is_same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
 def _new_target(target: Path) -> Iterator[None]:
     if target.exists():
         raise FileFailure(str(target), "exists already", "name another directory with --to")
-    with _as_file_failure(
-        str(target), "the incomplete copy was removed; free disk space, or name another directory with --to"
-    ):
+    hint = "the incomplete copy was removed; free disk space, or name another directory with --to"
+    with os_error_as(FileFailure, str(target), hint):
         yield
-
-
-@contextlib.contextmanager
-def _as_file_failure(what: str, hint: str) -> Iterator[None]:
-    """Converts an `OSError` to `FileFailure`."""
-    try:
-        yield
-    except OSError as error:
-        raise FileFailure(what, error.strerror or str(error), hint) from error

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.segments.entries import CHUNK, MAX_ENTRY_BYTES, EntryReader, LogEntry
-from offsetmgr.segments.indexes import AbortedTransaction, OffsetIndex, TimeIndex, aborted_transactions
+from offsetmgr.segments.indexes import OffsetIndex, TimeIndex
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -76,7 +77,7 @@ class Segment(NamedTuple):
         return self._stat().st_mtime_ns // 1_000_000
 
     def _stat(self) -> os.stat_result:
-        with _as_file_failure(self.log):
+        with os_error_as(FileFailure, f"cannot read {self.log}"):
             return self.log.stat()
 
     @contextmanager
@@ -92,7 +93,7 @@ class Segment(NamedTuple):
 
     def open(self) -> BinaryIO:
         """Opens the log file for reading. Raises `FileFailure`."""
-        with _as_file_failure(self.log):
+        with os_error_as(FileFailure, f"cannot read {self.log}"):
             return self.log.open("rb")
 
     def offset_index(self) -> OffsetIndex:
@@ -103,13 +104,6 @@ class Segment(NamedTuple):
         """Returns the time index, which is empty if the file does not exist. Releases before Kafka 0.10.1 do not write
         this file. Raises `FileFailure`."""
         return TimeIndex(_read_bytes(self.index_path(TIME_INDEX)), self.base_offset)
-
-    def aborted_index(self) -> list[AbortedTransaction]:
-        """Returns the aborted transactions in the segment's index. Returns an empty list if the file does not exist: a
-        broker creates the file when it writes the first abort marker of the segment. Raises `FileFailure`, and the
-        errors of `aborted_transactions`."""
-        file = self.index_path(ABORTED_INDEX)
-        return aborted_transactions(_read_bytes(file), str(file))
 
     def position_before(self, offset: int) -> int:
         """Returns a position at which an entry begins. All entries before this position have offsets below ``offset``.
@@ -154,14 +148,14 @@ class Segment(NamedTuple):
             return None
         if len(found.data) >= size:
             return LogSlice(found.position, found.data)
-        with self.open() as file, _as_file_failure(self.log):
+        with self.open() as file, os_error_as(FileFailure, f"cannot read {self.log}"):
             file.seek(found.position)
             return LogSlice(found.position, file.read(size))
 
 
-def segment_file_name(base_offset: int, suffix: str = LOG) -> str:
-    """Returns the name of a segment's file: the base offset in twenty digits and the suffix."""
-    return f"{base_offset:0{_DIGITS}}{suffix}"
+def segment_file_name(base_offset: int) -> str:
+    """Returns the name of a segment's log file: the base offset in twenty digits and the suffix."""
+    return f"{base_offset:0{_DIGITS}}{LOG}"
 
 
 def reject_kafka_07_file(file: Path) -> None:
@@ -174,17 +168,8 @@ def reject_kafka_07_file(file: Path) -> None:
         )
 
 
-@contextmanager
-def _as_file_failure(file: Path) -> Iterator[None]:
-    """Converts an `OSError` to `FileFailure`."""
-    try:
-        yield
-    except OSError as error:
-        raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
-
-
 def _read_bytes(file: Path) -> bytes:
-    with _as_file_failure(file):
+    with os_error_as(FileFailure, f"cannot read {file}"):
         try:
             return file.read_bytes()
         except FileNotFoundError:

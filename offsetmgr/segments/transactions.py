@@ -5,21 +5,18 @@ last stable offset). The outcome of a transaction is known only from its marker,
 Therefore a caller passes the entries of the whole log to `Transactions` before it reads messages.
 
 If a transaction begins before the first entry that is passed to `Transactions`, the transaction's first message among
-the passed entries counts as its beginning. Brokers store the aborted transactions next to each segment (``.txnindex``):
-see `Segment.aborted_index`.
+the passed entries counts as its beginning.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.segments.batch_reader import Record, RecordBatch
 from offsetmgr.segments.entries import LogEntry
-from offsetmgr.segments.indexes import AbortedTransaction
 
 ABORT: Final = 0
 COMMIT: Final = 1
@@ -50,12 +47,19 @@ class Marker(NamedTuple):
         return MARKER_NAMES[self.kind] if self.kind < len(MARKER_NAMES) else f"control-{self.kind}"
 
 
+class _AbortedTransaction(NamedTuple):
+    """The offsets of a producer's first message in the transaction, and of the abort marker."""
+
+    first_offset: int
+    last_offset: int
+
+
 class Transactions:
     """Collects the open and aborted transactions of a log from its entries, which are added in order."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._aborted: dict[int, list[_AbortedTransaction]] = {}
 
     def add(self, entry: LogEntry) -> None:
         """Adds the next entry. Raises `CorruptData` or `UnknownVersion` for a damaged marker. Entries other than
@@ -72,24 +76,7 @@ class Transactions:
         for record in entry.batch(controls=True).records:
             first = self._open.pop(producer, None)
             if first is not None and marker_of(record).kind == ABORT:
-                self._aborted.setdefault(producer, []).append(AbortedTransaction(producer, first, record.offset))
-
-    def add_all(self, entries: Iterable[LogEntry]) -> None:
-        """Adds entries in their order. Raises the errors of `add`."""
-        for entry in entries:
-            self.add(entry)
-
-    @property
-    def open(self) -> dict[int, int]:
-        """Returns the first offset of each open transaction, by producer id."""
-        return dict(self._open)
-
-    @property
-    def aborted(self) -> list[AbortedTransaction]:
-        """Returns the aborted transactions, sorted by the offsets of their markers. Brokers use the same order in their
-        indexes."""
-        found = [transaction for transactions in self._aborted.values() for transaction in transactions]
-        return sorted(found, key=lambda transaction: transaction.last_offset)
+                self._aborted.setdefault(producer, []).append(_AbortedTransaction(first, record.offset))
 
     @property
     def last_stable_offset(self) -> int | None:

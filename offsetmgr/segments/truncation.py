@@ -67,16 +67,7 @@ def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, 
 
 def examine_segment(segment: Segment) -> ExaminedSegment:
     """Examines one segment. Raises `FileFailure`."""
-    return scan_segments((segment,))
-
-
-def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
-    """Examines the segments of a log in order, up to the first segment that is damaged or that a broker would not keep.
-    Returns this segment. If a broker would keep all segments and none is damaged, returns the last segment of the log.
-
-    With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
-    """
-    return next(examined for examined in scan_in_steps(segments, strict=strict) if examined is not None)
+    return next(examined for examined in examine_in_steps(segment) if examined is not None)
 
 
 def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
@@ -91,8 +82,12 @@ def examine_in_steps(segment: Segment) -> Iterator[ExaminedSegment | None]:
 
 
 def scan_in_steps(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """Examines the segments of a log like `scan_segments`, in the steps of `examine_in_steps`. Yields `None` after each
-    step, and finally the result."""
+    """Examines the segments of a log in order, up to the first segment that is damaged or that a broker would not keep.
+    Yields `None` after each step of `examine_in_steps`, and finally this segment. If a broker would keep all segments
+    and none is damaged, finally yields the last segment of the log.
+
+    With ``strict``, a segment with a suspicious entry counts as damaged too. Raises `FileFailure`.
+    """
     for number, segment in enumerate(segments, 1):
         for examined in examine_in_steps(segment):
             if examined is None:

@@ -43,14 +43,14 @@ class PlainLines(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def start_logging(stream: TextIO, format_: str, level: int = logging.INFO) -> None:
+def start_logging(stream: TextIO, format_: str) -> None:
     """Sends offsetmgr's log to ``stream``; ``format_`` is ``text`` or ``json``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if format_ == "json" else PlainLines())
     handler.addFilter(_is_relevant)
     logger = logging.getLogger("offsetmgr")
     logger.handlers[:] = [handler]
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     logger.propagate = False
 
 

@@ -15,6 +15,7 @@ import json
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, BinaryIO, Final
 
 import fastavro
@@ -23,7 +24,6 @@ from fastavro.write import Writer
 from offsetmgr.core import errors as error_classes
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
-from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end, errors_field
 from offsetmgr.snapshots.base import (
     FORMAT_VERSION,
     BadLines,
@@ -38,6 +38,8 @@ from offsetmgr.snapshots.base import (
 )
 
 MAGIC: Final = b"Obj\x01"
+_BLOCK_BYTES: Final = 64_000
+"""The approximate size of a block of records before compression. A reader decodes one block at a time."""
 _META: Final = "offsetmgr."
 
 _PARTITION: Final = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
@@ -108,7 +110,7 @@ _NAMES_ONLY: Final = fastavro.parse_schema(
 
 
 class AvroFormat:
-    """The Avro format. Callers that need reproducible files set ``codec`` and ``sync_marker``."""
+    """The Avro format."""
 
     name = "avro"
     capabilities: FormatCapabilities = FormatCapabilities(
@@ -116,36 +118,20 @@ class AvroFormat:
     )
     cannot_hold = ""
 
-    def __init__(self, group: str | None = None, *, codec: str = "deflate", sync_marker: bytes = b"") -> None:
+    def __init__(self, group: str | None = None) -> None:
         if group is not None:
             raise UsageError("format avro", "its records contain the groups", "leave out --group (in a URI: group=)")
-        self._codec = codec
-        self._sync_marker = sync_marker
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
         dropped = DroppedFields(self.capabilities, header)
-        checked = ChecksumWriter(stream)
-        writer = Writer(
-            checked,  # type: ignore[arg-type]
-            _PARSED,
-            codec=self._codec,
-            metadata=to_file_metadata(header),
-            sync_marker=self._sync_marker,
-            compression_level=1 if self._codec == "deflate" else None,
-        )
-        encoder, blocks = RecordEncoder(), RecordBlocks(writer)
+        writer = RecordWriter(stream, _PARSED, to_file_metadata(header))
         for group in groups:
             reject_unreadable(group, self.capabilities, keep_errors)
             dropped.count(group)
-            try:
-                blocks.add(encoder.group(group.group, group.offsets, errors_field(_all_errors(group))) + NO_END)
-            except (UnsupportedOperation, ValueError) as error:
-                raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot contain it: {error}") from error
-        blocks.flush()
-        blocks.add(encoder.group("", {}) + end(dropped.groups, dropped.offsets, checked.crc32))
-        blocks.flush()
+            writer.write(group.group, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
+        writer.finish()
         return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
@@ -263,7 +249,78 @@ class AvroReader:
         return crc
 
 
-class ChecksumWriter:
+class RecordWriter:
+    """Writes the records of one file with fastavro."""
+
+    def __init__(self, stream: BinaryIO, schema: Any, metadata: dict[str, str]) -> None:
+        """``schema`` is parsed. It has the fields of `SCHEMA`, and perhaps more."""
+        self._checked = _ChecksumWriter(stream)
+        self._writer = Writer(
+            self._checked,  # type: ignore[arg-type]
+            schema,
+            codec="deflate",
+            sync_interval=_BLOCK_BYTES,
+            metadata=metadata,
+            compression_level=1,
+        )
+        self._groups = 0
+        self._offsets = 0
+
+    def write(
+        self,
+        group: str,
+        offsets: Iterable[tuple[TopicPartition, Committed]],
+        errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]],
+        after: Iterable[dict[str, Any]] = (),
+        **more: Any,
+    ) -> None:
+        """Writes the record of a group. ``offsets`` are sorted; the partition `None` in ``errors`` stands for an error
+        of the whole group. ``after`` and ``more`` are further fields of the schema. Raises `UnsupportedOperation`."""
+        try:
+            items = [
+                {
+                    "topic": topic,
+                    "partition": checked_partition(partition),
+                    "offset": offset,
+                    "metadata": metadata,
+                    "leader_epoch": epoch,
+                    "commit_timestamp": timestamp,
+                }
+                for (topic, partition), (offset, metadata, epoch, timestamp, _) in offsets
+            ]
+            recorded = list(map(_error_item, errors))
+            self._writer.write(
+                {"group": group, "offsets": items, "errors": recorded, "end": None, "after": list(after), **more}
+            )
+        except (UnsupportedOperation, ValueError, OverflowError) as error:
+            raise UnsupportedOperation(f"group {group!r}", f"Avro cannot contain it: {error}") from error
+        self._groups += 1
+        self._offsets += len(items)
+
+    def finish(self, **more: Any) -> None:
+        """Writes the last record. ``more`` are further fields of the schema."""
+        self._writer.flush()  # the checksum covers all bytes before the block of the last record
+        end = {"groups": self._groups, "offsets": self._offsets, "crc32": self._checked.crc32}
+        self._writer.write({"group": "", "offsets": [], "errors": [], "end": end, **more})
+        self._writer.flush()
+
+
+def checked_partition(partition: int) -> int:
+    """Returns the partition. Raises `UnsupportedOperation` if it does not fit into Avro's type int, which fastavro does
+    not check."""
+    if -(1 << 31) <= partition < 1 << 31:
+        return partition
+    raise UnsupportedOperation(f"partition {partition}", "it does not fit into 32 bits")
+
+
+def _error_item(recorded: tuple[TopicPartition | None, OffsetMgrError]) -> dict[str, Any]:
+    tp, error = recorded
+    topic, partition = (None, None) if tp is None else tp
+    texts = {"what": error.what, "why": error.why, "hint": error.hint}
+    return {"topic": topic, "partition": partition, "kind": type(error).__name__, **texts}
+
+
+class _ChecksumWriter:
     """A stream that forwards all writes to another stream and computes the CRC-32 of the written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, TypeAlias
 
 import fastavro
-from fastavro.write import Writer
 
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.group_tree import SavedNode
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.records.avro_fields import present, string
-from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, ChecksumWriter, to_file_metadata
-from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end, errors_field
+from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, RecordWriter, checked_partition, to_file_metadata
 from offsetmgr.snapshots.base import SnapshotHeader
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
@@ -91,42 +88,29 @@ def write_images(
     with_nodes: bool = False,
 ) -> int:
     """Writes before-images, one group after the other, each with its rows sorted by partition, its znodes, and the data
-    that is no offset. Returns the number of partitions. ``with_nodes``: whether any group has znodes or such data."""
-    checked = ChecksumWriter(stream)
-    writer = Writer(
-        checked,  # type: ignore[arg-type]
-        _PARSED,
-        codec="deflate",
-        metadata=to_file_metadata(header) | {_VERSION_KEY: str(VERSION_WITH_NODES if with_nodes else VERSION)},
-        compression_level=1,
-    )
-    encoder, blocks = RecordEncoder(), RecordBlocks(writer)
-    group_count = offset_count = partitions = 0
+    that is no offset. Returns the number of partitions. ``with_nodes``: whether any group has znodes or such data.
+    Raises `UnsupportedOperation` if Avro cannot contain a value."""
+    version = VERSION_WITH_NODES if with_nodes else VERSION
+    writer = RecordWriter(stream, _PARSED, to_file_metadata(header) | {_VERSION_KEY: str(version)})
+    partitions = 0
     for group, rows, nodes, raw in groups:
-        changed = [row[0] for row in rows]
-        committed_partitions = [row[0] for row in rows if isinstance(row[1], Committed)]
-        found = [row[1] for row in rows if isinstance(row[1], Committed)]
+        before = [(row[0], row[1]) for row in rows if isinstance(row[1], Committed)]
+        changed = [(row[0], None if row[2] is None else row[2].offset) for row in rows]
+        after = ({"topic": tp[0], "partition": checked_partition(tp[1]), "offset": offset} for tp, offset in changed)
         errors = [(tp, CorruptData(str(tp), _NO_OFFSET, data.decode("latin-1"))) for tp, data in sorted(raw.items())]
-        before = encoder.columns(group, committed_partitions, found, errors_field(errors))
-        after = encoder.planned_offsets(changed, [None if row[2] is None else row[2][0] for row in rows])
-        blocks.add(before + NO_END + after + _encoded(nodes))
-        group_count += 1
-        offset_count += len(committed_partitions)
+        writer.write(group, before, errors, after=after, tree=_encoded(nodes))
         partitions += len(rows)
-    blocks.flush()
-    last = encoder.group("", {}) + end(group_count, offset_count, checked.crc32) + encoder.planned_offsets((), ())
-    blocks.add(last + _encoded(()))
-    blocks.flush()
+    writer.finish(after=[], tree=None)
     return partitions
 
 
-def _encoded(nodes: Sequence[SavedNode]) -> bytes:
-    """Encodes the field ``tree``, without the znodes whose data is lost. If such a znode has saved children, the file
+def _encoded(nodes: Sequence[SavedNode]) -> str | None:
+    """Returns the field ``tree``, without the znodes whose data is lost. If such a znode has saved children, the file
     has it without data."""
     parents = {one.path.rpartition("/")[0] for one in nodes if one.path}
     kept = (one for one in nodes if one.data is not None or one.path in parents)
     tree = [[one.path, b64encode(one.data or b"").decode(), one.acl] for one in kept]
-    return present(string(json.dumps(tree))) if tree else b"\0"
+    return json.dumps(tree) if tree else None
 
 
 def _decoded(tree: str | None) -> tuple[SavedNode, ...]:

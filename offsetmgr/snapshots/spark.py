@@ -3,13 +3,13 @@
 The JSON does not contain the name of a group, so the caller must supply it. The values -2 and -1 stand for the earliest
 and the latest offset of the partition's log when Spark starts. These two values are not offsets, and only the
 partition's log shows which offsets they stand for. The reader returns a `SymbolicOffset` error for each partition with
-such a value (data rule "absent is not zero"), unless the caller passes a function that resolves the values.
+such a value (data rule "absent is not zero").
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
@@ -32,10 +32,6 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 _NAMES: Final = {EARLIEST: "earliest", LATEST: "latest"}
 
-Resolve = Callable[[TopicPartition, int], int]
-"""A function that returns the earliest or latest offset of a partition; its second argument is `EARLIEST` or
-`LATEST`."""
-
 
 class SymbolicOffset(OffsetMgrError):
     """The error of an entry that contains *earliest* or *latest* instead of an offset. ``position`` is `EARLIEST` or
@@ -47,17 +43,14 @@ class SymbolicOffset(OffsetMgrError):
 
 
 class SparkFormat:
-    """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading. ``resolve``
-    returns the offset for *earliest* or *latest*. Without ``resolve``, the reader returns an error for each partition
-    with *earliest* or *latest*."""
+    """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading."""
 
     name = "spark"
     capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
     cannot_hold = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
-    def __init__(self, group: str | None = None, resolve: Resolve | None = None) -> None:
+    def __init__(self, group: str | None = None) -> None:
         self._group = group
-        self._resolve = resolve
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
@@ -117,8 +110,6 @@ class SparkFormat:
         for tp, offset in found.items():
             if offset >= 0:
                 offsets[tp] = Committed(offset)
-            elif self._resolve is not None:
-                offsets[tp] = Committed(self._resolve(tp, offset))
             else:
                 why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
                 errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "replace it by the offset itself", position=offset)

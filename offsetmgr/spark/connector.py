@@ -48,14 +48,14 @@ def candidates(pyspark: str) -> list[str]:
     return own if (int(found[1]), int(found[2])) < (4, 3) else [*own, FALLBACK_VERSION]
 
 
-def connector_jars(version: str | None = None, *, cache: Path | None = None) -> list[Path]:
+def connector_jars(version: str | None = None) -> list[Path]:
     """Returns the paths of the connector's jars, and downloads the jars at the first call.
 
     ``version`` requests exactly one version. Many processes may call this function at the same time: one process
     downloads the connector, and the others wait. Raises `SparkError` if no connector can be downloaded.
     """
     versions = [version] if version else candidates(installed())
-    directory = (cache or downloads_directory()) / "spark"
+    directory = downloads_directory() / "spark"
     directory.mkdir(parents=True, exist_ok=True)
     with cache_lock(directory / "resolve.lock"):
         fallback_mark = directory / f"{versions[0]}{_FALLBACK_SUFFIX}"

@@ -84,9 +84,9 @@ class RowDecoder:
 
     def batch(
         self,
-        partitions: Sequence[int | None],
-        offsets: Sequence[int | None],
-        timestamps: Sequence[int | None],
+        partitions: Sequence[int],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> pa.RecordBatch:
@@ -190,13 +190,6 @@ def decode_rows(chunks: Iterable[LogRecords], groups: Sequence[str]) -> Iterator
 def _of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
     """Returns the rows of these groups, or all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
-
-
-def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
-    """Returns one row for an error that does not belong to a record, so the row has no offset in the log."""
-    row = RowDecoder().batch([partition], [None], [None], [None], [None])
-    at = row.schema.get_field_index("error")
-    return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))
 
 
 def _columns(rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType]) -> list[Any]:

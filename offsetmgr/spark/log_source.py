@@ -15,11 +15,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
+from offsetmgr.core.model import TopicPartition
 from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
-from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+from offsetmgr.kafka.client.background_loop import ClientThread
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.log_ranges import partition_counts
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.stable_offsets import StableOffsets
 from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
-from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.spark import source_options
@@ -67,27 +71,30 @@ class LogSourceReader(TableReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnknownTopicOrPartition`, `Unreachable`, `TimedOut`."""
         config = self._connection()
-        seconds = config.timeout_ms / 1000
-        with open_cluster(self._bootstrap, config) as cluster:
-            count = cluster.topics([self._topic]).get(self._topic)
+        thread = ClientThread(Client(self._bootstrap, Security.of(config.kafka)), config.timeout_ms / 1000)
+        try:
+            ranges = self._ranges(thread)
+        finally:
+            thread.close()
+        tasks = source_options.number(NAME, self._options, "tasks", 1)
+        return [LogTask(part) for part in split_ranges(ranges, tasks)]
+
+    def _ranges(self, thread: ClientThread) -> list[Range]:
+        """Returns the range of each partition to read, without empty ranges."""
+        client, topic = thread.client, self._topic
+        count = thread.run(lambda deadline: partition_counts(client, [topic], deadline)).get(topic)
         if count is None:
             raise UnknownTopicOrPartition(
-                f"topic {self._topic}",
+                f"topic {topic}",
                 "does not exist in this Kafka cluster",
                 "Kafka creates __consumer_offsets with the first commit",
             )
-        partitions_to_read = (
-            sorted({shard_for(group, count) for group in self._groups}) if self._groups else list(range(count))
-        )
-        offsets_client = PartitionOffsets(self._bootstrap, config.kafka, self._topic)
-        try:
-            starts = offsets_client.starts(partitions_to_read, seconds)
-            ends = offsets_client.ends(partitions_to_read, seconds, lambda _: 0)
-        finally:
-            offsets_client.close()
-        ranges = [Range(p, starts[p], ends[p]) for p in partitions_to_read if starts[p] < ends[p]]
-        tasks = source_options.number(NAME, self._options, "tasks", 1)
-        return [LogTask(part) for part in split_ranges(ranges, tasks)]
+        numbers = sorted({shard_for(group, count) for group in self._groups}) if self._groups else range(count)
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        offsets = StableOffsets(client)
+        starts = thread.run(lambda deadline: offsets.starts(partitions, deadline))
+        ends = thread.run(lambda deadline: offsets.ends(partitions, deadline))
+        return [Range(tp.partition, starts[tp], ends[tp]) for tp in partitions if starts[tp] < ends[tp]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `TimedOut` if no record arrives within the timeout, and the errors of the brokers."""

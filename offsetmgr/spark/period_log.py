@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Conflict, OffsetMgrError, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
+from offsetmgr.core.errors import Conflict, OffsetOutOfRange, TimedOut, UnknownTopicOrPartition
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
-from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
-from offsetmgr.manager.log.kafka.topics import Topics
+from offsetmgr.core.outcome import value_of
+from offsetmgr.kafka.client.background_loop import ClientThread
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.stable_offsets import StableOffsets
+from offsetmgr.kafka.client.topics import TopicDescription, describe_topic, topic_settings
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.period.job_records import Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark.period_ranges import Bounds
@@ -29,33 +33,36 @@ class PeriodLog:
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
         self.config = config
-        self._cluster = open_cluster(bootstrap, config)
-        self._timeout_s = config.timeout_ms / 1000
+        self._thread = ClientThread(Client(bootstrap, Security.of(config.kafka)), config.timeout_ms / 1000)
+        self._cluster = KafkaCluster.with_thread(self._thread)
+        self._offsets = StableOffsets(self._thread.client)
 
     def close(self) -> None:
-        self._cluster.close()
+        self._thread.close()
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Returns the topic id of each topic; "" on brokers without topic ids. Raises `UnknownTopicOrPartition`."""
-        topics = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
-        try:
-            found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
-        finally:
-            topics.close()
-        if missing := [topic for topic, known in found.items() if known is None]:
-            raise UnknownTopicOrPartition(f"topic {missing[0]}", "the cluster has no such topic")
-        return {topic: known.topic_id for topic, known in found.items() if known is not None}
+        topics = sorted({tp.topic for tp in partitions})
+
+        async def describe(deadline: float) -> dict[str, TopicDescription | None]:
+            return {topic: await describe_topic(self._thread.client, topic, deadline) for topic in topics}
+
+        ids = {}
+        for topic, found in self._thread.run(describe).items():
+            if found is None:
+                raise UnknownTopicOrPartition(f"topic {topic}", "the cluster has no such topic")
+            ids[topic] = found.topic_id
+        return ids
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
         """Returns the compacted topics among ``topics``. Compaction can remove records between other records."""
-        client = Topics(self.bootstrap, self.config.kafka, self._timeout_s)
-        try:
-            found = {topic: client.find(topic) for topic in sorted(set(topics))}
-        finally:
-            client.close()
-        return [
-            topic for topic, known in found.items() if known and "compact" in known.settings.get("cleanup.policy", "")
-        ]
+        names = sorted(set(topics))
+
+        async def ask(deadline: float) -> list[str]:
+            found = {topic: await topic_settings(self._thread.client, topic, deadline) for topic in names}
+            return [topic for topic, known in found.items() if known and "compact" in known.get("cleanup.policy", "")]
+
+        return self._thread.run(ask)
 
     # --- bounds of a scan ----------------------------------------------------------------------------
 
@@ -73,9 +80,7 @@ class PeriodLog:
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
-            log, at, commit = logs[tp], begins[tp], committed.get(tp)
-            if isinstance(at, OffsetMgrError):
-                raise at
+            log, at, commit = logs[tp], value_of(begins[tp]), committed.get(tp)
             start = log.end if at is None else max(at, log.start)
             if isinstance(commit, Committed):
                 if not log.start <= commit.offset <= log.end:
@@ -154,28 +159,17 @@ class PeriodLog:
     ) -> dict[TopicPartition, LogRange]:
         """Returns the log start and the last stable offset of each partition. Records after the last stable offset may
         belong to transactions that are aborted later. ``min_ends`` are the ends that earlier requests returned."""
-        topics: dict[str, list[int]] = {}
-        for tp in partitions:
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        found = {}
-        for topic, numbers in topics.items():
-            client = PartitionOffsets(self.bootstrap, self.config.kafka, topic)
-
-            def known(number: int, topic: str = topic) -> int:
-                return min_ends.get(TopicPartition(topic, number), 0)
-
-            try:
-                starts = client.starts(numbers, self._timeout_s)
-                try:
-                    # After a change of the leader, a broker may briefly return an end that is below an end from an
-                    # earlier request.
-                    ends = client.ends(numbers, self._timeout_s, known)
-                except TimedOut:
-                    ends = client.ends(numbers, self._timeout_s, lambda _: 0)
-            finally:
-                client.close()
-            found.update({TopicPartition(topic, n): LogRange(starts[n], ends[n]) for n in numbers})
-        return found
+        wanted = list(partitions)
+        starts = self._thread.run(lambda deadline: self._offsets.starts(wanted, deadline))
+        try:
+            # After a change of the leader, a broker may briefly return an end that is below an end from an earlier
+            # request.
+            ends = self._thread.run(
+                lambda deadline: self._offsets.ends(wanted, deadline, lambda tp: min_ends.get(tp, 0))
+            )
+        except TimedOut:
+            ends = self._thread.run(lambda deadline: self._offsets.ends(wanted, deadline))
+        return {tp: LogRange(starts[tp], ends[tp]) for tp in wanted}
 
 
 def _check_within(tp: TopicPartition, first: int, end: int, log: LogRange) -> None:

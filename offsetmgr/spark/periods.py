@@ -24,7 +24,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import all_partitions
-from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput
@@ -139,7 +139,7 @@ def run_periods(
     require_supported("run_periods")
     own_topics = _distinct(topics)
     with ExitStack() as stack:
-        cluster = stack.enter_context(open_cluster(job.bootstrap, job.config))  # used by the leader's thread
+        cluster = stack.enter_context(KafkaCluster(job.bootstrap, job.config))  # used by the leader's thread
         log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
         if compacted := log.compacted(own_topics):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
@@ -67,9 +68,7 @@ def scan(
 
 def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
     """Divides the partitions of each topic among at most ``tasks`` tasks."""
-    topics: dict[str, list[tuple[int, Bounds]]] = {}
-    for (topic, partition), scan_bounds in sorted(bounds.items()):
-        topics.setdefault(topic, []).append((partition, scan_bounds))
+    topics = by_key((topic, (partition, limits)) for (topic, partition), limits in sorted(bounds.items()))
     return [
         _RangeShare(topic, dict(partitions[at::tasks]))
         for topic, partitions in topics.items()

@@ -224,6 +224,6 @@ def _cluster(
         )
     if not isinstance(kafka, str):
         return kafka
-    from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
-    return stack.enter_context(open_cluster(kafka, config or ConnectionConfig()))
+    return stack.enter_context(KafkaCluster(kafka, config or ConnectionConfig()))

@@ -5,6 +5,7 @@ The data source and the functions of `store_tables` use it on executors. It does
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import GroupNotFound, PartialFailure, UnsupportedOperation
+from offsetmgr.core.errors import GroupActive, GroupNotFound, PartialFailure, UnsupportedOperation
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
@@ -192,6 +193,7 @@ def write_rows(
     epochs are written too. Rows of a recreated topic are rejected if the origin shows that the topic was recreated.
 
     If Spark repeats a task because its worker died, the status of the rows that are already committed is ``unchanged``.
+    The dead worker may have locked groups: they are edited once more, last, when their locks have ended.
     If a row is invalid, for example without an offset, only that row fails. If rows have different commits for one
     partition, all these rows fail, because the right commit is unknown. Raises `Unreachable` or `TimedOut` if the store
     cannot be reached.
@@ -208,16 +210,28 @@ def write_rows(
 
     # The check opens separate stores, because it runs while `store` executes an edit.
     with cross_cluster_check(origin, uri, config) as crossing, open_store(uri, config) as store:
-        for result in store.edit(edits()):
-            changes = _pop_changes(pending, result)
-            for tp, outcome in result.outcomes.items():
-                after = changes[tp].after
-                assert after is not None  # no row deletes
-                before = getattr(outcome.before, "offset", None)
-                error = None if outcome.error is None else str(outcome.error)
-                yield RowOutcome(result.group, *tp, after.offset, outcome.status.value, before, result.atomic, error)
-            while rejected:
-                yield rejected.popleft()
+        todo: Iterable[GroupEdit] = edits()
+        for waits in (True, False):
+            locked: list[tuple[GroupEdit, float]] = []
+            for result in store.edit(todo):
+                changes = _pop_changes(pending, result)
+                if waits and (lock_ends_s := _lock_ends_s(result)):
+                    pending.setdefault(result.group, []).append(changes)
+                    locked.append((GroupEdit(result.group, changes), lock_ends_s))
+                    continue
+                for tp, outcome in result.outcomes.items():
+                    after = changes[tp].after
+                    assert after is not None  # no row deletes
+                    before = getattr(outcome.before, "offset", None)
+                    error = None if outcome.error is None else str(outcome.error)
+                    status = outcome.status.value
+                    yield RowOutcome(result.group, *tp, after.offset, status, before, result.atomic, error)
+                while rejected:
+                    yield rejected.popleft()
+            if not locked:
+                break
+            time.sleep(max(seconds for _, seconds in locked))
+            todo = [edit for edit, _ in locked]
     yield from rejected
 
 
@@ -252,6 +266,12 @@ def _changes(
         why = "the table contains several commits for this partition"
         rejected.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
     return changes
+
+
+def _lock_ends_s(result: GroupEditResult) -> float:
+    """Returns the seconds until the lock ends that another run of offsetmgr has on the group; 0 without a lock."""
+    errors = [outcome.error for outcome in result.outcomes.values()]
+    return max((error.lock_ends_s for error in errors if isinstance(error, GroupActive)), default=0.0)
 
 
 def _pop_changes(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:

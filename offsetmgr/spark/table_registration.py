@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from offsetmgr.core.errors import SparkError
 from offsetmgr.spark.data_source import StoreSource
 from offsetmgr.spark.log_source import LogSource
-from offsetmgr.spark.segment_source import SegmentSource
 from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
@@ -32,8 +31,8 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Registers the formats ``offsetmgr``, ``offsetmgr-log`` and ``offsetmgr-segments`` in a session, and returns this
-    session. Raises `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is not supported.
+    """Registers the formats ``offsetmgr`` and ``offsetmgr-log`` in a session, and returns this session. Raises
+    `UnsupportedOperation` if PySpark is not installed, `SparkError` if its version is not supported.
 
     Example::
 
@@ -47,7 +46,6 @@ def register(spark: SparkSession) -> SparkSession:
     require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
-    spark.dataSource.register(SegmentSource)
     return spark
 
 

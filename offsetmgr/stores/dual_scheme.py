@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
@@ -21,7 +20,7 @@ def _open(uri: str, config: ConnectionConfig) -> OffsetStore:
 
 DUAL: Final = Scheme(
     frozenset({"primary", "secondary", "translate"}),
-    partial(parse_pair_uri, "dual"),
+    parse_pair_uri,
     _open,
     pair_bootstrap,
     pair_zookeeper,

@@ -25,6 +25,7 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
 )
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.protocol.channel import Address
@@ -126,11 +127,7 @@ class KafkaEdits(ProtocolEdits):
                 bad = group_id_error(edit.group)
                 if bad is not None:
                     raise bad
-                state, current = described[edit.group], fetched[edit.group]
-                if isinstance(state, OffsetMgrError):
-                    raise state
-                if isinstance(current, OffsetMgrError):
-                    raise current
+                state, current = value_of(described[edit.group]), value_of(fetched[edit.group])
                 errors = current.errors | {tp: denied[tp.topic] for tp in edit.changes if tp.topic in denied}
                 result = await self._edit(edit, state, current._replace(errors=errors), deadline)
                 self.unseen.remember(edit, result)

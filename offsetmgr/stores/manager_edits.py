@@ -19,6 +19,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, Unsuppo
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, NO_OFFSET, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
@@ -44,10 +45,7 @@ class ManagerEdits(ProtocolEdits):
             try:
                 if bad := group_id_error(edit.group):
                     raise bad
-                current = fetched[edit.group]
-                if isinstance(current, OffsetMgrError):
-                    raise current
-                return await self._edit_group(edit, current, deadline)
+                return await self._edit_group(edit, value_of(fetched[edit.group]), deadline)
             except OffsetMgrError as error:
                 return all_failed(edit, error)
 

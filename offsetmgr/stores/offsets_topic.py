@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
 from offsetmgr.core.java_hash import java_hash, partition_of_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
@@ -173,7 +174,7 @@ class KafkaOffsetsTopic:
         found = await list_offsets(
             self._client, self._leaders, dict.fromkeys(partitions, timestamp), _from_now(timeout_s)
         )
-        return {tp: _value(at) for tp, at in found.items()}
+        return {tp: value_of(at) for tp, at in found.items()}
 
     async def _read_up_to(
         self,
@@ -188,10 +189,9 @@ class KafkaOffsetsTopic:
         while left:
             moved = False
             for tp, answer in (await self._fetch_from(left, FetchLimits(max_bytes=size), _from_now(timeout_s))).items():
-                if isinstance(answer, OffsetMgrError):
-                    raise answer
+                data = value_of(answer).data
                 replay = self._replays.setdefault(tp, OffsetsReplay())
-                replay.replay(_whole_entries(answer.data))
+                replay.replay(_whole_entries(data))
                 if replay.end is not None and replay.end > left[tp]:
                     moved, left[tp] = True, replay.end
             if not moved:
@@ -250,12 +250,6 @@ def _is_offset(found: SavedOffset | None) -> bool:
 
 def _from_now(timeout_s: float) -> float:
     return asyncio.get_running_loop().time() + timeout_s
-
-
-def _value(found: int | OffsetMgrError) -> int:
-    if isinstance(found, OffsetMgrError):
-        raise found
-    return found
 
 
 def _remaining_s(deadline: float) -> float:

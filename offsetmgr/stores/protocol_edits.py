@@ -24,6 +24,7 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
 )
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
@@ -71,10 +72,7 @@ class ProtocolEdits:
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""
-        found = group_id_error(group) or (await self.read({group: partitions}, deadline))[group]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        return value_of(group_id_error(group) or (await self.read({group: partitions}, deadline))[group])
 
     async def read(
         self, partitions: Mapping[str, Sequence[TopicPartition] | None], deadline: float

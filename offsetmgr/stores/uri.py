@@ -24,8 +24,11 @@ def scheme_of(uri: str) -> Scheme:
     """Returns the scheme of ``uri``. Raises `InvalidUri` if the scheme is unknown."""
     kind, colon, _ = uri.partition(":")
     if not colon or kind not in SCHEMES:
-        shown = redact(uri)
-        raise InvalidUri(f"store {shown!r}", f"unknown kind {kind!r}" if colon else "no kind", f"as in {EXAMPLES}")
+        why, hint = f"unknown kind {kind!r}" if colon else "no kind", f"as in {EXAMPLES}"
+        if colon and kind == "switched":
+            why = "an earlier offsetmgr had it"
+            hint = "name the store that the group uses: zookeeper://... or kafka://..."
+        raise InvalidUri(f"store {redact(uri)!r}", why, hint)
     module, _, attribute = SCHEMES[kind].partition(":")
     found: Scheme = getattr(import_module(module), attribute)
     return found

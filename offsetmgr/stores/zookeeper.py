@@ -28,6 +28,7 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     fetched,
 )
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import forget_commits, members_many
@@ -114,9 +115,8 @@ class ZookeeperStore(StoreBase):
         return StoreIdentity(kind, f"{found.id}#{query}", f"{query}; {found.how}", former)
 
     def _cluster_identity(self) -> StoreIdentity:
-        cluster, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
-        if isinstance(cluster, OffsetMgrError):
-            raise cluster
+        found, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
+        cluster = value_of(found)
         # The hosts are sorted, so that their order in the connect string does not change the id.
         where = ",".join(sorted(self.session.hosts.split(","))) + self.session.chroot
         created = f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}" if isinstance(brokers, NodeData) else ""
@@ -124,9 +124,7 @@ class ZookeeperStore(StoreBase):
             cluster_id = parse_cluster_id(paths.CLUSTER_ID, cluster.data)
             how = f"cluster id in {self.session.chroot}{paths.CLUSTER_ID}"
             return StoreIdentity("zookeeper", cluster_id, how, (created,) if created else ())
-        if isinstance(brokers, OffsetMgrError):
-            raise brokers
-        if brokers is None:
+        if value_of(brokers) is None:
             return StoreIdentity("zookeeper", where, "connect string; no cluster id and no /brokers there")
         how = "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there"
         return StoreIdentity("zookeeper", created, how)
@@ -140,9 +138,7 @@ class ZookeeperStore(StoreBase):
 
         if not self._layout.has_registry:
             return replace(UNNAMED, how="Storm's ZooKeeper names no Kafka cluster")
-        (node,) = self.session.get_many([paths.CLUSTER_ID])
-        if isinstance(node, OffsetMgrError):
-            raise node
+        node = self.session.get(paths.CLUSTER_ID)
         found = [entry.value for entry in brokers(self.session) if entry.value is not None]
         addresses = frozenset(f"{at.host.lower()}:{at.port}" for broker in found for at in broker.endpoints)
         if node is not None:
@@ -238,7 +234,7 @@ class ZookeeperStore(StoreBase):
                 incomplete = [group for group, offsets in found if offsets is None]
                 others = iter(self._scan_batch(incomplete)) if incomplete else iter(())
                 for group, offsets in found:
-                    yield next(others) if offsets is None else GroupOffsets(group, offsets, as_of=scan.as_of)
+                    yield next(others) if offsets is None else GroupOffsets(group, offsets)
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         return [self._decoded(found) for found in read_groups(self.session, self._layout, groups)]

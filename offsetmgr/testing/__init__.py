@@ -32,8 +32,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__ = lazy_exports(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)

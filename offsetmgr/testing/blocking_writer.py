@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.manager.log.base import AppendOutcome, ShardGroupWriter
 from offsetmgr.records.base import EncodedRecord
@@ -27,12 +27,7 @@ class BlockingWriter:
     def append(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, int]:
         """Returns the offset of the last record of each partition. Raises the error of the first partition that has
         one."""
-        offsets: dict[int, int] = {}
-        for partition, outcome in self.outcomes(batches, timeout_s).items():
-            if isinstance(outcome, OffsetMgrError):
-                raise outcome
-            offsets[partition] = outcome
-        return offsets
+        return {partition: value_of(outcome) for partition, outcome in self.outcomes(batches, timeout_s).items()}
 
     def outcomes(self, batches: Mapping[int, Sequence[EncodedRecord]], timeout_s: float) -> Mapping[int, AppendOutcome]:
         """Works as `ShardGroupWriter.append`."""

@@ -102,6 +102,9 @@ def command_measures(bench: Bench) -> dict[str, Measure]:
     def lag(tree: Tree) -> float:
         return tree.seconds("offsets", "lag", "--bootstrap-server", bench.kafka.bootstrap, "--all-groups")
 
+    def describe(tree: Tree) -> float:
+        return tree.seconds("groups", "describe", "--bootstrap-server", bench.kafka.bootstrap, "--all-groups")
+
     def check(tree: Tree) -> float:
         return tree.seconds("zk", "check", "--store", bench.zk, "--all-groups", codes=(0, 1))
 
@@ -113,6 +116,7 @@ def command_measures(bench: Bench) -> dict[str, Measure]:
         "export": export,
         "migrate": migrate,
         "lag": lag,
+        "describe": describe,
         "zk check": check,
         "log offsets": log_offsets,
         "spark audit": audit,

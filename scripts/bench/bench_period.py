@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
-from offsetmgr.period.legacy_nodes import parse_limit, parse_progress
+from offsetmgr.period.legacy_nodes import parse_limit
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
 from offsetmgr.zookeeper.client.conditional_writes import ensure_nodes
@@ -133,7 +133,7 @@ class Original:
         while True:
             node = self._session.get(self._progress)
             assert node is not None
-            progress = {**parse_progress(self._progress, node.data), partition: time_ms}
+            progress = {**progress_of(node.data), partition: time_ms}
             text = "".join(f"{tp.topic}.{tp.partition}:{at};" for tp, at in sorted(progress.items()))
             outcome = self._session.transaction([SetData(self._progress, text.encode(), node.version)])
             if outcome.state is OperationState.COMMITTED:
@@ -142,12 +142,18 @@ class Original:
     def lead(self, target: int) -> None:
         node = self._session.get(self._progress)
         assert node is not None
-        progress = parse_progress(self._progress, node.data)
+        progress = progress_of(node.data)
         if sum(at >= target for at in progress.values()) == self._partitions:
             limit = self._session.get(self._limit)
             assert limit is not None
             data = str(target + SCHEDULE.length_ms).encode()
             self._session.transaction([SetData(self._limit, data, limit.version)])
+
+
+def progress_of(data: bytes) -> dict[TopicPartition, int]:
+    """The time of each partition in ``a.0:time;a.1:time;``."""
+    items = (item.rpartition(":") for item in data.decode().split(";") if item)
+    return {TopicPartition(name.rpartition(".")[0], int(name.rpartition(".")[2])): int(time) for name, _, time in items}
 
 
 def handshake() -> None:

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetmgr.core.errors import Unreachable
+
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
 
@@ -20,22 +22,29 @@ A = TypeVar("A")
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread. The first call of `submit` or `run` starts the thread, and `close` ends it."""
+    """An event loop in a daemon thread. The first call of `submit` or `run` starts the thread, and `close` ends it.
+    After `close`, both raise `Unreachable`."""
 
     def __init__(self) -> None:
+        self.closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts ``coroutine`` and returns a future of its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        with self._starting:
+            if not self.closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        coroutine.close()
+        raise _closed_error()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels the coroutine."""
+        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels the coroutine. If another
+        thread calls `close` meanwhile, raises `Unreachable`."""
         future = self.submit(coroutine)
         try:
-            return future.result()
+            return _result(future)
         except BaseException:
             future.cancel()
             raise
@@ -43,6 +52,7 @@ class EventLoopThread:
     def close(self) -> None:
         """Cancels the running coroutines and ends the thread."""
         with self._starting:
+            self.closed = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -51,17 +61,16 @@ class EventLoopThread:
             thread.join()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
-                )
-                self._thread.start()
-                # Without this handler, the interpreter would destroy the loop at exit while coroutines are running, and
-                # would print warnings to stderr.
-                atexit.register(self.close)
-            return self._loop
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
+            )
+            self._thread.start()
+            # Without this handler, the interpreter would destroy the loop at exit while coroutines are running, and
+            # would print warnings to stderr.
+            atexit.register(self.close)
+        return self._loop
 
 
 class ClientThread:
@@ -72,18 +81,31 @@ class ClientThread:
         self.runner = EventLoopThread()
         self._timeout_s = timeout_s
 
-    def run(self, call: Callable[[float], Awaitable[T]]) -> T:
+    def run(self, call: Callable[[float], Awaitable[T]], timeout_s: float | None = None) -> T:
         """Runs a coroutine in the event loop and waits for its result. The argument of ``call`` is the deadline, as a
-        time of the loop's clock."""
+        time of the loop's clock. ``timeout_s`` replaces the timeout of the client."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
 
         async def within() -> T:
-            return await call(asyncio.get_running_loop().time() + self._timeout_s)
+            return await call(asyncio.get_running_loop().time() + limit_s)
 
         return self.runner.run(within())
 
     def close(self) -> None:
-        self.runner.run(self.client.close())
-        self.runner.close()
+        if not self.runner.closed:
+            self.runner.run(self.client.close())
+            self.runner.close()
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise _closed_error() from None
+
+
+def _closed_error() -> Unreachable:
+    return Unreachable("Kafka", "this client was closed")
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -139,7 +161,7 @@ def run_batches(
         done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         for future in done:
             del running[future]
-            yield from future.result()
+            yield from _result(future)
 
     try:
         for batch in batches_to_run:

@@ -38,10 +38,7 @@ async def check_brokers(
 ) -> list[CheckResult]:
     """Checks each bootstrap address and each broker that the cluster lists. ``login`` describes the login for messages;
     ``groups`` are the groups whose permissions are checked (existing groups if empty)."""
-    addresses: dict[Address, list[str]] = {}
-    for at in client.addresses:
-        addresses.setdefault(at, []).append("bootstrap")
-    probes = await _probe(client, addresses, deadline)
+    probes = await _probe(client, {at: ["bootstrap"] for at in client.addresses}, deadline)
     connection = next((one.result for one in probes.values() if isinstance(one.result, BrokerConnection)), None)
     results: list[CheckResult] = []
     if connection is None:

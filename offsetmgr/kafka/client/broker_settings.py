@@ -1,10 +1,11 @@
-"""Reads settings of brokers and groups with DescribeConfigs (Kafka 0.11 and later)."""
+"""Reads settings of brokers, topics and groups with DescribeConfigs (Kafka 0.11 and later)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import ServerError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -16,10 +17,11 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, is_before
 from offsetmgr.kafka.protocol.schema_codec import Message
 
+_TOPIC: Final = 2
 _BROKER: Final = 4
-"""The resource type "broker" in Kafka's protocol."""
 _GROUP: Final = 32
-"""The resource type "group" in Kafka's protocol."""
+"""The resource types of Kafka's protocol."""
+_KINDS: Final = {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}
 _VERSION: Final = 1
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
@@ -80,12 +82,25 @@ async def group_setting(connection: BrokerConnection, group: str, name: str, dea
     return None if result["error_code"] else _values(result).get(name)
 
 
+async def topic_settings(connection: BrokerConnection, topic: str, deadline: float) -> dict[str, str] | None:
+    """Returns all settings of a topic; None if the topic does not exist. Raises `TopicNotAuthorized` without the ACL
+    DescribeConfigs on the topic, `UnsupportedOperation` for brokers before 0.11, `ServerError`, `Unreachable`,
+    `TimedOut`."""
+    result = await _describe(connection, topic, None, deadline, _TOPIC)
+    code = result["error_code"]
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    if code:
+        raise kafka_error(code, f"settings of topic {topic}", detail=result["error_message"] or "")
+    return {config["name"]: config["value"] for config in result["configs"] if config["value"] is not None}
+
+
 async def _describe(
-    connection: BrokerConnection, name: int | str, settings: Sequence[str], deadline: float, kind: int = _BROKER
+    connection: BrokerConnection, name: int | str, settings: Sequence[str] | None, deadline: float, kind: int = _BROKER
 ) -> Message:
-    """Requests settings of a broker or a group, and returns the result for it. Raises `TimedOut`, `ServerError` and the
-    errors of `BrokerConnection.call`."""
-    what = f"{'group' if kind == _GROUP else 'broker'} {name}"
+    """Requests settings of a broker, a topic or a group (all settings if None), and returns the result for it. Raises
+    `TimedOut`, `ServerError` and the errors of `BrokerConnection.call`."""
+    what = f"{_KINDS[kind]} {name}"
     resource = {"resource_type": kind, "resource_name": str(name), "configuration_keys": settings}
     message = {"resources": [resource], "include_synonyms": False}
     try:

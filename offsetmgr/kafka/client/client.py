@@ -24,6 +24,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries, is_retriable
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -257,10 +258,7 @@ class Client:
                 answer = await dedicated.connection.call(request, remaining(deadline))
             return dict.fromkeys(groups, commit_outcomes(group, answer, forwarded=member is not None))
 
-        result = (await self.per_group([group], ask, deadline, at))[group]
-        if isinstance(result, OffsetMgrError):
-            raise result
-        return result
+        return value_of((await self.per_group([group], ask, deadline, at))[group])
 
     async def delete_group(self, group: str, deadline: float) -> None:
         """Deletes a group and its offsets. Raises `GroupActive` if the group has members, `GroupNotFound` if the group
@@ -274,9 +272,7 @@ class Client:
                 for g in answer["results"]
             }
 
-        result = (await self.per_group([group], ask, deadline))[group]
-        if isinstance(result, OffsetMgrError):
-            raise result
+        value_of((await self.per_group([group], ask, deadline))[group])
 
     async def find_coordinators(
         self, groups: Sequence[str], deadline: float, *, of_transactions: bool = False
@@ -304,10 +300,7 @@ class Client:
         async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
             return dict.fromkeys(groups, address)
 
-        found = (await self.per_group([group], ask, deadline))[group]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        return value_of((await self.per_group([group], ask, deadline))[group])
 
     async def per_group(
         self,
@@ -335,12 +328,12 @@ class Client:
             if not pending or not await retries.pause():
                 break
             if any(isinstance(done[group], NotCoordinator) for group in pending):
-                self._rotate_lookup_broker()
+                self.rotate_lookup_broker()
         return done
 
-    def _rotate_lookup_broker(self) -> None:
-        """Selects another broker for the next lookup of coordinators. A broker that has just restarted may not know yet
-        that a coordinator has moved, and would return the former coordinator again."""
+    def rotate_lookup_broker(self) -> None:
+        """Selects another broker for the next lookup of coordinators or leaders. A broker that has just restarted may
+        not know yet that a coordinator has moved, and would return the former coordinator again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
@@ -398,3 +391,17 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
                 f"it does not support {name} version {needed}",
                 "check that this is the address of an offset manager",
             )
+
+
+async def with_retries(client: Client, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    """Calls ``attempt`` until it succeeds, fails with an error that is not retriable, or the deadline passes. Asks
+    another broker after each failure. Does not retry as long as no broker has responded."""
+    retries = Retries(deadline)
+    while True:
+        try:
+            return await attempt()
+        except OffsetMgrError as error:
+            if not client.reached:
+                raise
+            client.rotate_lookup_broker()
+            await retries.pause_or_raise(error)

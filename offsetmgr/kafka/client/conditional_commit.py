@@ -9,6 +9,7 @@ from typing import NamedTuple
 from offsetmgr.core.errors import Conflict, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import CommitErrors
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.api_versions import features
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
@@ -53,9 +54,7 @@ async def commit_if(
             answer = await dedicated.connection.call(request, remaining(deadline))
         return dict.fromkeys(groups, _outcomes(group, answer))
 
-    result = (await client.per_group([group], ask, deadline))[group]
-    if isinstance(result, OffsetMgrError):
-        raise result
+    result = value_of((await client.per_group([group], ask, deadline))[group])
     return CommitResult(result, attempts > 1)
 
 

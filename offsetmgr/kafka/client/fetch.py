@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -19,7 +20,6 @@ from offsetmgr.kafka.protocol.channel import EncodedRequest, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, request_string
 from offsetmgr.kafka.protocol.request_codec import send_and_read
-from offsetmgr.kafka.protocol.requests import by_topic
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -85,7 +85,7 @@ async def fetch_log(
                     for number in numbers
                 ],
             }
-            for topic, numbers in by_topic(offsets).items()
+            for topic, numbers in by_key(offsets).items()
         ],
         "forgotten_topics_data": [],
         "rack_id": "",
@@ -136,7 +136,7 @@ async def offsets_before(
 async def _segment_offsets(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout_s: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    topics = by_topic(times)
+    topics = by_key(times)
     body = bytearray(INT32.pack(_CONSUMER_REPLICA_ID) + INT32.pack(len(topics)))
     for topic, numbers in topics.items():
         body += request_string(topic, flexible=False) + INT32.pack(len(numbers))
@@ -182,7 +182,7 @@ async def list_offsets(
                     for number in numbers
                 ],
             }
-            for topic, numbers in by_topic(timestamps).items()
+            for topic, numbers in by_key(timestamps).items()
         ],
     }
     answer = await connection.call(Request(ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message), timeout_s)
@@ -209,7 +209,7 @@ async def newest_timestamp(
                 for number in numbers
             ],
         }
-        for topic, numbers in by_topic(partitions).items()
+        for topic, numbers in by_key(partitions).items()
     ]
     message = {"replica_id": _CONSUMER_REPLICA_ID, "isolation_level": 0, "topics": topics}
     answer = await connection.call(Request(ApiKey.LIST_OFFSETS, MAX_TIMESTAMP_VERSION, message), timeout_s)

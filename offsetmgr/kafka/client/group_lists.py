@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
+from offsetmgr.core.errors import CoordinatorNotAvailable
 from offsetmgr.core.java_hash import java_hash
-from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, with_retries
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
@@ -51,28 +51,23 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
 
     Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
-    retries = Retries(deadline)
-    while True:
-        try:
-            _, brokers = await client.cluster(deadline)
-            broker_versions = {
-                at: known
-                for at, known in (await client.broker_versions(brokers, deadline)).items()
-                if known is not None
-            }
-            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
-                active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
-                listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
-                return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic().groups(deadline)})
-            before = await _layout(client, deadline)
-            listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
-            if before != await _layout(client, deadline):
-                raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
-            return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
-        except OffsetMgrError as error:
-            if not client.reached:
-                raise
-            await retries.pause_or_raise(error)
+
+    async def attempt() -> list[str]:
+        _, brokers = await client.cluster(deadline)
+        broker_versions = {
+            at: known for at, known in (await client.broker_versions(brokers, deadline)).items() if known is not None
+        }
+        if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
+            active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
+            listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
+            return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic().groups(deadline)})
+        before = await _layout(client, deadline)
+        listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
+        if before != await _layout(client, deadline):
+            raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
+        return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+
+    return await with_retries(client, attempt, deadline)
 
 
 async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
@@ -92,9 +87,7 @@ async def _layout(client: Client, deadline: float) -> _Layout:
     if not brokers:
         raise CoordinatorNotAvailable("list of groups", f"broker {connection.address} knows no brokers yet")
     leaders = _leaders(answer["topics"], brokers)
-    led: dict[Address, list[int]] = {}
-    for partition, (leader, _) in leaders.items():
-        led.setdefault(leader, []).append(partition)
+    led = by_key((leader, partition) for partition, (leader, _) in leaders.items())
     probes = probe_groups(len(leaders))
     await asyncio.gather(
         *(_probe(client, leader, [probes[p] for p in partitions], deadline) for leader, partitions in led.items())

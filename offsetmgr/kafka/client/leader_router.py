@@ -11,13 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries, is_retriable
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
-from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.deadline import MIN_ATTEMPT_S, attempt_deadline, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -27,10 +28,6 @@ T = TypeVar("T")
 UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
 started."""
-_ATTEMPT_SHARE: Final = 3
-"""Each attempt gets a third of the remaining time. Therefore time remains for other attempts if a broker does not
-respond."""
-_MIN_ATTEMPT_S: Final = 1.0
 
 
 class PartitionLeaders:
@@ -60,9 +57,7 @@ class PartitionLeaders:
         pending = list(partitions)
         retries = Retries(deadline)
         while True:
-            now = loop.time()
-            attempt = min(deadline, now + wait_s + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
-            answers, unknown = await self._attempt(pending, ask, attempt)
+            answers, unknown = await self._attempt(pending, ask, attempt_deadline(deadline, wait_s))
             done |= answers
             now = loop.time()
             pending = [
@@ -90,10 +85,7 @@ class PartitionLeaders:
                 raise
             return dict.fromkeys(partitions, error), partitions
         answers |= unknown
-        by_leader: dict[Address, list[TopicPartition]] = {}
-        for tp in partitions:
-            if tp not in unknown:
-                by_leader.setdefault(self._known[tp], []).append(tp)
+        by_leader = by_key((self._known[tp], tp) for tp in partitions if tp not in unknown)
 
         async def ask_at(
             leader: Address, its_partitions: list[TopicPartition]
@@ -143,7 +135,7 @@ async def find_leaders(
             try:
                 # Another broker has already responded, so the client waits only briefly for a response from this
                 # broker.
-                by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
+                by_then = min(deadline, asyncio.get_running_loop().time() + MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _leaders_from(connection, missing, by_then)
             except OffsetMgrError:

@@ -75,10 +75,10 @@ async def log_ranges(
     starts = await list_offsets(client, leaders, dict.fromkeys(partitions, EARLIEST), deadline)
     existing = [tp for tp, start in starts.items() if isinstance(start, int)]
     ends = await list_offsets(client, leaders, dict.fromkeys(existing, LATEST), deadline)
-    return ranges_between(starts, ends)
+    return _ranges_between(starts, ends)
 
 
-def ranges_between(
+def _ranges_between(
     starts: Mapping[TopicPartition, int | OffsetMgrError], ends: Mapping[TopicPartition, int | OffsetMgrError]
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
     """Returns the log range of each partition in ``starts``, or the error of its start or of its end."""

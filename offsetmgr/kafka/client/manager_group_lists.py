@@ -16,9 +16,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
-from offsetmgr.core.retry import Retries
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.core.errors import CoordinatorNotAvailable
+from offsetmgr.core.outcome import value_of
+from offsetmgr.kafka.client.client import Client, with_retries
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
@@ -30,31 +30,23 @@ PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 async def list_manager_groups(client: Client, deadline: float) -> list[str]:
     """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager does not respond, or if shard
     groups move until the deadline."""
-    retries = Retries(deadline)
-    while True:
-        try:
-            before = await _owners(client, deadline)
-            probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
-            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
-            listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
-            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
-            if before != await _owners(client, deadline):
-                raise CoordinatorNotAvailable("list of groups", "shard groups moved during the request")
-            return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
-        except OffsetMgrError as error:
-            if not client.reached:
-                raise
-            await retries.pause_or_raise(error)
+
+    async def attempt() -> list[str]:
+        before = await _owners(client, deadline)
+        probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
+        await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+        listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
+        await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+        if before != await _owners(client, deadline):
+            raise CoordinatorNotAvailable("list of groups", "shard groups moved during the request")
+        return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
+
+    return await with_retries(client, attempt, deadline)
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
     """Returns the owner of the shard group of each name in `PROBES`."""
-    owners: dict[str, Address] = {}
-    for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
-        if isinstance(owner, OffsetMgrError):
-            raise owner
-        owners[probe] = owner
-    return owners
+    return {probe: value_of(owner) for probe, owner in (await client.find_coordinators(PROBES, deadline)).items()}
 
 
 async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:

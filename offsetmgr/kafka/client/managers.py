@@ -93,8 +93,9 @@ class Managers(Closeable):
         return list(await asyncio.gather(*(report(node_id, address) for node_id, address in found)))
 
     def close(self) -> None:
-        self._runner.run(self._client.close())
-        self._runner.close()
+        if not self._runner.closed:
+            self._runner.run(self._client.close())
+            self._runner.close()
 
 
 def _owns(status: Mapping[str, Any] | None, partition: int) -> bool:

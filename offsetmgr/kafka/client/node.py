@@ -18,6 +18,7 @@ from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.retry import UnusableAddress
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.client.frame_connection import TIMEOUT_HINT
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
@@ -63,12 +64,21 @@ class BrokerNode:
 
     async def connection(self, deadline: float) -> BrokerConnection:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
-        async with self._opening:
+        if self._shared is not None and not self._shared.closed:
+            return self._shared
+        try:
+            async with asyncio.timeout_at(deadline):  # another task may be opening the connection with more time
+                await self._opening.acquire()
+        except TimeoutError:
+            raise TimedOut(f"broker {self.address}", "it has not responded yet", TIMEOUT_HINT) from None
+        try:
             if self._shared is not None and self._shared.closed:
                 self._shared = self._versions = None  # After a restart the broker may have another release.
             if self._shared is None:
                 self._shared = await self.open(deadline)
             return self._shared
+        finally:
+            self._opening.release()
 
     async def open(self, deadline: float, client_id: str = "") -> BrokerConnection:
         """Opens a new connection. The caller closes it. ``client_id`` replaces the client id of the settings."""

@@ -46,7 +46,8 @@ class Security:
         """Creates the settings from librdkafka properties. Ignores properties that do not concern the security of
         connections.
 
-        Raises `ConfigError` for invalid values, and `UnsupportedOperation` for features that only librdkafka supports.
+        Raises `ConfigError` for invalid values, and `UnsupportedOperation` for features that offsetmgr's client does
+        not support.
         """
         protocol = properties.get("security.protocol", "plaintext").lower()
         if protocol not in _PROTOCOLS:
@@ -109,7 +110,7 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
         if key in properties:
             raise UnsupportedOperation(
                 key,
-                "only librdkafka supports it",
+                "offsetmgr's client does not support it",
                 "use PEM (ssl.certificate.location), or a --command-config file, which can name JKS and PKCS12 stores",
             )
     return tls_context(properties)

@@ -1,1 +1,1 @@
-"""`Cluster`: topics, log ranges and groups of a Kafka cluster. It uses librdkafka and offsetmgr's own client."""
+"""`Cluster`: topics, log ranges and groups of a Kafka cluster. It uses offsetmgr's own client."""

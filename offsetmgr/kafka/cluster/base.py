@@ -34,28 +34,15 @@ class Logs(Protocol):
 
 
 @runtime_checkable
-class Cluster(Protocol):
+class Cluster(Logs, Protocol):
     """Read-only information about a Kafka cluster. The constructor performs no I/O.
 
     Bulk calls return one outcome for each key: its value, or its error (data rule "absent is not zero").
     """
 
-    def cluster_id(self) -> str | None:
-        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
-        ...
-
-    def brokers(self) -> frozenset[str]:
-        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
-        ...
-
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
         out."""
-        ...
-
-    def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        """Returns the start and end offsets of logs. The outcome of a missing partition is
-        `UnknownTopicOrPartition`."""
         ...
 
     def offsets_for_time(

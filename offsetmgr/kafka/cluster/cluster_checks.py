@@ -16,8 +16,8 @@ from offsetmgr.kafka.client.security import Security
 def check_cluster(
     bootstrap: str, config: ConnectionConfig, groups: Sequence[str], clock: Clock, *, manager: bool
 ) -> list[CheckResult]:
-    """Checks the brokers at ``bootstrap``, or offset managers. Raises `UnsupportedOperation` for logins that only
-    librdkafka supports."""
+    """Checks the brokers at ``bootstrap``, or offset managers. Raises `UnsupportedOperation` for logins that
+    offsetmgr's client does not support."""
     security = Security.of(config.kafka)
     protocol = config.kafka.get("security.protocol", "plaintext").upper()
     user = "" if security.sasl is None or not security.sasl[1] else f" as {security.sasl[1]}"

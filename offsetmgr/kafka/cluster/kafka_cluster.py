@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.kafka.client.background_loop import ClientThread
     from offsetmgr.kafka.client.brokers import ClusterBroker
-    from offsetmgr.kafka.cluster.base import Cluster
-
-
-def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Cluster:
-    """Returns a `KafkaCluster`, or a `LibrdkafkaCluster` if only librdkafka supports the security settings.
-
-    Performs no I/O. Raises `ConfigError` for invalid settings.
-    """
-    try:
-        return KafkaCluster(bootstrap, config)
-    except UnsupportedOperation:
-        from offsetmgr.kafka.cluster.librdkafka import LibrdkafkaCluster
-
-        return LibrdkafkaCluster(bootstrap, config)
 
 
 class KafkaLogs:
@@ -87,8 +73,8 @@ class KafkaCluster(KafkaLogs, Closeable):
     """
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        """Raises `UnsupportedOperation` for SASL mechanisms and key stores that only librdkafka supports, and
-        `ConfigError` for invalid settings."""
+        """Raises `UnsupportedOperation` for SASL mechanisms and key stores that offsetmgr's client does not support,
+        and `ConfigError` for invalid settings."""
         from offsetmgr.kafka.client.background_loop import ClientThread
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security

@@ -22,7 +22,9 @@ from typing import Final, TypeVar
 
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -98,10 +100,7 @@ class ConsumerTakeover:
         async def attempt(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             member = self._membership
             request = member_requests.commit_in_epoch(member.group, member.member_id, member.epoch, offsets)
-            outcomes = commit_outcomes(member.group, await connection.call(request, remaining(deadline)))
-            if isinstance(outcomes, OffsetMgrError):
-                raise outcomes
-            return outcomes
+            return value_of(commit_outcomes(member.group, await connection.call(request, remaining(deadline))))
 
         return await self._retry(attempt, deadline)
 
@@ -127,9 +126,7 @@ class ConsumerTakeover:
 
     async def leave(self, deadline: float) -> None:
         """Leaves the group. Retries until the deadline; after that the session of the member times out."""
-        self._heartbeat_task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._heartbeat_task
+        await cancel_tasks(self._heartbeat_task)
         await _leave(self._client, self._connection, self._membership, deadline)
         self._connection.abort()
 

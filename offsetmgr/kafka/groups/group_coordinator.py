@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.channel import Address
@@ -37,10 +38,8 @@ class GroupCoordinator:
         async with self._lookup_lock:
             if self._address is None:
                 found = (await self._client.find_coordinators([self._group], self._deadline()))[self._group]
-                if isinstance(found, OffsetMgrError):
-                    raise found
-                self._address = found
-                await self._on_found(found)
+                self._address = value_of(found)
+                await self._on_found(self._address)
             return self._address
 
     async def connection(self, previous: BrokerConnection | None) -> BrokerConnection:

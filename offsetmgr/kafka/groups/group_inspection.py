@@ -7,6 +7,7 @@ from typing import Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.running_store import RunningGroup
 from offsetmgr.kafka.client.broker_settings import group_setting, reported_settings
 from offsetmgr.kafka.client.client import Client
@@ -32,9 +33,7 @@ _STOP: Final = "stop its consumers, then edit the group without --running"
 async def inspect_group(client: Client, group: str, deadline: float) -> RunningGroup:
     """Describes a group before an edit. Raises `UnsupportedOperation` if an edit cannot be exact while its members
     run."""
-    described = (await describe(client, [group], deadline))[group]
-    if not isinstance(described, GroupDescription):
-        raise described
+    described = value_of((await describe(client, [group], deadline))[group])
     address = await client.coordinator(group, deadline)
     connection = await client.node(address).connection(deadline)
     if described.state == "EMPTY" and not described.protocol_type:

@@ -31,6 +31,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.retry import Retries
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -199,11 +200,7 @@ class KafkaGroupMember:
     async def close(self) -> None:
         """Closes the connections without leaving the group. The membership ends when the session times out."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancel_tasks(*tasks)
         if self._join_connection is not None:
             await self._join_connection.close()
 

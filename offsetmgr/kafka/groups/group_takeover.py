@@ -27,7 +27,9 @@ from typing import Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, TimedOut
 from offsetmgr.core.model import EDIT_CLIENT_ID, GroupDescription, GroupMember, TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -123,9 +125,7 @@ class GroupTakeover(GroupLock):
             self._joined_on = None
 
     async def leave(self, deadline: float) -> None:
-        self._heartbeat_task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._heartbeat_task
+        await cancel_tasks(self._heartbeat_task)
         abandon(self._membership.member_id)
         await lock_membership.leave(self._client, self._membership, deadline, at=self._coordinator)
         self._connection.abort()  # a JoinGroup of this connection may still wait in the broker
@@ -339,10 +339,7 @@ async def _sync(
 
 
 async def _describe(client: Client, group: str, deadline: float) -> GroupDescription:
-    described = (await client.describe([group], deadline))[group]
-    if not isinstance(described, GroupDescription):
-        raise described
-    return described
+    return value_of((await client.describe([group], deadline))[group])
 
 
 async def _other_members(client: Client, group: str, member_id: str, deadline: float) -> list[GroupMember]:

@@ -20,11 +20,11 @@ from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrErro
 from offsetmgr.core.model import (
     LOCK_SESSION_S,
     Committed,
-    GroupDescription,
     OffsetAndMetadata,
     TopicPartition,
     deletion_mark,
 )
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -171,9 +171,7 @@ async def fetch(
     request = requests.offset_fetch({group: partitions})
     read = partial(requests.read_offset_fetch, listed=(group,) if partitions is None else ())
     (found,) = (await connection.call_and_read(request, remaining(deadline), read)).values()
-    if isinstance(found, OffsetMgrError):
-        raise found
-    return found
+    return value_of(found)
 
 
 async def commit(
@@ -194,9 +192,7 @@ async def commit(
         ),
         remaining(deadline),
     )
-    outcomes = commit_outcomes(membership.group, answer)
-    if isinstance(outcomes, OffsetMgrError):
-        raise outcomes
+    outcomes = value_of(commit_outcomes(membership.group, answer))
     for error in outcomes.values():
         if isinstance(error, LockLost):
             raise error
@@ -320,8 +316,6 @@ async def check(connection: BrokerConnection, membership: LockMembership, deadli
 async def other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
     """Returns a `GroupActive` error with the names of the other members of the group. Raises `OffsetMgrError` if the
     coordinator returns an error for the group."""
-    described = (await client.describe([membership.group], deadline))[membership.group]
-    if not isinstance(described, GroupDescription):
-        raise described
+    described = value_of((await client.describe([membership.group], deadline))[membership.group])
     others = [str(member) for member in described.members if member.member_id != membership.member_id]
     return active_members_error(membership.group, others, described.lock_ends_s)

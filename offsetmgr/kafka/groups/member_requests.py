@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.model import LOCK_PROTOCOL, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Request
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_subscription
-from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
 """The assignment protocols in the JoinGroup request of the group lock: offsetmgr's own protocol and the usual protocols
@@ -32,7 +32,7 @@ _LOCK_PROTOCOLS: Final = dict.fromkeys(PROTOCOLS, encode_subscription())
 def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> Request:
     topics = [
         {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
-        for topic, numbers in by_topic(partitions).items()
+        for topic, numbers in by_key(partitions).items()
     ]
     return Request(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": topics})
 

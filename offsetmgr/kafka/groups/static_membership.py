@@ -15,14 +15,15 @@ A membership does not depend on a connection, so thousands of locks can share th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import LockLost, OffsetMgrError
-from offsetmgr.core.model import LOCK_SESSION_S, GroupDescription, TopicPartition
+from offsetmgr.core.model import LOCK_SESSION_S, TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.core.retry import Backoff, Retries, is_retriable
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.group_kinds import describe
 from offsetmgr.kafka.groups import lock_membership
@@ -61,9 +62,7 @@ class StaticMemberLock(GroupLock):
         retries = Retries(deadline)
         while True:
             try:
-                described = (await describe(client, [group], deadline))[group]
-                if not isinstance(described, GroupDescription):
-                    raise described
+                described = value_of((await describe(client, [group], deadline))[group])
                 others = [str(member) for member in described.members if member.instance_id != instance_id]
                 if others:
                     raise active_members_error(group, others, described.lock_ends_s)
@@ -87,18 +86,12 @@ class StaticMemberLock(GroupLock):
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the committed offsets of the group. Raises `LockLost`."""
         if not self.locked:
-            found = (await self._client.fetch({self.group: partitions}, deadline))[self.group]
-            if isinstance(found, OffsetMgrError):
-                raise found
-            return found
+            return value_of((await self._client.fetch({self.group: partitions}, deadline))[self.group])
         return await super().fetch(partitions, deadline)
 
     async def release(self, deadline: float) -> None:
         """Releases the lock. Does nothing if the lock is already lost."""
-        if self._heartbeat_task is not None:
-            self._heartbeat_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._heartbeat_task
+        await cancel_tasks(self._heartbeat_task)
         if self._lost is None:
             self._lost = LockLost(f"lock of group {self.group}", "was released")
             if self.locked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.consumer_protocol import MemberSubscription
 
@@ -21,10 +22,7 @@ def assign_without(
     A member keeps the partitions that it owns. If two members name the same partition, no member gets it, because one
     of them has to revoke it first. Each other partition goes to the subscribed member with the fewest partitions.
     """
-    owners: dict[TopicPartition, list[str]] = {}
-    for member, subscription in members.items():
-        for tp in set(subscription.owned):
-            owners.setdefault(tp, []).append(member)
+    owners = by_key((tp, member) for member, subscription in members.items() for tp in set(subscription.owned))
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     free: list[TopicPartition] = []
     for topic in sorted({topic for subscription in members.values() for topic in subscription.topics}):

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import NO_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.varint import encode_varint
@@ -66,9 +67,7 @@ def conditional_commit(
 ) -> EncodedRequest:
     """Encodes OffsetCommit v8 without membership. ``offsets`` contains the new value of each partition; None deletes
     the committed offset. ``expected`` contains the expected offset of each partition."""
-    topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
-    for (topic, partition), after in offsets.items():
-        topics.setdefault(topic, []).append((partition, after))
+    topics = by_key((topic, (partition, after)) for (topic, partition), after in offsets.items())
     body = bytearray(
         NO_TAGS + request_string(group, flexible=True) + INT32.pack(-1) + request_string("", flexible=True) + b"\0"
     )

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import InvalidRequest, MalformedData
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, Cursor, count, request_string
@@ -66,9 +67,7 @@ def decode_owned_subscription(data: bytes) -> MemberSubscription:
 
 def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
     """Encodes a version 0 assignment of ``partitions`` without user data."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
+    by_topic = by_key(partitions)
     parts = [_VERSION, count(len(by_topic), flexible=False)]
     for topic, numbers in by_topic.items():
         parts.append(request_string(topic, flexible=False))

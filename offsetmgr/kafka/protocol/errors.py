@@ -1,4 +1,4 @@
-"""Maps Kafka's error codes to exceptions of offsetmgr, for its own Kafka client and for librdkafka.
+"""Maps Kafka's error codes to exceptions of offsetmgr, for its own Kafka client and for consumers of librdkafka.
 
 Source: org.apache.kafka.common.protocol.Errors.
 """
@@ -125,6 +125,7 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support this version of the request",
     ErrorCode.INVALID_PARTITIONS: "the number of partitions is not valid",
     ErrorCode.INVALID_REPLICATION_FACTOR: "the replication factor is larger than the number of brokers",
+    ErrorCode.NOT_CONTROLLER: "another broker is the controller",
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
         "the topic's messages have a format without timestamps (before 0.10); reset to an offset, or to the start or"
         " end of the log"

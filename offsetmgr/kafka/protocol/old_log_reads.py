@@ -17,7 +17,7 @@ async def list_offsets(broker: OlderBroker, api_key: int, requested: int, messag
     version 0 the function can request only the start and the end of a log."""
     version = broker.version(api_key, requested)
     if version:
-        return await broker.send(api_key, version, {**message, "isolation_level": 0})
+        return await broker.send(api_key, version, {"isolation_level": 0, **message})
     for topic in message["topics"]:
         if any(part["timestamp"] >= 0 for part in topic["partitions"]):
             where = str(broker.connection.address)

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest, Request
+from offsetmgr.kafka.protocol.old_configurations import describe_configs
 from offsetmgr.kafka.protocol.old_group_requests import find_coordinators, join_group, leave_group, list_groups
 from offsetmgr.kafka.protocol.old_log_reads import fetch, list_offsets
 from offsetmgr.kafka.protocol.old_metadata import metadata
@@ -21,17 +23,24 @@ from offsetmgr.kafka.protocol.old_offset_fetch import offset_fetch
 from offsetmgr.kafka.protocol.older_broker import OlderBroker, nearest_version
 from offsetmgr.kafka.protocol.request_codec import decoded
 from offsetmgr.kafka.protocol.schema_codec import Message
+from offsetmgr.kafka.protocol.schema_declarations import UnknownSchema
 
 
 async def send_translated(connection: Channel, request: Request | EncodedRequest, timeout_s: float) -> Message:
     """Sends a request to a broker that does not support this version of the API. Returns a response in the version of
-    the request; fields that the broker's version lacks may be missing."""
+    the request; fields that the broker's version lacks may be missing. Raises `UnsupportedOperation` if offsetmgr
+    cannot write the request in a version that the broker supports."""
     request = decoded(request)
     translate = _TRANSLATIONS.get(request.api_key, nearest_version)
-    return await translate(OlderBroker(connection, timeout_s), request.api_key, request.version, request.message)
+    try:
+        return await translate(OlderBroker(connection, timeout_s), request.api_key, request.version, request.message)
+    except UnknownSchema as missing:
+        where, why = f"broker {connection.address}", f"it is too old: offsetmgr does not know {missing}"
+        raise UnsupportedOperation(where, why) from None
 
 
 _TRANSLATIONS: Final[Mapping[int, Callable[[OlderBroker, int, int, Mapping[str, Any]], Awaitable[Message]]]] = {
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.FETCH: fetch,
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,

@@ -8,10 +8,11 @@ KIP-709), and 4.0 removed only older versions (KIP-896). For brokers before 3.0,
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import (
     NEGATIVE_OFFSET,
@@ -73,14 +74,6 @@ class FetchedGroup(NamedTuple):
     errors: dict[TopicPartition, OffsetMgrError]
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Returns the partition numbers of each topic."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
 def find_coordinator(names: Sequence[str], *, of_transactions: bool = False) -> Request:
     """Requests the coordinators of groups, or of transactional ids."""
     return Request(ApiKey.FIND_COORDINATOR, 4, {"key_type": int(of_transactions), "coordinator_keys": names})
@@ -124,7 +117,7 @@ def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | No
             "group_id": group,
             "topics": None
             if partitions is None
-            else [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_topic(partitions).items()],
+            else [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_key(partitions).items()],
         }
         for group, partitions in partitions_by_group.items()
     ]
@@ -191,9 +184,7 @@ def offset_commit(
         request_string(group, flexible=False) + INT32.pack(generation) + request_string(member_id, flexible=False)
     )
     body += INT16.pack(-1) if instance_id is None else request_string(instance_id, flexible=False)
-    topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
-    for (topic, partition), offset in offsets.items():
-        topics.setdefault(topic, []).append((partition, offset))
+    topics = by_key((topic, (partition, offset)) for (topic, partition), offset in offsets.items())
     body += INT32.pack(len(topics))
     for topic, parts in topics.items():
         body += request_string(topic, flexible=False) + INT32.pack(len(parts))

@@ -78,13 +78,13 @@ class OffsetManager(Closeable):
             ),
             timeout_s,
         )
-        self._loop_thread = EventLoopThread()
         self._running = False
 
     def start(self) -> Self:
         """Creates the topic if it does not exist, joins the managers' group and starts to load the assigned shards.
         Raises `OffsetMgrError`."""
         self._running = True
+        self._loop_thread = EventLoopThread()
         try:
             self._run(self._node.open())
         except BaseException:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
 from offsetmgr.core.evaluation import rejection
@@ -81,19 +82,17 @@ class RequestAdapter:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         expected: Mapping[tuple[str, int], int],
     ) -> CommitResponse:
-        topics: dict[str, list[tuple[int, int, int, str]]] = {}
-        for (topic, partition), (offset, metadata, epoch, _) in offsets.items():
-            topics.setdefault(topic, []).append((partition, offset, -1 if epoch is None else epoch, metadata))
+        topics = by_key(
+            (topic, (partition, offset, -1 if epoch is None else epoch, metadata))
+            for (topic, partition), (offset, metadata, epoch, _) in offsets.items()
+        )
         request = CommitRequest(group, list(topics.items()), expected=expected)
         return await self._retry_until_answered(
             f"commit of group {group}", group, lambda manager: manager.commit(request), lambda response: response.error
         )
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions or ():
-            topics.setdefault(topic, []).append(partition)
-        request = FetchRequest(group, None if partitions is None else list(topics.items()))
+        request = FetchRequest(group, None if partitions is None else list(by_key(partitions).items()))
 
         async def send(manager: ManagerRuntime) -> FetchResponse:
             return manager.fetch(request)
@@ -126,9 +125,7 @@ class RequestAdapter:
                 lambda code: ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code,
             )
             return
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
+        topics = by_key(partitions)
         await self._retry_until_answered(
             f"offsets of group {group}",
             group,

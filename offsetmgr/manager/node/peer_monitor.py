@@ -11,7 +11,6 @@ same peer; the coordinator ignores further removals.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.manager.assignment import NodeAddress
 from offsetmgr.manager.peer_liveness import REFUSAL_INTERVAL_S, ConnectionAttempt, PeerLiveness
 
@@ -61,9 +61,7 @@ class PeerMonitor:
         self._closed = True
         tasks = list(self._tasks.values())
         self.update({})
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancel_tasks(*tasks)
 
     async def _watch(self, member: str, host: str, port: int) -> None:
         """Watches one peer until the monitor has removed it."""

@@ -15,13 +15,13 @@ failures in succession.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, UnsuitableTopic
 
 _log = logging.getLogger(__name__)
@@ -60,10 +60,7 @@ class OffsetsTopicMonitor:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import ShardState
@@ -142,10 +142,7 @@ class ManagerRuntime:
         of the commit timeout and the timeout of one claim. The method does not close the log. The caller must first let
         ownership leave the managers' group, so that other managers need not wait for the session timeout."""
         self._closing = True
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._housekeeping
+        await cancel_tasks(self._housekeeping)
         following = [] if self._standby is None else [self._standby.stop()]
         await asyncio.gather(*following, *[self.on_revoked(shard_group.number) for shard_group in self._shard_groups])
         if self._readers is not None:

@@ -24,6 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, OutcomeUnknown, ShardGroupWriter, TooLarge
 from offsetmgr.manager.runtime.process_settings import after_load
@@ -276,9 +277,7 @@ class ShardWriter:
     def _check(self, outcomes: Mapping[int, AppendOutcome]) -> None:
         """Advances the positions after an append whose records change no shard. Raises the error of a partition."""
         for partition, outcome in outcomes.items():
-            if isinstance(outcome, OffsetMgrError):
-                raise outcome
-            self._positions[partition] = outcome + 1
+            self._positions[partition] = value_of(outcome) + 1
 
     # --- appends -------------------------------------------------------------------------------------
 

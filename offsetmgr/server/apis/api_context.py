@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.backing_cluster import BackingCluster
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authorizer, Operation
@@ -29,7 +29,7 @@ class ApiContext:
     backend: Backend
     node_id: int
     """This manager's node id, as in `Backend.nodes`."""
-    cluster: BackingCluster | None = None
+    cluster: BackingClusterClient | None = None
     authorizer: Authorizer = field(default_factory=AllowAllAuthorizer)
     authentication: Authentication | None = None
     name: str = "offsetmgr"

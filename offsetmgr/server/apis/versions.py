@@ -42,9 +42,7 @@ def api_versions(
     if request.version >= FLEXIBLE:
         message = decoded(request)
         software = message["client_software_name"], message["client_software_version"]
-        if all(_SOFTWARE.fullmatch(part) for part in software):
-            request.connection.client_software = software
-        else:
+        if not all(_SOFTWARE.fullmatch(part) for part in software):
             error = ErrorCode.INVALID_REQUEST
     answer: dict[str, Any] = {"error_code": error, "api_keys": [] if error else ranges}
     if not error:

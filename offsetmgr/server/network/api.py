@@ -178,9 +178,6 @@ class ClientConnection(Protocol):
         ANONYMOUS."""
         ...
 
-    client_software: tuple[str, str] | None
-    """Name and version of the client's software, from an ApiVersions request (version 3 or later)."""
-
     @property
     def state(self) -> dict[str, Any]:
         """State that handlers and the relay store for this connection, under different keys."""
@@ -279,8 +276,6 @@ class Api(NamedTuple):
     concurrency: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
     """Whether a client may use the API before the client has logged in."""
-    advertised: bool = True
-    """Whether the ApiVersions response lists the API."""
     prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. If the request is large, the pipeline calls this function in the codec thread before
     ``handle``. Later requests of the connection wait until this function has ended. Raises `InvalidRequest`."""

@@ -87,8 +87,6 @@ class ServerConnection(asyncio.Protocol):
         """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
         self.peer = ""
         """The client's IP address."""
-        self.client_software: tuple[str, str] | None = None
-        """Name and version of the client's software, from an ApiVersions request (version 3 or later)."""
         self.state: dict[str, Any] = {}
         """State that handlers and the relay store for this connection, under different keys."""
         self.on_lost: list[Callable[[], None]] = []

@@ -79,7 +79,7 @@ class SocketServer:
         """Returns the lowest and the highest version of each API, as in ApiVersions."""
         if self._versions is not None:
             return self._versions()
-        return {api.key: (api.min_version, api.max_version) for api in self.apis.values() if api.advertised}
+        return {api.key: (api.min_version, api.max_version) for api in self.apis.values()}
 
     def route(self, request: ApiRequest) -> Api:
         """Returns the API that serves the request. Raises `InvalidRequest` if none does."""

@@ -8,15 +8,9 @@ from pathlib import Path
 from offsetmgr.core.errors import ConfigError
 
 
-def server_tls(
-    certificate: Path | str, key: Path | str | None = None, *, client_ca: Path | str | None = None
-) -> ssl.SSLContext:
+def server_tls(certificate: Path | str, key: Path | str | None = None) -> ssl.SSLContext:
     """Creates a server's TLS context (TLS 1.2 or later) from PEM files. ``certificate`` holds the certificate chain,
-    and the private key unless ``key`` names another file. If ``client_ca`` is given, it names a file of certificate
-    authorities, and clients must present a certificate that one of these authorities has signed.
-
-    Raises `ConfigError`.
-    """
+    and the private key unless ``key`` names another file. Raises `ConfigError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -24,12 +18,6 @@ def server_tls(
         context.load_cert_chain(str(certificate), str(key) if key else None, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError("TLS certificate and key", *_reason(error, certificate, key)) from None
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_verify_locations(str(client_ca))
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError("TLS authorities of clients", *_reason(error, client_ca)) from None
     return context
 
 

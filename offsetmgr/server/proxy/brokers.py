@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.deadline import remaining
@@ -79,10 +80,7 @@ class Brokers:
 
     async def close(self) -> None:
         """Stops refreshing the brokers. The server closes the listeners."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refresher
+        await cancel_tasks(self._refresher)
         for probe in self._probes.values():
             await probe.close()
 

@@ -7,10 +7,13 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.deadline import remaining
+from offsetmgr.kafka.groups.member_requests import heartbeat
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Request
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -20,7 +23,6 @@ from offsetmgr.server.proxy.brokers import Brokers
 _FIND: Final = (ApiKey.FIND_COORDINATOR, 4)
 _DESCRIBE: Final = (ApiKey.DESCRIBE_GROUPS, 4)
 _LIST: Final = (ApiKey.LIST_GROUPS, 4)
-_HEARTBEAT: Final = (ApiKey.HEARTBEAT, 3)
 _OFFSET_DELETE: Final = (ApiKey.OFFSET_DELETE, 0)
 _DELETE_GROUPS: Final = (ApiKey.DELETE_GROUPS, 1)
 
@@ -41,9 +43,7 @@ class Coordinators:
         """Returns the group's coordinator, from the cache if possible. Raises `OffsetMgrError`."""
         known = self._known.get(group)
         if known is None:
-            found = (await self._client.find_coordinators([group], deadline))[group]
-            if isinstance(found, OffsetMgrError):
-                raise found
+            found = value_of((await self._client.find_coordinators([group], deadline))[group])
             if len(self._known) >= _MAX_KNOWN_COORDINATORS:
                 self._known.clear()
             known = self._known[group] = found
@@ -83,9 +83,7 @@ class Coordinators:
         see `_confirmed_by_another_broker`. Raises `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
-        by_coordinator: dict[str, list[str]] = {}
-        for group, description in described.items():
-            by_coordinator.setdefault(description.coordinator, []).append(group)
+        by_coordinator = by_key((description.coordinator, group) for group, description in described.items())
         certain: set[str] = set()
         for where, names in by_coordinator.items():
             certain |= await self._confirmed_by_another_broker(names, Address.parse(where), deadline)
@@ -142,13 +140,8 @@ class Coordinators:
         self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
         connection = await self._client.node(where).connection(deadline)
-        message = {
-            "group_id": group,
-            "generation_id": generation,
-            "member_id": member_id,
-            "group_instance_id": instance_id,
-        }
-        code: int = (await connection.call(Request(*_HEARTBEAT, message), remaining(deadline)))["error_code"]
+        request = heartbeat(group, generation, member_id, instance_id)
+        code: int = (await connection.call(request, remaining(deadline)))["error_code"]
         return code
 
     async def _describe(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:

@@ -8,12 +8,12 @@ offsets were not deleted from the brokers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.tasks import cancel_tasks
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.proxy.coordinators import Coordinators
 
@@ -40,10 +40,7 @@ class ForeignCommitMonitor:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_tasks(self._task)
 
     async def poll(self) -> dict[str, int | OffsetMgrError]:
         """Finds the groups for which both this process and the real coordinator hold offsets. Returns, for each of

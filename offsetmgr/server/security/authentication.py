@@ -90,11 +90,11 @@ class ScramExchange:
     """SCRAM: two messages in each direction. The server also proves to the client that the server has the user's
     verifier."""
 
-    def __init__(self, mechanism: str, credentials: Credentials, *, nonce: str | None = None) -> None:
+    def __init__(self, mechanism: str, credentials: Credentials) -> None:
         self.mechanism = mechanism
         self._digest = DIGESTS[mechanism]
         self._credentials = credentials
-        self._own_nonce = nonce or secrets.token_urlsafe(24)
+        self._own_nonce = secrets.token_urlsafe(24)
         self._user: str | None = None
         self._verifier: CredentialVerifier | None = None
         self._nonce = ""

@@ -141,8 +141,8 @@ class Credentials:
         return hmac.digest(self._secret, what + b"\0" + data, "sha512")
 
 
-def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGESTS)) -> Credentials:
-    """Loads the users of a file, for these SCRAM mechanisms (and PLAIN).
+def load_credentials(path: Path | str) -> Credentials:
+    """Loads the users of a file, for all SCRAM mechanisms and PLAIN.
 
     Raises `ConfigError`. The message names the file and the invalid line or field, but never contains the field's
     value.
@@ -166,7 +166,7 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
     if not users.values:
         raise table.error("contains no [users.NAME], so no client could log in")
     secret = hashlib.sha512(b"offsetmgr credentials\0" + Path(path).read_bytes()).digest()
-    return Credentials(passwords, verifiers, secret, mechanisms)
+    return Credentials(passwords, verifiers, secret, tuple(DIGESTS))
 
 
 def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:

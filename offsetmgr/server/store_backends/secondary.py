@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UsageError
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -245,10 +246,7 @@ class Secondary:
     async def _still_current(self, attempts: list[_Attempt]) -> list[_Attempt]:
         """Reads the primary again before late values are written. Returns the attempts without the values that the
         primary no longer holds, which are dropped, and without those that cannot be compared yet."""
-        late: dict[str, list[TopicPartition]] = {}
-        for attempt in attempts:
-            if attempt.pending.late:
-                late.setdefault(attempt.group, []).append(attempt.tp)
+        late = by_key((attempt.group, attempt.tp) for attempt in attempts if attempt.pending.late)
         if not late:
             return attempts
         reads = [self._primary.read(group, partitions) for group, partitions in late.items()]

@@ -19,7 +19,6 @@ from offsetmgr.core.errors import (
     NotCoordinator,
     OffsetMgrError,
     ServerError,
-    SwitchInProgress,
     TimedOut,
     Unreachable,
     UnsupportedOperation,
@@ -30,7 +29,6 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     Unreachable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     TimedOut: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     NotCoordinator: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    SwitchInProgress: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     LockLost: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # offsetmgr, not the client, held the lock
     Conflict: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # a retry of the same commit may succeed
     AuthenticationFailed: ErrorCode.GROUP_AUTHORIZATION_FAILED,

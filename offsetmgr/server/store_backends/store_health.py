@@ -9,7 +9,6 @@ the store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.core.tasks import cancel_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +62,7 @@ class StoreHealth:
         self._probing = asyncio.get_running_loop().create_task(self._probe_loop(read, interval_s, wait_s))
 
     async def close(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._probing
+        await cancel_tasks(self._probing)
 
     async def _probe_loop(
         self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], interval_s: float, wait_s: float

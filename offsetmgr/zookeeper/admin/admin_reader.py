@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, AssignedPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -44,8 +45,8 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
     deletions = session.children(paths.DELETE_TOPICS)
     brokers = session.children(paths.BROKER_IDS) or []
     registrations = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
-    leader = None if (node := _existing(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
-    unfinished = _existing(reassignment)
+    leader = None if (node := value_of(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
+    unfinished = value_of(reassignment)
     return AdminState(
         controller=None if leader is None else leader.broker_id,
         kraft=leader is not None and leader.kraft_epoch is not None,
@@ -53,7 +54,7 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
         topics=_topics(session, sorted(set(topics))),
         deletions=frozenset(deletions or ()),
         reassignment=None if unfinished is None else _pending(unfinished),
-        election=_existing(election) is not None,
+        election=value_of(election) is not None,
     )
 
 
@@ -66,7 +67,7 @@ def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError
     """
     alive: dict[int, int] = {}
     for name, found in zip(names, nodes, strict=True):
-        node = _existing(found)
+        node = value_of(found)
         if node is None or not node.ephemeral_owner or not (name.isascii() and name.isdecimal()):
             continue
         try:
@@ -75,12 +76,6 @@ def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError
             continue
         alive[int(name)] = node.version
     return alive
-
-
-def _existing(found: NodeData | OffsetMgrError | None) -> NodeData | None:
-    if isinstance(found, OffsetMgrError):
-        raise found
-    return found
 
 
 def _pending(node: NodeData) -> frozenset[TopicPartition]:
@@ -95,7 +90,7 @@ def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, AdminT
     topics: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, node in zip(names, session.get_many([paths.topic(name) for name in names]), strict=True):
         try:
-            if (found := _existing(node)) is not None:
+            if (found := value_of(node)) is not None:
                 topics[name] = _topic(name, found)
         except OffsetMgrError as error:
             topics[name] = error
@@ -145,7 +140,7 @@ def _with_states(
 def _with_state(
     tp: TopicPartition, partition: AssignedPartition, states: Mapping[TopicPartition, NodeData | OffsetMgrError | None]
 ) -> AssignedPartition:
-    node = _existing(states[tp])
+    node = value_of(states[tp])
     if node is None:
         return partition
     state = parse_partition_state(paths.partition_state(tp.topic, tp.partition), node.data)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.nodes import paths
 
 MAX_REQUEST_BYTES: Final = 900 * 1024
@@ -82,9 +83,7 @@ class AdminState:
         topic = self.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name}", f"there is no {paths.topic(name)}")
-        if isinstance(topic, OffsetMgrError):
-            raise topic
-        return topic
+        return value_of(topic)
 
     def require_controller(self, what: str) -> None:
         """Raises `ControllerRequestRefused` if no controller would process the request ``what``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,6 +76,8 @@ class ClusterFacts:
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
     unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Topic -> partitions that have no leader, or whose leader is not a live broker."""
+    storage_modes: Sequence[str] | OffsetMgrError = ()
+    """The groups below `paths.STORAGE_MODES` that have a stored mode, or the error if an ACL forbids to list them."""
     connect: str = ""
     """The connect string of ZooKeeper, with the chroot."""
 

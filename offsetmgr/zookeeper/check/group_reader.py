@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.errors import NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherGroup, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many
@@ -30,20 +31,27 @@ class _AnyPartition(ConsumersLayout):
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     """Reads the facts of the cluster. Raises if ``/brokers/topics`` or ``/brokers/ids`` cannot be read."""
-    names = session.children(paths.BROKER_TOPICS)
-    if names is None:
-        return ClusterFacts(None, connect=session.connect)
+    modes: list[str] | OffsetMgrError
+    try:
+        names = sorted(session.children(paths.STORAGE_MODES) or ())
+        below = map(value_of, session.children_many([f"{paths.STORAGE_MODES}/{name}" for name in names]))
+        modes = [name for name, nodes in zip(names, below, strict=True) if "storage" in (nodes or ())]
+    except NotAuthorized as denied:
+        modes = denied
+    topic_names = session.children(paths.BROKER_TOPICS)
+    if topic_names is None:
+        return ClusterFacts(None, storage_modes=modes, connect=session.connect)
     alive = set(session.children(paths.BROKER_IDS) or ())
     found: dict[str, frozenset[int] | OffsetMgrError] = {}
     unserved: dict[str, tuple[int, ...]] = {}
-    for topic in topics(session, sorted(names)):
+    for topic in topics(session, sorted(topic_names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
         # omits missing and unreadable state nodes, because they do not show whether the partition's leader is alive
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
         if leaderless := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = leaderless
-    return ClusterFacts(found, unserved, session.connect)
+    return ClusterFacts(found, unserved, modes, session.connect)
 
 
 class GroupReader:

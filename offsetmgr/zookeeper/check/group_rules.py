@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from shlex import quote
 
+from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
 from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.check.offset_rules import offsets_without_partition, out_of_range
@@ -14,6 +16,7 @@ from offsetmgr.zookeeper.check.owner_rules import without_owner, wrong_owners
 from offsetmgr.zookeeper.nodes import paths
 
 _INSPECT_NODE = "inspect the node (offsetmgr zk tree) and its ACL"
+_SHOWN = 20
 
 
 def check_group(
@@ -34,8 +37,8 @@ def check_group(
 
 
 def check_cluster(cluster: ClusterFacts) -> list[Finding]:
-    """Returns the findings that concern all groups: unreadable topics."""
-    return [
+    """Returns the findings that concern all groups: unreadable topics, and storage modes of an earlier offsetmgr."""
+    unreadable_topics = [
         Finding(
             FindingCode.UNREADABLE,
             None,
@@ -47,6 +50,25 @@ def check_cluster(cluster: ClusterFacts) -> list[Finding]:
         for topic, found in sorted((cluster.topics or {}).items())
         if not isinstance(found, frozenset)
     ]
+    return [*unreadable_topics, *storage_modes(cluster)]
+
+
+def storage_modes(cluster: ClusterFacts) -> Iterator[Finding]:
+    """Yields a finding for the nodes that ``migrate switch`` of an earlier offsetmgr wrote."""
+    groups, path = cluster.storage_modes, paths.STORAGE_MODES
+    if isinstance(groups, OffsetMgrError):
+        text = f"cannot be read: {groups.why or groups.what}"
+        yield Finding(FindingCode.UNREADABLE, None, path, text, _INSPECT_NODE)
+    elif groups:
+        text = (
+            f"holds the storage mode of {count_of(len(groups), 'group')} ({list_of(groups, _SHOWN)}), which migrate "
+            "switch of an earlier offsetmgr recorded; this version has no such command and ignores the mode"
+        )
+        delete = f"zookeeper-shell.sh {quote(cluster.connect)} deleteall"
+        todo = "if no consumer runs with that offsetmgr any more, delete the nodes (rmr in ZooKeeper 3.4): " + list_of(
+            (f"{delete} {quote(f'{path}/{group}')}" for group in groups), _SHOWN, "; "
+        )
+        yield Finding(FindingCode.UNRECOGNISED, None, path, text, todo)
 
 
 def unreadable(facts: GroupFacts) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
@@ -16,10 +17,7 @@ def offsets_without_partition(facts: GroupFacts, cluster: ClusterFacts) -> Itera
     offsets do not exist."""
     if cluster.topics is None:
         return
-    by_topic: dict[str, list[int]] = {}
-    for tp in facts.offsets:
-        by_topic.setdefault(tp.topic, []).append(tp.partition)
-    for topic, numbers in sorted(by_topic.items()):
+    for topic, numbers in sorted(by_key(facts.offsets).items()):
         path = paths.offsets_of_topic(facts.group, topic)
         partitions = cluster.topics.get(topic)
         if partitions is None:

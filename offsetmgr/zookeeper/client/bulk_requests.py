@@ -9,10 +9,10 @@ the call decodes the bytes.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.jute import ExpectedContent, NodeData, Op
+from offsetmgr.zookeeper.client.jute import NodeData, Op
 
 RawResponse: TypeAlias = tuple[bytes, int]
 """A response's buffer, and the offset where its body begins."""
@@ -33,25 +33,7 @@ class SingleRead:
         self._path = path
 
     def serialize(self) -> bytes:
-        return jute.single_read(self._path)
-
-    @staticmethod
-    def deserialize(buffer: bytes, offset: int) -> RawResponse:
-        return buffer, offset
-
-
-class MultiRead:
-    """A request that reads the data or the children of many nodes (getData or getChildren). The response has a result
-    or an error for each node."""
-
-    type = int(Op.MULTI_READ)
-
-    def __init__(self, op: Op, paths: list[bytes]) -> None:
-        self.op = op
-        self.paths = paths
-
-    def serialize(self) -> bytes:
-        return jute.multi_read(self.op, self.paths)
+        return jute.ustring(self._path) + b"\0"
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> RawResponse:
@@ -62,19 +44,26 @@ T = TypeVar("T")
 
 
 class BulkRead(Generic[T]):
-    """A multi-read of ``count`` operations, which the caller encodes with `jute.read_operations`.
+    """A request that reads the data or the children of many nodes. The response has a result or an error for each node.
 
-    Each subclass decodes the response of one kind of request.
+    The caller encodes the ``count`` operations with `jute.read_operations`. Each subclass decodes the response of one
+    kind of request.
     """
 
     type = int(Op.MULTI_READ)
+    op: Op
 
     def __init__(self, operations: list[bytes], count: int) -> None:
         self._operations = operations
         self.count = count
 
+    @classmethod
+    def of(cls, paths: list[bytes]) -> Self:
+        """Returns the request that reads the nodes at these (UTF-8) paths."""
+        return cls([jute.read_operations(cls.op, list(map(jute.ustring, paths)))], len(paths))
+
     def serialize(self) -> bytes:
-        return jute.multi_read_of_operations(self._operations)
+        return jute.multi(self._operations)
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> RawResponse:
@@ -88,6 +77,8 @@ class BulkRead(Generic[T]):
 class BulkGet(BulkRead[list[NodeData | int]]):
     """getData of many nodes."""
 
+    op = Op.GET
+
     def decode(self, buffer: bytes, offset: int) -> list[NodeData | int]:
         return jute.multi_node_data(buffer, offset, self.count)
 
@@ -95,34 +86,19 @@ class BulkGet(BulkRead[list[NodeData | int]]):
 class BulkList(BulkRead[list[bytes | int]]):
     """getChildren of many nodes. Each result is an error code, or a vector of names that `jute.names_in` decodes."""
 
+    op = Op.CHILDREN
+
     def decode(self, buffer: bytes, offset: int) -> list[bytes | int]:
         return jute.multi_name_vectors(buffer, offset, self.count)
 
 
-class BulkVerify(BulkRead[tuple[int, list[NodeData | int] | None]]):
-    """getData of many nodes, compared with their ``expected`` content by `jute.matches_expected`.
+class BulkNames(BulkRead[list[list[str] | int]]):
+    """getChildren of many nodes. Each result is an error code, or the names of the node's children."""
 
-    The result has the server's zxid at the time of the read. If the content of a node differs from the expected
-    content, or if ``expected`` is None, the result also has the decoded nodes.
-    """
+    op = Op.CHILDREN
 
-    def __init__(self, operations: list[bytes], count: int, expected: ExpectedContent | None) -> None:
-        super().__init__(operations, count)
-        self._expected = expected
-
-    def decode(self, buffer: bytes, offset: int) -> tuple[int, list[NodeData | int] | None]:
-        zxid = jute.response_zxid(buffer)
-        if self._expected is not None and jute.matches_expected(buffer, offset, self._expected):
-            return zxid, None
-        return zxid, jute.multi_node_data(buffer, offset, self.count)
-
-
-class BulkChildren(BulkRead[list[int | None]]):
-    """getData of many nodes. For each node the result is the zxid of the last change of its children (see
-    `jute.multi_children_zxids`)."""
-
-    def decode(self, buffer: bytes, offset: int) -> list[int | None]:
-        return jute.multi_children_zxids(buffer, offset, self.count)
+    def decode(self, buffer: bytes, offset: int) -> list[list[str] | int]:
+        return jute.multi_child_names(buffer, offset, self.count)
 
 
 def split_into_requests(paths: list[bytes]) -> list[list[bytes]]:

@@ -208,12 +208,6 @@ class KazooConnection:
         return None if identity is None else int(identity[0])
 
     @property
-    def zxid(self) -> int | None:
-        """The zxid of the last response on any connection of the client; None before the first response."""
-        client = self._client
-        return (client.last_zxid or None) if client is not None else None
-
-    @property
     def granted_timeout_s(self) -> float | None:
         """The session timeout in seconds that the server granted; None before the first connection, and always None
         without ``session_timeout_ms``."""

@@ -8,11 +8,9 @@ ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import chain, repeat
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 
 class ZookeeperError(IntEnum):
@@ -57,16 +55,11 @@ class NodeData(NamedTuple):
     """The number of the node's children."""
 
 
-ExpectedContent: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
-"""The expected content of several nodes: the nodes' data, modification times (ms since 1970) and data versions."""
-
-
 class ZookeeperProtocolError(ValueError):
     """A response from the server does not follow the protocol."""
 
 
 _INT: Final = struct.Struct("!i")
-_LONG: Final = struct.Struct("!q")
 _MULTI_HEADER: Final = struct.Struct("!iBi")
 _TYPE_AND_FIRST_INT: Final = struct.Struct("!i5xi")
 _END: Final = _MULTI_HEADER.pack(-1, True, -1)
@@ -84,21 +77,6 @@ def _node_struct(length: int) -> struct.Struct:
 
 
 # --- requests -------------------------------------------------------------------------------------
-
-
-def single_read(path: bytes) -> bytes:
-    """Body of a getData or getChildren request for a (UTF-8) path, without a watch."""
-    return _INT.pack(len(path)) + path + b"\0"
-
-
-def multi_read(op: Op, paths: list[bytes]) -> bytes:
-    """Body of a multi-read that applies ``op`` (GET or CHILDREN) to each of the (UTF-8) paths."""
-    header, pack = _HEADERS[op], _INT.pack
-    parts: list[bytes] = []
-    for raw in paths:
-        parts += (header, pack(len(raw)), raw, b"\0")
-    parts.append(_END)
-    return b"".join(parts)
 
 
 def create(path: str, data: bytes, acl: bytes, ephemeral: bool = False) -> bytes:
@@ -124,7 +102,7 @@ def check(path: str, version: int) -> bytes:
 
 
 def multi(operations: list[bytes]) -> bytes:
-    """Body of a transaction with these operations."""
+    """Body of a transaction or a multi-read with these operations."""
     return b"".join(operations) + _END
 
 
@@ -169,26 +147,6 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
                 append(number)
             else:
                 raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
-    return results
-
-
-def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
-    """Decodes the response to a multi-read of ``count`` getChildren operations. Returns the children's names or the
-    error code of each node."""
-    results: list[list[str] | int] = []
-    try:
-        for _ in range(count):
-            kind, number = _TYPE_AND_FIRST_INT.unpack_from(buffer, offset)
-            if kind == Op.CHILDREN:
-                names, offset = _strings(buffer, offset + 9)
-                results.append(names)
-            elif kind == -1:
-                results.append(number)
-                offset += 13
-            else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getChildren")
     except struct.error as broken:
         raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
@@ -239,11 +197,6 @@ def ustring(raw: bytes) -> bytes:
     return _INT.pack(len(raw)) + raw
 
 
-def decode_ustring(encoded: bytes) -> str:
-    """Decodes a string that `ustring` encoded."""
-    return encoded[4:].decode()
-
-
 def read_operations(op: Op, paths: list[bytes]) -> bytes:
     """Encodes the operations of a multi-read that apply ``op`` to each of ``paths``, which must not be empty. Each path
     must be encoded by `ustring`."""
@@ -262,37 +215,6 @@ def read_operations_below(op: Op, parent: int, names: list[bytes]) -> list[bytes
     heads = [header + pack(parent + 1 + len(name)) for name in names]
     tails = [b"/" + name + b"\0" for name in names]
     return [heads[0], *map(bytes.__add__, tails, heads[1:]), tails[-1]]
-
-
-def multi_read_of_operations(operations: list[bytes]) -> bytes:
-    """Body of a multi-read with operations that `read_operations` encoded."""
-    return b"".join((*operations, _END))
-
-
-def encode_set_data_many(paths: Sequence[bytes], data: Sequence[bytes], versions: Sequence[int]) -> list[bytes]:
-    """Encodes setData operations without their headers, which `multi_set` adds. Each path is a `ustring`."""
-    layout = _value_struct
-    return [
-        path + layout(len(value)).pack(len(value), value, version)
-        for path, value, version in zip(paths, data, versions, strict=True)
-    ]
-
-
-def multi_set(operations: list[bytes]) -> bytes:
-    """Body of a transaction with setData operations that `encode_set_data_many` encoded. ``operations`` must
-    not be empty."""
-    header = _HEADERS[Op.SET]
-    return b"".join((header, header.join(operations), _END))
-
-
-def is_committed(buffer: bytes, offset: int, count: int) -> bool:
-    """Whether the response to a transaction of ``count`` setData operations reports that the transaction was
-    committed."""
-    size = _MULTI_HEADER.size + 68  # size of one result: a header and the node's Stat
-    end = offset + count * size
-    # In the response to a rejected transaction, all results are error results, which are shorter than the results of
-    # setData operations.
-    return len(buffer) == end + len(_END) and buffer[offset + 3 : end : size] == bytes((Op.SET,)) * count
 
 
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
@@ -333,56 +255,7 @@ def names_in(vector: bytes) -> list[str]:
     return _strings(vector, 0)[0]
 
 
-def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | None]:
-    """Decodes the pzxid of each node from the response to a multi-read of ``count`` getData operations. The pzxid is
-    None if the node cannot be read.
-
-    A node's pzxid is the zxid of the last creation or deletion of one of its children. If the node never had a child,
-    the pzxid is the zxid of the node's own creation.
-    """
-    found: list[int | None] = []
-    peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
-    get: int = Op.GET
-    try:
-        for _ in range(count):
-            kind, number = peek(buffer, offset)
-            offset += 13
-            if kind == get:
-                offset += max(number, 0) + 68
-                found.append(zxid(buffer, offset - 8)[0])  # the Stat ends with pzxid
-            elif kind == -1:
-                found.append(None)
-            else:
-                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} instead of getData")
-    except struct.error as broken:
-        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
-    return found
-
-
-def response_zxid(buffer: bytes) -> int:
-    """The zxid in a response's header: the last transaction that the server had applied when it responded."""
-    return int.from_bytes(buffer[4:12])
-
-
-def matches_expected(buffer: bytes, offset: int, expected: ExpectedContent) -> bool:
-    """Whether the response to a multi-read of getData operations contains exactly the expected content of all nodes."""
-    data, times, versions = expected
-    lengths = list(map(len, data))
-    layout = struct.Struct("!" + "".join(map(_expected_layout, lengths)))
-    if len(buffer) != offset + layout.size + len(_END):
-        return False
-    get: int = Op.GET
-    expected_values = chain.from_iterable(zip(repeat(get), lengths, data, times, versions, strict=False))
-    return layout.unpack_from(buffer, offset) == tuple(expected_values)
-
-
-@lru_cache(maxsize=1024)
-def _expected_layout(length: int) -> str:
-    # Fields: the result's type, (done, error), the data's length, the data, (czxid, mzxid, ctime), mtime, version,
-    # (other fields). The fields in parentheses are skipped.
-    return f"i5xi{length}s24xqi32x"
-
-
-@lru_cache(maxsize=1024)
-def _value_struct(length: int) -> struct.Struct:
-    return struct.Struct(f"!i{length}si")
+def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
+    """Decodes the response to a multi-read of ``count`` getChildren operations. Returns the children's names or the
+    error code of each node."""
+    return [one if isinstance(one, int) else names_in(one) for one in multi_name_vectors(buffer, offset, count)]

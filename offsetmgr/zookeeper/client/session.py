@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
@@ -22,19 +23,19 @@ from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, acls_for, encode, is_masked
-from offsetmgr.zookeeper.client.bulk_requests import BulkRead
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkRead, split_into_requests
 from offsetmgr.zookeeper.client.connection import Completion
-from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
+from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session_reads import (
     CONNECTION_LOST,
     MAX_MULTI_READS_IN_FLIGHT,
     MAX_SINGLE_READS_IN_FLIGHT,
+    Node,
     ResponseQueue,
     SessionReads,
     T,
 )
 from offsetmgr.zookeeper.client.transactions import (
-    BulkWrite,
     CheckVersion,
     Create,
     Delete,
@@ -51,7 +52,9 @@ WatchCallback: TypeAlias = Callable[[str], None]
 """The callback of a watch, which is called once with the watched path. kazoo's watch thread runs the callback, so the
 callback must not block."""
 
-_MAX_TRANSACTIONS_IN_FLIGHT: Final = 4
+_MAX_TRANSACTIONS_IN_FLIGHT: Final = 10
+"""As many as a batch of offsets usually needs, so that the server executes them while the client decides about the next
+batch."""
 
 _OPEN: Final = encode(OPEN)
 _NEEDED_PERMISSIONS: Final[dict[type, str]] = {
@@ -86,39 +89,49 @@ class ZookeeperSession(SessionReads, Closeable):
         the affected transactions contain the error. The session never repeats a transaction. If a transaction got no
         response, only a later read of the nodes can show whether the server executed the transaction.
         """
+        return self.begin_transactions(batches)()
+
+    def begin_transactions(
+        self, batches: Sequence[Sequence[TransactionOperation]]
+    ) -> Callable[[], list[TransactionResult]]:
+        """Sends the first of these transactions. Returns a function that sends the others, waits for all responses and
+        returns the results of `transactions`.
+
+        Raises an error if the session cannot connect. The returned function raises no error.
+        """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
-        acl_failures = {
-            n: rejected for n, ops in enumerate(batches) if (rejected := _acl_failure(ops, acls)) is not None
+        results = [_acl_failure(operations, acls) for operations in batches]
+        sent = {
+            n: TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
+            for n, operations in enumerate(batches)
+            if results[n] is None
         }
-        rest = iter(self._send_transactions([ops for n, ops in enumerate(batches) if n not in acl_failures], acls))
-        return [acl_failures[n] if n in acl_failures else next(rest) for n in range(len(batches))]
+        inbox: ResponseQueue = SimpleQueue()
+        unsent = iter(sent.items())
 
-    def _send_transactions(
-        self, batches: Sequence[Sequence[TransactionOperation]], acls: Mapping[str, bytes | OffsetMgrError]
-    ) -> list[TransactionResult]:
-        sent = [
-            TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
-            for operations in batches
-        ]
-        outcomes: list[TransactionResult | None] = [None] * len(sent)
-        inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
-        sent_count = 0
-        for _ in sent:
-            while (
-                sent_count < len(sent)
-                and sent_count - sum(o is not None for o in outcomes) < _MAX_TRANSACTIONS_IN_FLIGHT
-            ):
-                self._connection.send(sent[sent_count], Completion(inbox, sent_count))
-                sent_count += 1
-            index, value, exception = self._next_response(inbox, outcomes)
-            if index is None:
-                break
-            outcomes[index] = self._result(batches[index], sent[index], value, exception)
-        return [
-            outcome or _no_response_result(request, self._connection.no_response_error())
-            for outcome, request in zip(outcomes, sent, strict=True)
-        ]
+        def send(count: int) -> None:
+            for index, request in islice(unsent, count):
+                completion = Completion(inbox, index)
+                try:
+                    self._connection.send(request, completion)
+                except OffsetMgrError as ended:  # the session was closed or has expired
+                    completion.set_exception(ended)
+
+        def outcomes() -> list[TransactionResult]:
+            for _ in sent:
+                index, value, exception = self._next_response(inbox, results)
+                if index is None:
+                    break
+                results[index] = self._result(batches[index], sent[index], value, exception)
+                send(1)
+            return [
+                result or _no_response_result(sent[index], self._connection.no_response_error())
+                for index, result in enumerate(results)
+            ]
+
+        send(_MAX_TRANSACTIONS_IN_FLIGHT)
+        return outcomes
 
     def _acls(self, batches: Sequence[Sequence[TransactionOperation]]) -> Mapping[str, bytes | OffsetMgrError]:
         """Returns the encoded ACL of each node to be created, or the error that prevented computing the ACL.
@@ -163,7 +176,7 @@ class ZookeeperSession(SessionReads, Closeable):
         ]
 
     def _next_response(
-        self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]
+        self, inbox: ResponseQueue, outcomes: list[TransactionResult | None]
     ) -> tuple[int | None, Any, Exception | None]:
         """Returns the next response and the index of its request. The index is None if no response arrives within the
         timeout."""
@@ -184,7 +197,9 @@ class ZookeeperSession(SessionReads, Closeable):
         exception: Exception | None,
     ) -> TransactionResult:
         if isinstance(exception, CONNECTION_LOST):
-            return _no_response_result(request, self._connection.connection_lost_error())
+            exception = self._connection.connection_lost_error()
+        if isinstance(exception, OffsetMgrError):
+            return _no_response_result(request, exception)
         if exception is not None:
             return TransactionResult(OperationState.REJECTED, error=self._request_error(exception))
         try:
@@ -211,7 +226,10 @@ class ZookeeperSession(SessionReads, Closeable):
         This method and the returned function raise the same errors as `get_many`, but do not check that the chroot
         exists.
         """
-        inbox = self._send_all(reads)
+        self._connection.ready(time.monotonic() + self._timeout_s)
+        inbox: ResponseQueue = SimpleQueue()
+        for index, read in enumerate(reads):
+            self._connection.send(read, Completion(inbox, index))
 
         def answers() -> list[T]:
             found: dict[int, T] = {}
@@ -235,45 +253,16 @@ class ZookeeperSession(SessionReads, Closeable):
         found: T = self._decode(read.decode, *answer)
         return found
 
-    def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[TransactionResult]]:
-        """Sends transactions. Returns a function that waits for their responses and returns the result of each
-        transaction.
+    def begin_get_many(self, paths: Sequence[str]) -> Callable[[], list[Node]]:
+        """Sends the reads of `get_many`. Returns a function that waits for their responses and returns the nodes.
 
-        Raises an error if nothing could be sent. The returned function raises no error. As in `transactions`, the
-        results of the affected transactions contain the error.
+        Both raise the errors of `get_many`. From a server before 3.6, this method reads the nodes before it returns.
         """
-        inbox = self._send_all(writes)
-
-        def outcomes() -> list[TransactionResult]:
-            found: list[TransactionResult | None] = [None] * len(writes)
-            try:
-                for index, value, exception in self._first_responses(inbox, len(writes)):
-                    found[index] = self._bulk_result(writes[index], value, exception)
-            except OffsetMgrError as error:
-                return [
-                    outcome or _no_response_result(write, error) for outcome, write in zip(found, writes, strict=True)
-                ]
-            return [outcome for outcome in found if outcome is not None]
-
-        return outcomes
-
-    def _bulk_result(self, write: BulkWrite, value: Any, exception: Exception | None) -> TransactionResult:
-        count = len(write.paths)
-        if exception is None:
-            buffer, offset = value
-            if jute.is_committed(buffer, offset, count):
-                return TransactionResult(OperationState.COMMITTED)
-
-        chroot = len(self.chroot)
-        operations = [SetData(jute.decode_ustring(path)[chroot:], b"", 0) for path in write.paths]
-        return self._result(operations, write, value, exception)
-
-    def _send_all(self, requests: Sequence[Any]) -> ResponseQueue:
-        self._connection.ready(time.monotonic() + self._timeout_s)
-        inbox: ResponseQueue = SimpleQueue()
-        for index, request in enumerate(requests):
-            self._connection.send(request, Completion(inbox, index))
-        return inbox
+        if not paths or not self.supports_bulk_reads():
+            nodes = self.get_many(paths)
+            return lambda: nodes
+        responses = self.begin_reads([BulkGet.of(chunk) for chunk in split_into_requests(self._encoded_paths(paths))])
+        return lambda: self._results_by_path(list(chain.from_iterable(responses())), paths)
 
     def _first_responses(self, inbox: ResponseQueue, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
         """Yields the first response to each of ``count`` requests. Raises if no response arrives within the timeout."""
@@ -297,18 +286,26 @@ class ZookeeperSession(SessionReads, Closeable):
         was lost because the connection was lost. The arguments of ``callback`` do not describe the change, so the
         caller of this method must read the node and set the watch again.
         """
-        answer = self._watch(requests.GetChildren, path, callback)
-        return None if answer is None else list(answer)
+        # Uses kazoo's own request classes, because kazoo registers watchers only for requests of these classes.
+        full = self.chroot + path if path != "/" else self.chroot or "/"
 
-    def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
-        """Returns the data of a node, and sets a watch on the node. Treats a missing node and calls ``callback`` as
-        `watch_children` does."""
-        answer = self._watch(requests.GetData, path, callback)
-        if answer is None:
-            return None
-        data, stat = answer
-        times = (stat.czxid, stat.ctime, stat.mtime, stat.version)
-        return NodeData(data or b"", *times, stat.ephemeralOwner, stat.numChildren)
+        def watcher(_: object) -> None:
+            callback(path)
+
+        while True:
+            ((_, answer),) = self._send_reads([requests.GetChildren(full, watcher)], 1)
+            if not isinstance(answer, kazoo.NoNodeError):
+                break
+            ((_, stat),) = self._send_reads([requests.Exists(full, watcher)], 1)
+            if isinstance(stat, Exception):
+                raise self._request_error(stat)
+            if stat is None:
+                return None
+        if isinstance(answer, kazoo.NoAuthError):
+            raise self._no_auth_error(path, "read this node")
+        if isinstance(answer, Exception):
+            raise self._request_error(answer)
+        return list(answer)
 
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
         """Sets watches on the data of ``nodes`` and on the children of ``parents``, with many requests in flight.
@@ -333,28 +330,6 @@ class ZookeeperSession(SessionReads, Closeable):
             elif isinstance(answer, Exception):
                 raise self._request_error(answer)
         return missing
-
-    def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
-        # Uses kazoo's own request classes, because kazoo registers watchers only for requests of these classes.
-        full = self.chroot + path if path != "/" else self.chroot or "/"
-
-        def watcher(_: object) -> None:
-            callback(path)
-
-        while True:
-            ((_, answer),) = self._send_reads([request(full, watcher)], 1)
-            if not isinstance(answer, kazoo.NoNodeError):
-                break
-            ((_, stat),) = self._send_reads([requests.Exists(full, watcher)], 1)
-            if isinstance(stat, Exception):
-                raise self._request_error(stat)
-            if stat is None:
-                return None
-        if isinstance(answer, kazoo.NoAuthError):
-            raise self._no_auth_error(path, "read this node")
-        if isinstance(answer, Exception):
-            raise self._request_error(answer)
-        return answer
 
 
 def _no_response_result(request: TransactionRequest, error: OffsetMgrError) -> TransactionResult:

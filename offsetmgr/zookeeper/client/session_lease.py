@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import OffsetMgrError, SessionExpired
@@ -30,15 +30,6 @@ HEARTBEATS_PER_TIMEOUT: Final = 8
 """The number of heartbeats that are sent during one session timeout."""
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
-
-
-class SessionLeaseProtocol(Protocol):
-    """The methods of a `SessionLease` for code that only checks the lease."""
-
-    @property
-    def expired(self) -> bool: ...
-
-    def valid(self) -> bool: ...
 
 
 class SessionLease:

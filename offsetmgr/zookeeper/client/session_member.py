@@ -6,9 +6,6 @@ A member's thread repeats these steps until the member stops:
 2. Calls `SessionMember._run_session`, which registers the member with ephemeral nodes and follows the group's nodes.
 3. Ends the lease and calls `SessionMember._on_session_end`. From now on, the member must not act for the group.
 4. Closes the session, so that ZooKeeper deletes the member's ephemeral nodes.
-
-`offsetmgr.stores.switched.mode_listener` is no `SessionMember`: it runs in a session that its store opened or that the
-store shares with a consumer, and it never opens the next session.
 """
 
 from __future__ import annotations

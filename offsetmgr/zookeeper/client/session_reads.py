@@ -14,8 +14,9 @@ from kazoo.protocol import serialization as requests
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import MultiRead, SingleRead, split_into_requests
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkNames, BulkRead, SingleRead, split_into_requests
 from offsetmgr.zookeeper.client.connection import Completion, KazooConnection, parse_connect
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 
@@ -84,14 +85,6 @@ class SessionReads:
         return self._connection.session_id
 
     @property
-    def zxid(self) -> int | None:
-        """The zxid of the last response; None before the first response.
-
-        Every later read in this session includes the change with this zxid and all earlier changes.
-        """
-        return self._connection.zxid
-
-    @property
     def granted_timeout_s(self) -> float | None:
         """The session timeout in seconds that the server granted; None before the first connection, and always None
         without ``session_timeout_ms``."""
@@ -114,17 +107,11 @@ class SessionReads:
 
     def get(self, path: str) -> NodeData | None:
         """Reads one node's data; returns None if the node does not exist. Also raises `NotAuthorized`."""
-        found = self.get_many([path])[0]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        return value_of(self.get_many([path])[0])
 
     def children(self, path: str) -> list[str] | None:
         """Lists one node's children; returns None if the node does not exist. Also raises `NotAuthorized`."""
-        found = self.children_many([path])[0]
-        if isinstance(found, OffsetMgrError):
-            raise found
-        return found
+        return value_of(self.children_many([path])[0])
 
     def sync(self) -> None:
         """Waits until the server has caught up with the ensemble's leader. Later reads show every write that was
@@ -138,19 +125,25 @@ class SessionReads:
         path."""
         if not paths:
             return []
-        # Reads the chroot together with the paths. If the chroot does not exist, none of the paths exists. If this
-        # method did not check the chroot, a mistyped chroot would look like a cluster without groups.
+        raw = self._encoded_paths(paths)
+        results = self._multi_reads(op, raw) if self._supports_multi_read() else None
+        return self._results_by_path(self._single_reads(op, raw) if results is None else results, paths)
+
+    def _encoded_paths(self, paths: Sequence[str]) -> list[bytes]:
+        """Returns the full paths of nodes, after the path of the chroot. If the chroot does not exist, none of the
+        nodes exists. A mistyped chroot that is not read would look like a cluster without groups."""
         chroot = self.chroot
-        raw = [
+        return [
             (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
         ]
-        results = self._multi_reads(op, raw) if self._supports_multi_read() else None
-        if results is None:
-            results = self._single_reads(op, raw)
-        if chroot and results.pop(0) == ZookeeperError.NO_NODE:
+
+    def _results_by_path(self, results: list[Any], paths: Sequence[str]) -> list[Any]:
+        """Returns the results of ``paths``, with errors instead of codes. ``results`` are the results of
+        `_encoded_paths`. Raises `ServerError` if the chroot does not exist."""
+        if self.chroot and results.pop(0) == ZookeeperError.NO_NODE:
             raise ServerError(
                 f"ZooKeeper at {self.hosts}",
-                f"the chroot {chroot} does not exist",
+                f"the chroot {self.chroot} does not exist",
                 "check the path after the host names; the cluster's first broker creates it when it starts",
             )
         return [
@@ -160,17 +153,17 @@ class SessionReads:
 
     def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
         """Reads many paths per request; returns None if the server does not support multi-reads."""
-        chunks = split_into_requests(paths)
-        decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
-        results: list[Any] = [None] * len(chunks)
-        for index, answer in self._send_reads([MultiRead(op, chunk) for chunk in chunks], MAX_MULTI_READS_IN_FLIGHT):
+        kind: type[BulkRead[Any]] = BulkGet if op is Op.GET else BulkNames
+        reads = [kind.of(chunk) for chunk in split_into_requests(paths)]
+        results: list[Any] = [None] * len(reads)
+        for index, answer in self._send_reads(reads, MAX_MULTI_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.UnimplementedError):
                 self._multi_read = False
                 self._connection.await_replacement()
                 return None
             if isinstance(answer, Exception):
                 raise self._request_error(answer)
-            results[index] = self._decode(decode, *answer, len(chunks[index]))
+            results[index] = self._decode(reads[index].decode, *answer)
         return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
 
     def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
@@ -198,7 +191,7 @@ class SessionReads:
         with self._multi_read_lock:
             if self._multi_read is None:
                 try:
-                    probe = MultiRead(Op.GET, [(self.chroot or "/").encode()])
+                    probe = BulkGet.of([(self.chroot or "/").encode()])
                     ((_, answer),) = self._send_reads([probe], 1, max_losses=1)
                 except _ConnectionLost:
                     self._multi_read = False

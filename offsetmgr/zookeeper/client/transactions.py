@@ -143,7 +143,6 @@ class TransactionRequest:
     """
 
     type = int(Op.MULTI)
-    _body = staticmethod(jute.multi)
 
     def __init__(self, operations: list[bytes]) -> None:
         """``operations`` are the results of `encode_operation`."""
@@ -157,7 +156,7 @@ class TransactionRequest:
             if self._cancelled:
                 return jute.multi([])
             self._sent = True
-        return self._body(self._operations)
+        return jute.multi(self._operations)
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> list[object]:
@@ -169,14 +168,3 @@ class TransactionRequest:
         with self._lock:
             self._cancelled = True
             return not self._sent
-
-
-class BulkWrite(TransactionRequest):
-    """A transaction of setData operations that `jute.encode_set_data_many` encoded. ``paths`` are the paths of the
-    operations, encoded by `jute.ustring`."""
-
-    _body = staticmethod(jute.multi_set)
-
-    def __init__(self, operations: list[bytes], paths: list[bytes]) -> None:
-        super().__init__(operations)
-        self.paths = paths

@@ -81,13 +81,8 @@ def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[Gr
 
 
 def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOwners]:
-    possible: list[str] = []
-    for group in groups:
-        try:
-            paths.check_group(group)
-            possible.append(group)
-        except OffsetMgrError as error:
-            yield GroupOwners(group, error=error)
+    possible, impossible = paths.possible_groups(groups)
+    yield from (GroupOwners(group, error=error) for group, error in impossible)
     found: dict[str, dict[TopicPartition, Owner]] = {group: {} for group in possible}
     errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in possible}
     listed = session.children_many([paths.owners(group) for group in possible])

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.conditional_writes import committed, ensure_nodes
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -86,11 +87,7 @@ class PartitionClaims:
                 operations.append(Create(self.path(tp), str(partitions[tp]).encode(), ephemeral=True))
             self.in_doubt |= set(free)
             self._send(operations)
-        raise Conflict(
-            f"partitions of group {self._group}",
-            "their owner nodes keep changing",
-            "try again when the group is stable",
-        )
+        raise self._conflict()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Releases the partitions in ``partitions`` that this session owns. Raises any error of the session."""
@@ -105,11 +102,7 @@ class PartitionClaims:
             if not owned_nodes:
                 return
             self._send([Delete(self.path(tp), node.version) for tp, node in owned_nodes.items()])
-        raise Conflict(
-            f"partitions of group {self._group}",
-            "their owner nodes keep changing",
-            "try again when the group is stable",
-        )
+        raise self._conflict()
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
         """Returns the partitions in ``owned`` that this session has lost, because another client has deleted or
@@ -120,13 +113,12 @@ class PartitionClaims:
         return {tp for tp, node in self._read(owned).items() if not self._is_owned_by(node, owned[tp])}
 
     def _read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, NodeData | None]:
-        found: dict[TopicPartition, NodeData | None] = {}
         nodes = self._session.get_many([self.path(tp) for tp in partitions])
-        for tp, node in zip(partitions, nodes, strict=True):
-            if isinstance(node, OffsetMgrError):
-                raise node
-            found[tp] = node
-        return found
+        return {tp: value_of(node) for tp, node in zip(partitions, nodes, strict=True)}
+
+    def _conflict(self) -> Conflict:
+        why, hint = "their owner nodes keep changing", "try again when the group is stable"
+        return Conflict(f"partitions of group {self._group}", why, hint)
 
     def _is_ours(self, node: NodeData) -> bool:
         return node.ephemeral_owner == self._session_id

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.conditional_writes import commit, ensure_nodes
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create
@@ -24,12 +25,12 @@ from offsetmgr.zookeeper.nodes.topics import parse_topic
 _MAX_TRIES: Final = 8
 
 
-def member_id(group: str, configured: str | None = None, *, now_ms: int, host: str | None = None) -> str:
+def member_id(group: str, configured: str | None = None, *, now_ms: int) -> str:
     """Returns the consumer id for a registration: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``.
 
     ``configured`` is the setting ``consumer.id``. Raises `UsageError` if the id cannot be the name of a node.
     """
-    own = configured if configured is not None else f"{host or socket.gethostname()}-{now_ms}-{secrets.token_hex(4)}"
+    own = configured if configured is not None else f"{socket.gethostname()}-{now_ms}-{secrets.token_hex(4)}"
     found = f"{group}_{own}"
     paths.member(group, found)
     return found
@@ -98,7 +99,6 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     consumed = sorted({topic for of_member in streams.values() for topic in of_member})
     partitions: dict[str, Sequence[int]] = {}
     for topic, node in zip(consumed, session.get_many([paths.topic(topic) for topic in consumed]), strict=True):
-        if isinstance(node, OffsetMgrError):
-            raise node
-        partitions[topic] = [] if node is None else sorted(parse_topic(paths.topic(topic), node.data).replicas)
+        found = value_of(node)
+        partitions[topic] = [] if found is None else sorted(parse_topic(paths.topic(topic), found.data).replicas)
     return GroupRegistration(members, brokers, topics, streams, partitions)

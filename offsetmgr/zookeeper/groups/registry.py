@@ -109,13 +109,8 @@ def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[G
 
 
 def _members_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupMembers]:
-    possible: list[str] = []
-    for group in groups:
-        try:
-            paths.check_group(group)
-            possible.append(group)
-        except OffsetMgrError as error:
-            yield GroupMembers(group, error=error)
+    possible, impossible = paths.possible_groups(groups)
+    yield from (GroupMembers(group, error=error) for group, error in impossible)
     listed = registrations(session, possible)
     committing = _committing(session, [group for group, nodes in listed.items() if _are_persistent(nodes)])
     for group, nodes in listed.items():

@@ -1,4 +1,4 @@
-"""Reads a cluster's nodes in bulk: brokers, controller, configurations and controller requests.
+"""Reads a cluster's nodes in bulk: brokers, controller and controller requests.
 
 Each result is a value or an error, so a corrupt node does not prevent the results for other nodes. Other modules read
 other nodes. In `offsetmgr.zookeeper.groups`, `topics` reads topics, and `registry` and `ownership` read the members and
@@ -8,10 +8,10 @@ created or deleted during the read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -27,13 +27,9 @@ from offsetmgr.zookeeper.nodes.admin import (
 )
 from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
-from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
 from offsetmgr.zookeeper.nodes.fields import Notes
 
 T = TypeVar("T")
-
-CONFIG_KINDS: Final = ("topics", "clients", "users", "brokers", "ips")
-"""The directories below ``/config``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     found = read_entries(
         session,
         [
-            (f"{paths.BROKER_IDS}/{name}", partial(_parse_broker, f"{paths.BROKER_IDS}/{name}", name))
+            (f"{paths.BROKER_IDS}/{name}", partial(parse_broker, f"{paths.BROKER_IDS}/{name}", int(name)))
             for name in numbered
         ],
     )
@@ -141,32 +137,6 @@ def registration_delay_ms(session: ZookeeperSession) -> int | None:
     broker is registered. Raises as `ZookeeperSession.get_many`."""
     found = [(one.value.timestamp_ms, one.node) for one in brokers(session) if one.value is not None]
     return max((abs(at - node.ctime_ms) for at, node in found if at is not None and node is not None), default=None)
-
-
-def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
-    """Yields the name and the configuration overrides of each entity of ``kind``, which is one of `CONFIG_KINDS`. A
-    name is ``NAME`` or ``NAME/clients/ID``. The parts of a name are written as in Kafka's paths: each part is
-    URL-encoded or is ``<default>``. Raises the errors of `ZookeeperSession.get_many`, and `NotAuthorized` if the
-    session has no permission to list the entities.
-    """
-    root = f"/config/{kind}"
-    names = sorted(session.children(root) or [])
-    if kind == "users":
-        directories = [f"{name}/clients" for name in names]
-        for directory, below in zip(
-            directories, session.children_many([f"{root}/{f}" for f in directories]), strict=True
-        ):
-            if isinstance(below, OffsetMgrError):
-                yield directory, NodeEntry(f"{root}/{directory}", error=below)
-            else:
-                names += [f"{directory}/{client}" for client in below or ()]
-    names.sort()
-    parsers = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
-    for name, one in zip(names, read_entries(session, parsers), strict=True):
-        if one.node is not None and not one.node.data:  # the node has no data before the first override
-            yield name, NodeEntry(one.path, node=one.node)
-        elif one.node is not None or one.error is not None:
-            yield name, one
 
 
 def controller_requests(session: ZookeeperSession) -> ControllerRequests:
@@ -192,7 +162,3 @@ def controller_requests(session: ZookeeperSession) -> ControllerRequests:
 
 def _is_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= 10
-
-
-def _parse_broker(path: str, name: str, data: bytes, notes: Notes) -> RegisteredBroker:
-    return parse_broker(path, int(name), data, notes)

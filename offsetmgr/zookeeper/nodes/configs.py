@@ -31,7 +31,7 @@ class EntityConfig:
     def redacted(self, kind: str) -> str:
         """Formats the overrides as ``name=value ...``, and replaces values that may be secret with `REDACTED`.
 
-        ``kind`` is the kind of the entity (see ``CONFIG_KINDS`` in `cluster_nodes`).
+        ``kind`` is the kind of the entity: the name of a directory below ``/config``.
         """
         pairs = (f"{name}={REDACTED if _is_secret(kind, name) else value}" for name, value in self.values.items())
         return " ".join(pairs) or "no overrides"

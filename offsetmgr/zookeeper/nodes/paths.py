@@ -7,6 +7,7 @@ nodes' content. Source: kafka.utils.ZkUtils of Kafka 0.8 to 1.1, and kafka.zk.Zk
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
@@ -24,6 +25,8 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
+STORAGE_MODES: Final = "/offsetmgr/groups"
+"""The node of an earlier offsetmgr with the storage modes of groups, which its ``migrate switch`` changed."""
 
 # The path separator, and the characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path. Java
 # represents a character above U+FFFF by two surrogates, which are among them.
@@ -43,6 +46,18 @@ def can_be_group(group: str) -> bool:
     except UsageError:
         return False
     return True
+
+
+def possible_groups(groups: Iterable[str]) -> tuple[list[str], list[tuple[str, UsageError]]]:
+    """Returns the groups that can exist in ZooKeeper, and the other groups with their errors."""
+    possible: list[str] = []
+    impossible: list[tuple[str, UsageError]] = []
+    for group in groups:
+        try:
+            possible.append(check_group(group))
+        except UsageError as error:
+            impossible.append((group, error))
+    return possible, impossible
 
 
 def is_directory(data: bytes) -> bool:

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias, TypeVar
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList, BulkRead
+from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList, BulkRead, split_into_requests
 from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes.offset_data import SAFE_DIGITS, decimal_commit
@@ -51,9 +51,6 @@ class BulkScan:
     """One scan. ``layout`` must store decimal offsets."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
-        self.as_of = session.zxid
-        """The session's last zxid before the scan. The scan's results include the change with this zxid and all earlier
-        changes."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
@@ -86,7 +83,7 @@ class BulkScan:
         groups = [self._group(name) for name in names]
         readable = [group for group in groups if group.offsets is not None]
         above = [path for group in readable for path in (group.parent, group.root)]
-        responses = self._send(Op.CHILDREN, above, BulkList)
+        responses = self._send(BulkList, above)
         yield None
         topics: list[tuple[_GroupScan, bytes, bytes]] = []
         directories: list[tuple[_GroupScan, bytes]] = []
@@ -98,9 +95,9 @@ class BulkScan:
                 directories.append((group, group.parent))
             else:
                 group.offsets = None
-        responses = self._send(Op.CHILDREN, [path for _, _, path in topics], BulkList)
+        responses = self._send(BulkList, [path for _, _, path in topics])
         directories += [(group, path) for group, _, path in topics]
-        data = self._send(Op.GET, [path for _, path in directories], BulkGet)
+        data = self._send(BulkGet, [path for _, path in directories])
         yield None
         for (group, _), node in zip(directories, data(), strict=True):
             if not isinstance(node, NodeData) or node.data:
@@ -164,14 +161,8 @@ class BulkScan:
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def _send(
-        self, op: Op, paths: list[bytes], request: Callable[[list[bytes], int], BulkRead[list[T]]]
-    ) -> Callable[[], list[T]]:
-        requests: list[BulkRead[list[T]]] = []
-        for at in range(0, len(paths), _NODES_PER_REQUEST):
-            some = [jute.ustring(path) for path in paths[at : at + _NODES_PER_REQUEST]]
-            requests.append(request([jute.read_operations(op, some)], len(some)))
-        responses = self._session.begin_reads(requests)
+    def _send(self, kind: type[BulkRead[list[T]]], paths: list[bytes]) -> Callable[[], list[T]]:
+        responses = self._session.begin_reads([kind.of(some) for some in split_into_requests(paths)])
         return lambda: list(chain.from_iterable(responses()))
 
     def _send_gets(self, chunks: list[_ReadChunk]) -> Callable[[], list[list[NodeData | int]]]:

@@ -1,9 +1,6 @@
 """`EditBatch`: executes edits of groups in few transactions. It reads the nodes and decides for each change whether to
 write. A write succeeds only if its node has not changed since the node was read.
 
-This module handles every kind of change, one partition at a time. `bulk_edits` executes simple updates itself and
-passes all other changes to this module.
-
 Ordering contract: every write either creates its node or names the data version of the node that was read. Therefore a
 write takes effect only if the node still has the content on which the decision was based. If one node of a transaction
 has changed, the server rejects the whole transaction. If a transaction is rejected, this module reads the transaction's
@@ -13,10 +10,11 @@ transaction contains only one node, so that a node that other clients keep chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, OffsetMgrError, Unreachable
 from offsetmgr.core.evaluation import evaluate, stopped
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
@@ -37,6 +35,7 @@ from offsetmgr.zookeeper.client.transactions import (
     max_encoded_size,
 )
 from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.nodes.offset_data import decimal_commit
 from offsetmgr.zookeeper.offsets.layouts import Layout
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
@@ -60,9 +59,6 @@ class NodeWrite:
     computed again after each read of the node."""
     found: Offset | None = None
     node: NodeData | None = None
-    as_of: int | None = None
-    """If set, a bulk read returned ``node`` without its czxid, and this is the last zxid that the session had received
-    when the read began. A node that was created after this zxid is another node."""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -77,8 +73,7 @@ class NodeWrite:
         """Whether the node has not changed since this module decided to write."""
         if self.node is None or now is None:
             return self.node is now
-        same = now.czxid == self.node.czxid if self.as_of is None else now.czxid <= self.as_of
-        return same and now.version == self.node.version
+        return now.czxid == self.node.czxid and now.version == self.node.version
 
     def is_applied(self, now: NodeData | None) -> bool:
         """Whether ``now`` is exactly the state of the node that this write produces."""
@@ -105,43 +100,44 @@ class Transaction:
 
 
 class EditBatch:
-    """Executes edits of different groups together."""
+    """Executes edits of different groups together: the constructor starts to read the nodes, `write` sends the first
+    transactions, and `results` completes all edits. Other batches can be read and written in between."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
+        """Raises the errors of the session."""
         self.edits = edits
         self.outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
         """The outcomes of each edit, by partition. They are complete when `results` has returned."""
         self._session = session
         self._layout = layout
         self._existing: set[str] = set()
+        self._pending = list(self._node_writes())
+        self._nodes = session.begin_get_many([write.path for write in self._pending])
+        self._sent: list[Transaction] = []
+        self._responses: Callable[[], list[TransactionResult]] = list
 
-    def results(self, pending: list[NodeWrite], *, wrote_any: bool) -> list[GroupEditResult]:
-        """Executes the pending writes, with retries, and returns the results of all edits.
+    def write(self) -> None:
+        """Waits for the nodes and sends the writes that are necessary. If the session fails, raises the error; no node
+        of this batch was written in this case."""
+        self._send(self._pending, self._nodes(), MAX_OPERATIONS_PER_TRANSACTION)
 
-        ``wrote_any`` is True if a node of this batch may have been written already. If the session fails before any
-        node was written, raises the error. If the session fails after a node may have been written, the results contain
-        the error.
-        """
+    def results(self) -> list[GroupEditResult]:
+        """Waits for the transactions, retries the writes that other clients prevented, and returns the results of all
+        edits. If the session fails, the results contain the error."""
         size = MAX_OPERATIONS_PER_TRANSACTION
-        while pending:
+        while pending := [
+            write
+            for transaction, outcome in zip(self._sent, self._responses(), strict=True)
+            for write in self.record_result(transaction, outcome)
+        ]:
+            size = max(1, size // 6)
             try:
-                decided = self._writes_needed(pending)
-                self._read_parents(decided)
-                transactions = list(self._transactions(decided, size))
-                outcomes = self._session.transactions([t.operations for t in transactions]) if transactions else []
+                self._send(pending, self._session.get_many([write.path for write in pending]), size)
             except OffsetMgrError as error:
-                if not wrote_any:
-                    raise
                 self._fail_rest(pending, error)
                 break
-            wrote_any = True
-            pending = []
-            for transaction, outcome in zip(transactions, outcomes, strict=True):
-                pending += self.record_result(transaction, outcome)
-            size = max(1, size // 6)
         return [
-            # Outcomes are returned in the order of the edit's changes. If all changes are simple updates, the outcomes
-            # already are in this order.
+            # Outcomes are returned in the order of the edit's changes, which they usually have already.
             GroupEditResult(
                 edit.group,
                 outcomes if [*outcomes] == [*edit.changes] else {tp: outcomes[tp] for tp in edit.changes},
@@ -149,26 +145,23 @@ class EditBatch:
             for edit, outcomes in zip(self.edits, self.outcomes, strict=True)
         ]
 
-    def node_writes(self, changes: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
-        """Yields the writes for ``changes``. Each item of ``changes`` contains the index of an edit, a partition, and
-        the `Change` of this partition.
-
-        If a change can never be written, its outcome is recorded immediately.
-        """
+    def _node_writes(self) -> Iterator[NodeWrite]:
+        """Yields the writes of all changes. If a change can never be written, its outcome is recorded immediately."""
         directories = self._topic_directories()
-        for index, partition, change in changes:
-            group = self.edits[index].group
-            try:
-                path = self._layout.path(group, partition)
-                if self._layout.topic_in_data and self._layout.topic_directory(group, partition.topic) in directories:
-                    path = in_directory(path, partition)
-                _, data = self.edits[index].raw.get(partition, (None, None))
-                if change.after is not None:
-                    data = self._encoded(partition, change.after, None)
-            except OffsetMgrError as error:
-                self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
-                continue
-            yield NodeWrite(index, group, partition, change, path, data)
+        for index, edit in enumerate(self.edits):
+            group = edit.group
+            for partition, change in edit.changes.items():
+                try:
+                    path = self._layout.path(group, partition)
+                    if directories and self._layout.topic_directory(group, partition.topic) in directories:
+                        path = in_directory(path, partition)
+                    _, data = edit.raw.get(partition, (None, None))
+                    if change.after is not None:
+                        data = self._encoded(partition, change.after, None)
+                except OffsetMgrError as error:
+                    self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
+                    continue
+                yield NodeWrite(index, group, partition, change, path, data)
 
     def _topic_directories(self) -> set[str]:
         """Returns the existing topic directories of the edits. The result is empty if the layout has no optional topic
@@ -184,15 +177,11 @@ class EditBatch:
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def _writes_needed(self, pending: list[NodeWrite]) -> list[NodeWrite]:
-        """Reads the nodes of the pending writes. Returns the writes that are necessary, and records the outcomes of the
-        other writes."""
-        nodes = self._session.get_many([write.path for write in pending])
+    def _writes_needed(self, pending: list[NodeWrite], nodes: list[Node]) -> list[NodeWrite]:
+        """Returns the pending writes that are necessary, and records the outcomes of the other writes. ``nodes`` are
+        the nodes of the pending writes."""
         needed = [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
-        by_edit: dict[int, list[TopicPartition]] = {}
-        for write in needed:
-            by_edit.setdefault(write.edit, []).append(write.partition)
-        for index, partitions in by_edit.items():
+        for index, partitions in by_key((write.edit, write.partition) for write in needed).items():
             if self.edits[index].whole:
                 self.outcomes[index] |= stopped(self.edits[index].group, self.outcomes[index], partitions)
         return [write for write in needed if write.partition not in self.outcomes[write.edit]]
@@ -214,7 +203,7 @@ class EditBatch:
         except OffsetMgrError as error:
             self._fail(write, error)
             return False
-        write.found, write.node, write.as_of = found, node, None
+        write.found, write.node = found, node
         outcome = evaluate(write.group, write.partition, write.change, found, _COMPARED_FIELDS)
         if raw is not None and outcome is not None and outcome.error is None:
             return True  # data that is no offset is deleted or restored
@@ -225,6 +214,8 @@ class EditBatch:
     def _offset(self, write: NodeWrite, node: NodeData | None) -> Offset:
         if node is None:
             return ABSENT
+        if not self._layout.topic_in_data and (found := decimal_commit(node)) is not None:
+            return found
         path = self._session.chroot + write.path
         partition, offset = self._layout.decode(path, node.data, write.partition)
         if partition != write.partition:
@@ -236,6 +227,17 @@ class EditBatch:
         return Committed(offset, "", None, node.mtime_ms, node.version)
 
     # --- writing ----------------------------------------------------------------------------------
+
+    def _send(self, pending: list[NodeWrite], nodes: list[Node], size: int) -> None:
+        """Decides which of the pending writes are necessary, and sends them in transactions of at most ``size``
+        operations."""
+        self._sent, self._responses = [], list
+        needed = self._writes_needed(pending, nodes)
+        self._read_parents(needed)
+        transactions = list(self._transactions(needed, size))
+        if transactions:
+            self._responses = self._session.begin_transactions([t.operations for t in transactions])
+            self._sent = transactions
 
     def _read_parents(self, writes: list[NodeWrite]) -> None:
         parents = {

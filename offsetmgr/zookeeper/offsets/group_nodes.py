@@ -208,6 +208,7 @@ def _choose_directory(found: GroupNodes, layout: ConsumersLayout, session: Zooke
     hint = (
         f"only brokers of Kafka 1.1.0 use {SINGULAR}: find out which directory the consumers use, and delete the other"
         f" one, as in zookeeper-shell.sh {session.connect} deleteall {quote(f'{root}/{older}')}"
+        " (rmr in ZooKeeper 3.4)"
     )
     error = CorruptData(f"group {found.group}", why, hint)
     layout.directories[found.group] = found.errors[root] = error

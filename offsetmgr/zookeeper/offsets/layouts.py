@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import PartitionKinds
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
@@ -136,10 +137,7 @@ class ConsumersLayout:
         return paths.group(group)
 
     def offsets_root(self, group: str) -> str:
-        directory = self.directories.get(group, "offsets")
-        if isinstance(directory, OffsetMgrError):
-            raise directory
-        return f"{paths.group(group)}/{directory}"
+        return f"{paths.group(group)}/{value_of(self.directories.get(group, 'offsets'))}"
 
     def path(self, group: str, partition: TopicPartition) -> str:
         return f"{self.offsets_root(group)}/{paths.check_topic(partition.topic)}/{self._node(partition)}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.offsets.group_nodes import SINGULAR
@@ -98,9 +98,7 @@ class OffsetWatcher:
     def _children(self, parents: Sequence[str]) -> Iterator[str]:
         """Yields the paths of the children of these nodes. Skips nodes that have been deleted."""
         for parent, names in zip(parents, self._session.children_many(parents), strict=True):
-            if isinstance(names, OffsetMgrError):
-                raise names
-            yield from (f"{parent}/{name}" for name in names or ())
+            yield from (f"{parent}/{name}" for name in value_of(names) or ())
 
     def _set_watches(self, nodes: Sequence[str], parents: Sequence[str]) -> None:
         nodes = [path for path in nodes if path not in self._watched]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
@@ -24,13 +25,8 @@ def existing_topic_directories(
         with contextlib.suppress(UsageError):  # `Layout.path` reports the error for the partition
             if (directory := layout.topic_directory(group, topic)) is not None:
                 directories[directory] = None
-    found: set[str] = set()
-    for directory, node in zip(directories, session.get_many(list(directories)), strict=True):
-        if isinstance(node, OffsetMgrError):
-            raise node
-        if node is not None:
-            found.add(directory)
-    return found
+    nodes = session.get_many(list(directories))
+    return {directory for directory, node in zip(directories, nodes, strict=True) if value_of(node) is not None}
 
 
 def in_directory(path: str, partition: TopicPartition) -> str:

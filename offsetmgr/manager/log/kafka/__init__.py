@@ -12,16 +12,18 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.client.background_loop import ClientThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.stable_offsets import StableOffsets, topic_id
 from offsetmgr.manager.log.base import partitions_of, shard_group_count
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
-from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.producer_history import ProducerHistory
 from offsetmgr.manager.log.kafka.raw_reader import RawReader
-from offsetmgr.manager.log.kafka.topic_admin import check_successor
+from offsetmgr.manager.log.kafka.topic_admin import DEFAULT_TIMEOUT_S, check_successor
 from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter, WriterOptions
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
@@ -33,7 +35,8 @@ class KafkaLog:
     ``partitions`` is the number of partitions that `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` returned.
     ``properties`` are settings of librdkafka (``security.protocol``, ...). ``max_message_bytes`` is the limit in
     `offsetmgr.manager.log.topic.OffsetsTopicState`. ``client`` is the client of the writers; by default the log
-    creates one. Each reader has its own client. ``manager`` names this process in its claims.
+    creates one. Each reader has its own client. Requests for offsets and for the topic id share another client, whose
+    loop runs in a thread. ``manager`` names this process in its claims.
 
     Any thread may call its methods. The writers run on one event loop.
     """
@@ -60,7 +63,8 @@ class KafkaLog:
         self._history = ProducerHistory()
         self._claims = ClaimHistory(topic, self._history)
         self._generation = ""
-        self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
+        self._requests = ClientThread(Client(bootstrap, Security.of(self._properties)), DEFAULT_TIMEOUT_S)
+        self._offsets = StableOffsets(self._requests.client)
 
     @property
     def partitions(self) -> int:
@@ -91,7 +95,8 @@ class KafkaLog:
         If the topic was recreated and the new topic is unsuitable, raises `UnsuitableTopic`, so that no process reads
         or writes an unsuitable topic.
         """
-        found = self._offsets.topic_id(timeout_s)
+        client = self._requests.client
+        found = self._requests.run(lambda deadline: topic_id(client, self.topic, deadline), timeout_s)
         if found and found != self._generation:
             if self._generation:
                 state = check_successor(
@@ -106,16 +111,31 @@ class KafkaLog:
 
     def start_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """See `PartitionLog.start_offsets`."""
-        return self._offsets.starts(partitions, timeout_s)
+        named = self._named(partitions)
+        return _numbered(self._requests.run(lambda deadline: self._offsets.starts(named, deadline), timeout_s))
 
     def end_offsets(self, partitions: Sequence[int], timeout_s: float) -> Mapping[int, int]:
         """Returns the end offsets. The end offset of a partition is always higher than the offset of every record whose
         write the in-sync replicas have confirmed to a writer of this object."""
-        return self._offsets.ends(partitions, timeout_s, self._known_ends.lower_bound)
+        named = self._named(partitions)
+
+        def lower_bound(tp: TopicPartition) -> int:
+            return self._known_ends.lower_bound(tp.partition)
+
+        return _numbered(
+            self._requests.run(lambda deadline: self._offsets.ends(named, deadline, lower_bound), timeout_s)
+        )
 
     def close(self) -> None:
         """Closes the connections. The callers of `writer` and `reader` close the writers and readers themselves."""
-        self._offsets.close()
+        self._requests.close()
+
+    def _named(self, partitions: Sequence[int]) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, number) for number in partitions]
+
+
+def _numbered(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {tp.partition: offset for tp, offset in offsets.items()}
 
 
 def transactional_id_prefix(topic: str) -> str:

@@ -9,14 +9,12 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.deadline import attempt_deadline
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnection, LeaderConnections
 from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer, Step
 
 _RESEND_BACKOFF: Final = Backoff(0.01, 0.25)
-_ATTEMPT_SHARE: Final = 3
-"""An attempt gets a third of the remaining time, so that time remains for another leader."""
-_MIN_ATTEMPT_S: Final = 1.0
 
 
 class BatchSender:
@@ -99,12 +97,6 @@ class BatchSender:
             producers[number].on_owners(epochs)
             if producers[number].usable:
                 connection.checked.add(number)
-
-
-def attempt_deadline(deadline: float) -> float:
-    """Returns the deadline of one attempt, as a time of the loop's clock."""
-    now = asyncio.get_running_loop().time()
-    return min(deadline, now + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
 
 
 def _incomplete(where: object) -> ServerError:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, Unreachable
-from offsetmgr.core.retry import Retries
+from offsetmgr.core.errors import NotAuthorized, Unreachable
 from offsetmgr.kafka.client.broker_settings import reported_settings
-from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.client import Client, with_retries
 from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.fence_settings import (
@@ -36,14 +35,11 @@ async def check_brokers(
     old, `UnsuitableBroker` if a broker has unsuitable settings, `NotAuthorized` if the brokers do not report their
     settings to this principal, and the errors of `Client.any_connection`.
     """
-    retries = Retries(deadline)
-    while True:
-        try:
-            return fence_settings(await _ask_brokers(client, deadline), min_expiration_s)
-        except OffsetMgrError as error:
-            if not client.reached:
-                raise
-            await retries.pause_or_raise(error)
+
+    async def attempt() -> FenceSettings:
+        return fence_settings(await _ask_brokers(client, deadline), min_expiration_s)
+
+    return await with_retries(client, attempt, deadline)
 
 
 async def _ask_brokers(client: Client, deadline: float) -> list[BrokerSettings]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
@@ -107,11 +108,7 @@ class LeaderConnections:
                     errors[tp.partition] = found
                 else:
                     self._leaders[tp.partition] = found
-        leaders: dict[Address, list[int]] = {}
-        for number in wanted:
-            if number not in errors:
-                leaders.setdefault(self._leaders[number], []).append(number)
-        return leaders, errors
+        return by_key((self._leaders[number], number) for number in wanted if number not in errors), errors
 
     async def connection(self, leader: Address, deadline: float) -> LeaderConnection:
         """Returns the connection to a broker. If there is none, or if it was closed, opens one, on which no partition

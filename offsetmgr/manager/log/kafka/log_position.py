@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.outcome import value_of
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import FetchedPartition
 from offsetmgr.kafka.client.log_ranges import log_ranges
@@ -18,9 +19,7 @@ async def start_of_log(client: Client, partition: TopicPartition, position: int,
 
     Raises `ServerError` if the log ends before the position, and the errors of the requests.
     """
-    found = (await log_ranges(client, [partition], deadline))[partition]
-    if isinstance(found, OffsetMgrError):
-        raise found
+    found = value_of((await log_ranges(client, [partition], deadline))[partition])
     if position > found.end:
         raise ServerError(
             str(partition),

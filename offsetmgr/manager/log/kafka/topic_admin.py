@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
-from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.log.kafka.topics import Topics
+from offsetmgr.core.errors import OffsetMgrError, TimedOut
+from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.client.background_loop import ClientThread
+from offsetmgr.kafka.client.broker_settings import broker_setting
+from offsetmgr.kafka.client.client import Client, with_retries
+from offsetmgr.kafka.client.deadline import attempt_deadline, remaining
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.client.topics import create_topic, describe_topic, topic_settings
+from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,
     DEFAULT_PARTITIONS,
@@ -24,6 +32,8 @@ from offsetmgr.manager.log.topic import (
     replicas_for,
     settings_for,
 )
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 
@@ -47,16 +57,16 @@ def ensure_topic(
     if topic in BROKER_TOPICS:
         raise UnsuitableTopic(f"topic {topic}", "it is an internal topic of the brokers", "choose another topic name")
 
-    with Topics(bootstrap, properties, timeout_s) as topics:
+    async def ensure(client: Client, deadline: float) -> OffsetsTopicState:
+        async def create() -> None:
+            brokers, broker_default = await _brokers(client, deadline, ask_default=replication_factor is None)
+            replicas = replicas_for(topic, brokers, broker_default, replication_factor)
+            settings = settings_for(replicas, min_insync_replicas)
+            await create_topic(client, topic, partitions, replicas, settings, deadline)
 
-        def create() -> None:
-            broker_default = topics.broker_replication_factor() if replication_factor is None else None
-            replicas = replicas_for(topic, topics.brokers(), broker_default, replication_factor)
-            topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
-
-        state = examine(topic, topics.wait_for_leaders(topic, create), partitions)
+        state = examine(topic, await _with_leaders(client, topic, create, timeout_s, deadline), partitions)
         try:
-            transactions = topics.find(TRANSACTIONS_TOPIC)
+            transactions = await _find(client, TRANSACTIONS_TOPIC, deadline)
         except OffsetMgrError:  # the warnings are optional, and the principal may lack the authorization
             transactions = None
         return (
@@ -64,6 +74,8 @@ def ensure_topic(
             if transactions is None
             else replace(state, warnings=state.warnings + durability_warnings(transactions, state))
         )
+
+    return _run(bootstrap, properties, timeout_s, ensure)
 
 
 def check_topic(
@@ -86,8 +98,69 @@ def check_successor(
 
 
 def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout_s: float) -> ExistingTopic:
-    with Topics(bootstrap, properties, timeout_s) as topics:
-        found = topics.find(topic)
+    found = _run(bootstrap, properties, timeout_s, lambda client, deadline: _find(client, topic, deadline))
     if found is None:
         raise UnsuitableTopic(f"topic {topic}", "it was deleted", "stop the managers before anything else is lost")
     return found
+
+
+def _run(
+    bootstrap: str, properties: Mapping[str, str], timeout_s: float, call: Callable[[Client, float], Awaitable[T]]
+) -> T:
+    """Runs ``call`` with a client of its own, and waits for its result. All requests together end within about
+    ``timeout_s`` seconds."""
+    thread = ClientThread(Client(bootstrap, Security.of(properties)), timeout_s)
+    try:
+        return thread.run(lambda deadline: call(thread.client, deadline))
+    finally:
+        thread.close()
+
+
+async def _find(client: Client, topic: str, deadline: float) -> ExistingTopic | None:
+    """Returns the topic with its settings; None if it does not exist. Raises `OffsetMgrError`."""
+    found = await describe_topic(client, topic, deadline)
+    settings = None if found is None else await topic_settings(client, topic, deadline)
+    if found is None or settings is None:
+        return None
+    return ExistingTopic(found.topic_id, found.partitions, found.replication_factor, found.leaderless, settings)
+
+
+async def _with_leaders(
+    client: Client, topic: str, create: Callable[[], Awaitable[None]], timeout_s: float, deadline: float
+) -> ExistingTopic:
+    """Returns the topic once every partition has a leader. Calls ``create`` if the topic does not exist, and again if
+    the topic disappears because it was being deleted. Raises `TimedOut`."""
+    retries = Retries(deadline)
+    while True:
+        found = await _find(client, topic, deadline)
+        if found is None:
+            await create()
+            found = await _find(client, topic, deadline)
+        if found is not None and not found.leaderless:
+            return found
+        if not await retries.pause():
+            missing = "it does not exist" if found is None else f"{len(found.leaderless)} partitions have no leader"
+            raise TimedOut(f"topic {topic}", f"{missing} after {timeout_s:g} s", "check that enough brokers are up")
+
+
+async def _brokers(client: Client, deadline: float, *, ask_default: bool) -> tuple[int, int | None]:
+    """Returns the number of live brokers, and ``offsets.topic.replication.factor`` of one of them; None if it is
+    unreadable (for example without authorization), or if ``ask_default`` is False."""
+
+    async def find(attempt: float) -> list[int]:
+        connection = await client.any_connection(attempt)
+        return list(requests.broker_addresses(await connection.call(requests.metadata(), remaining(attempt))))
+
+    brokers = await with_retries(client, lambda: find(attempt_deadline(deadline)), deadline)
+    if not brokers or not ask_default:
+        return len(brokers), None
+
+    async def ask(attempt: float) -> str | None:
+        return await broker_setting(client, min(brokers), "offsets.topic.replication.factor", attempt)
+
+    until = asyncio.get_running_loop().time() + remaining(deadline) / 2
+    try:
+        factor = await with_retries(client, lambda: ask(attempt_deadline(until)), until)
+    except OffsetMgrError:
+        factor = None
+    return len(brokers), None if factor is None else int(factor)

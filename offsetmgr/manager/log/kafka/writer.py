@@ -34,11 +34,12 @@ from typing import Final, NamedTuple, NoReturn
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.core.retry import Retries
+from offsetmgr.kafka.client.deadline import attempt_deadline
 from offsetmgr.kafka.client.producers import ProducerEpoch
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import ProducerFenced
 from offsetmgr.manager.log.base import AppendOutcome, Fenced, LogClosed, OutcomeUnknown, TooLarge
-from offsetmgr.manager.log.kafka.batch_sender import BatchSender, attempt_deadline
+from offsetmgr.manager.log.kafka.batch_sender import BatchSender
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnections
 from offsetmgr.manager.log.kafka.partition_producer import PartitionProducer

@@ -1,5 +1,4 @@
-"""`Assignor`, and the code that the strategies share: thread ids, the threads of a topic, differences between
-assignments.
+"""`Assignor`, and the code that the strategies share: thread ids, and the threads of a topic.
 
 Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of Kafka 0.10.2.
 """
@@ -7,7 +6,6 @@ Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.errors import AssignmentRefused
@@ -48,9 +46,6 @@ class ThreadId(NamedTuple):
 class Assignor(Protocol):
     """A partition assignment strategy (``partition.assignment.strategy``)."""
 
-    @property
-    def name(self) -> str: ...
-
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
         """Assigns every partition of each consumed topic to a thread; the result is sorted by partition.
 
@@ -75,40 +70,3 @@ def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
                 )
             found.setdefault(topic, []).extend(ThreadId(member_id, thread) for thread in range(count))
     return {topic: sorted(threads, key=str) for topic, threads in found.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """The numbers of partitions that keep or change their owner between two assignments."""
-
-    kept: int
-    """Partitions that stay with the same thread."""
-    rethreaded: int
-    """Partitions that move to another thread of the same member. The member discards the messages that it has fetched
-    from these partitions. The offsets of these partitions stay in the process of the member."""
-    moved: int
-    """Partitions that move to another member."""
-    gained: int
-    """Partitions that had no owner."""
-    lost: int
-    """Partitions that no longer have an owner."""
-
-    @property
-    def changed(self) -> int:
-        """The number of partitions whose thread differs between the two assignments. Includes partitions that gain or
-        lose an owner."""
-        return self.rethreaded + self.moved + self.gained + self.lost
-
-
-def moves(before: Mapping[TopicPartition, ThreadId], after: Mapping[TopicPartition, ThreadId]) -> Moves:
-    """Counts the partitions that keep or change their owner between two assignments."""
-    both = before.keys() & after.keys()
-    kept = sum(before[one] == after[one] for one in both)
-    same_member = sum(before[one].member_id == after[one].member_id for one in both)
-    return Moves(
-        kept=kept,
-        rethreaded=same_member - kept,
-        moved=len(both) - same_member,
-        gained=len(after) - len(both),
-        lost=len(before) - len(both),
-    )

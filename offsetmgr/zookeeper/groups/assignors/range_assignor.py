@@ -7,12 +7,9 @@ ZookeeperConsumerConnector.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
 
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, StreamsOfMembers, ThreadId, threads_of
-
-Item = TypeVar("Item")
 
 
 class RangeAssignor:
@@ -20,23 +17,21 @@ class RangeAssignor:
     partitions cannot be divided equally, the first threads get one partition more than the others.
     """
 
-    name: Final = "range"
-
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
         """See `Assignor.assign`."""
         threads = threads_of(streams)
         return {
             TopicPartition(topic, partition): thread
             for topic in sorted(threads)
-            for partition, thread in assign_in_runs(sorted(partitions.get(topic, ())), threads[topic])
+            for partition, thread in _assign_in_runs(sorted(partitions.get(topic, ())), threads[topic])
         }
 
 
-def assign_in_runs(items: Sequence[Item], threads: Sequence[ThreadId]) -> list[tuple[Item, ThreadId]]:
+def _assign_in_runs(items: Sequence[int], threads: Sequence[ThreadId]) -> list[tuple[int, ThreadId]]:
     """Assigns runs of ``len(items) // len(threads)`` items to the threads. The first ``len(items) % len(threads)`` runs
     have one item more."""
     length, longer = divmod(len(items), len(threads))
-    assigned: list[tuple[Item, ThreadId]] = []
+    assigned: list[tuple[int, ThreadId]] = []
     for position, thread in enumerate(threads):
         start = len(assigned)
         assigned += ((item, thread) for item in items[start : start + length + (position < longer)])

@@ -1,0 +1,387 @@
+"""Logins to the listener, the credentials file and the rules file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from memory_listener import MemoryListener, WireClient, commit_errors, default_options, limits
+
+from offsetmgr.core.errors import AuthenticationFailed, ConfigError
+from offsetmgr.kafka.client.sasl import mechanism
+from offsetmgr.server.process.option_objects import load_authentication, load_authorizer
+
+pytest_plugins = ["memory_listener_fixtures"]
+
+HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
+EMPTY = {"topics": []}
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+ALICES_SECRET = "alices secret, with a comma = and more"
+
+
+def verifier(digest: str, password: bytes) -> str:
+    """The form in which Kafka stores a password (RFC 5802)."""
+    salt = b"a salt of 18 bytes"
+    salted = hashlib.pbkdf2_hmac(digest, password, salt, 4096)
+    stored = hashlib.new(digest, hmac.digest(salted, b"Client Key", digest)).digest()
+    parts = (salt, stored, hmac.digest(salted, b"Server Key", digest))
+    return ":".join(["4096", *(base64.b64encode(part).decode() for part in parts)])
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("credentials") / "users.toml"
+    file.write_text(
+        f"""
+        [users.alice]
+        password = "{ALICES_SECRET}"
+        [users."cörnelia,=x"]
+        password = "pässwörd"
+        [users.bob]
+        scram-sha-256 = "{verifier("sha256", b"bobs secret")}"
+        scram-sha-512 = "{verifier("sha512", b"bobs secret")}"
+        """
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def authentication(credentials: Path) -> Any:
+    return load_authentication(replace(default_options(), credentials=str(credentials)))
+
+
+@pytest.mark.parametrize("name", MECHANISMS[1:])
+def test_unknown_users_get_a_repeatable_challenge_like_that_of_known_users(authentication: Any, name: str) -> None:
+    def challenge(user: str) -> tuple[str, str]:
+        reply = authentication.exchange(name).step(f"n,,n={user},r=abc".encode()).reply.decode()
+        fields = dict(part.split("=", 1) for part in reply.split(","))
+        return fields["s"], fields["i"]
+
+    assert challenge("unknown") == challenge("unknown")
+    assert challenge("unknown") != challenge("another")
+    assert {(len(salt), rounds) for salt, rounds in map(challenge, ("alice", "bob", "unknown"))} == {(24, "4096")}
+
+
+def test_failed_logins_of_unknown_users_take_as_long(authentication: Any) -> None:
+    """Compares processor time, which other processes do not lengthen: the least of many, within a generous factor. The
+    key derivation takes nearly all of the time. A login without it would take a hundredth."""
+
+    def seconds(user: str) -> float:
+        taken = []
+        for _ in range(25):
+            began = time.thread_time()
+            with pytest.raises(AuthenticationFailed):
+                authentication.exchange("PLAIN").step(f"\0{user}\0wrong".encode())
+            taken.append(time.thread_time() - began)
+        return min(taken)
+
+    times = [seconds(user) for user in ("alice", "bob", "unknown")]
+    assert max(times) < 5 * min(times)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("PLAIN", b""),
+        ("PLAIN", b"\0"),
+        ("PLAIN", b"\0alice"),
+        ("PLAIN", b"\0\0\0\0"),
+        ("PLAIN", b"\xff\xfe\0a\0b"),
+        ("PLAIN", b"bob\0alice\0alices secret, with a comma = and more"),
+        ("PLAIN", b"\0alice\0" + b"x" * 10_000),
+        ("SCRAM-SHA-256", b"p=tls-unique,,n=bob,r=abc"),  # channel binding
+        ("SCRAM-SHA-256", b"n,a=alice,n=bob,r=abc"),
+        ("SCRAM-SHA-256", b"n,,m=x,n=bob,r=abc"),
+        ("SCRAM-SHA-256", b"n,,n=bob,r="),
+    ],
+)
+def test_malformed_messages_and_other_identities_are_rejected(authentication: Any, name: str, message: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        authentication.exchange(name).step(message)
+
+
+def test_a_proof_of_one_exchange_is_invalid_in_another(authentication: Any) -> None:
+    """A recorded login cannot be replayed, because the server's nonce differs."""
+    client = mechanism("SCRAM-SHA-256", "bob", "bobs secret")
+    recorded, server = client.start(), authentication.exchange("SCRAM-SHA-256")
+    final = client.answer(server.step(recorded).reply)
+    assert server.step(final).principal == "bob"
+
+    again = authentication.exchange("SCRAM-SHA-256")
+    again.step(recorded)
+    with pytest.raises(AuthenticationFailed):
+        again.step(final)
+
+
+# --- logins over a connection --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secured(credentials: Path, quick_sweeps: None) -> Iterator[MemoryListener]:
+    with MemoryListener(credentials=credentials) as listening:
+        yield listening
+
+
+def shake(client: WireClient, name: str) -> int:
+    return int(client.ask(HANDSHAKE, 1, {"mechanism": name})["error_code"])
+
+
+def authenticate(client: WireClient, user: str, password: str, *, name: str = "SCRAM-SHA-256", version: int = 2) -> int:
+    assert shake(client, name) == 0
+    exchange = mechanism(name, user, password)
+    message: bytes | None = exchange.start()
+    while message is not None:
+        answer = client.ask(AUTHENTICATE, version, {"auth_bytes": message})
+        if answer["error_code"]:
+            assert answer["error_message"] == "Authentication failed"
+            return int(answer["error_code"])
+        message = exchange.answer(answer["auth_bytes"])
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("alice", ALICES_SECRET), ("cörnelia,=x", "pässwörd"), ("bob", "bobs secret")]
+)
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_after_the_login_all_requests_are_answered(
+    secured: MemoryListener, name: str, version: int, user: str, password: str
+) -> None:
+    with WireClient(secured.port) as client:
+        client.ask(API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
+        assert authenticate(client, user, password, name=name, version=version) == 0
+        assert commit_errors(client.commit("g", {("t", 0): 5})) == {("t", 0): 0}
+        (connection,) = secured.service.connections
+        assert connection.principal == user
+
+
+@pytest.mark.parametrize("api_key", [METADATA, 8, 9, 10, 16, 999])
+def test_before_the_login_only_login_requests_are_answered(secured: MemoryListener, api_key: int) -> None:
+    with WireClient(secured.port) as client:
+        client.ask(API_VERSIONS, 0, {})
+        client.send(api_key, 5, b"\0" * 30)
+        assert client.is_disconnected()
+    assert secured.backend.commits == 0
+
+
+def test_a_request_sent_right_after_a_login_waits_for_its_outcome(secured: MemoryListener) -> None:
+    for password, answered in (("bobs secret", True), ("wrong", False)):
+        with WireClient(secured.port) as client:
+            assert shake(client, "PLAIN") == 0
+            client.send(AUTHENTICATE, 1, {"auth_bytes": f"\0bob\0{password}".encode()})
+            client.send(METADATA, 5, EMPTY)
+            client.receive()
+            if answered:
+                client.receive()
+            else:
+                assert client.is_disconnected()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [
+        *[("bob", "wrong"), ("bob", ""), ("alice", "bobs secret"), ("alice", "alices secret")],
+        *[("unknown", "bobs secret"), ("", "bobs secret"), ("", ""), ("Alice", "")],
+    ],
+)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_wrong_credentials_are_an_error_and_close_the_connection(
+    secured: MemoryListener, name: str, user: str, password: str
+) -> None:
+    with WireClient(secured.port) as client:
+        assert authenticate(client, user, password, name=name) == 58
+        assert client.is_disconnected()
+
+
+def test_failed_logins_are_counted_and_no_bytes_of_clients_are_in_a_log_or_a_repr(
+    secured: MemoryListener, authentication: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    for user, password, name in (("bob", "hunter2", "SCRAM-SHA-256"), ("hunter2", "wrong", "SCRAM-SHA-256")):
+        with WireClient(secured.port) as client:
+            authenticate(client, user, password, name=name)
+    with WireClient(secured.port) as client:
+        assert shake(client, "hunter2") == 33
+        assert client.is_disconnected()
+    metrics = secured.service.metrics()
+    assert metrics['logins_failed_total{mechanism="SCRAM-SHA-256"}'] == 2
+    assert metrics['logins_failed_total{mechanism="unsupported"}'] == 1
+    warnings = [vars(record) for record in caplog.records if record.levelname == "WARNING"]
+    assert [(w["peer"], w["mechanism"], w["failed"]) for w in warnings] == [("127.0.0.1", "SCRAM-SHA-256", 1)]
+    with WireClient(secured.port) as client:
+        authenticate(client, "bob", "hunter2", name="PLAIN")
+    users = authentication.credentials
+    shown = caplog.text + str(warnings) + repr(users) + repr(users.verifier("SCRAM-SHA-256", "bob"))
+    assert "hunter2" not in shown
+    assert "bobs secret" not in shown
+
+
+def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_connection(
+    secured: MemoryListener,
+) -> None:
+    with WireClient(secured.port) as client:
+        answer = client.ask(AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0bobs secret"})
+        assert answer["error_code"] == KafkaError.ILLEGAL_SASL_STATE
+        assert client.is_disconnected()
+    with WireClient(secured.port) as client:
+        answer = client.ask(HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+        assert (answer["error_code"], answer["mechanisms"]) == (33, list(MECHANISMS))
+        assert client.is_disconnected()
+    with WireClient(secured.port) as client:
+        client.socket.sendall((600 * 1024).to_bytes(4, "big"))  # too large before a login
+        assert client.is_disconnected()
+
+
+def test_a_client_that_does_not_log_in_is_disconnected(credentials: Path, quick_sweeps: None) -> None:
+    allowed = limits(authentication_seconds=10)
+    with (
+        MemoryListener(credentials=credentials, limits=allowed, manual_clock=True) as listening,
+        WireClient(listening.port) as silent,
+        WireClient(listening.port) as done,
+    ):
+        silent.ask(API_VERSIONS, 0, {})
+        assert authenticate(done, "bob", "bobs secret") == 0
+        listening.advance_time(9)
+        silent.ask(API_VERSIONS, 0, {})
+        listening.advance_time(2)
+        assert silent.is_disconnected()
+        assert listening.service.metrics()['connections_cut_total{why="no login"}'] == 1
+        done.ask(METADATA, 5, EMPTY)
+
+
+def test_a_session_expires_and_only_the_same_user_can_extend_it(credentials: Path) -> None:
+    with (
+        MemoryListener(credentials=credentials, session_seconds=60, manual_clock=True) as listening,
+        WireClient(listening.port) as client,
+    ):
+        assert shake(client, "PLAIN") == 0
+        answer = client.ask(AUTHENTICATE, 1, {"auth_bytes": b"\0bob\0bobs secret"})
+        assert (answer["error_code"], answer["session_lifetime"]) == (0, 60_000)
+        for _ in range(4):
+            listening.advance_time(59)
+            client.ask(METADATA, 5, EMPTY)
+            assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
+        listening.advance_time(61)
+        client.send(METADATA, 5, EMPTY)
+        assert client.is_disconnected()
+    alice = ("alice", ALICES_SECRET)
+    with MemoryListener(credentials=credentials, session_seconds=60) as listening:
+        for user, password in (alice, ("bob", "wrong")):
+            with WireClient(listening.port) as client:
+                assert authenticate(client, "bob", "bobs secret", name="PLAIN") == 0
+                assert authenticate(client, user, password, name="PLAIN") == 58
+                assert client.is_disconnected()
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def loaded(file: Path, what: str) -> Any:
+    """The settings that the manager loads from a file with ``credentials`` or ``rules``."""
+    options = replace(default_options(), **{"credentials": "unused", what: str(file)})
+    return load_authentication(options) if what == "credentials" else load_authorizer(options)
+
+
+RULE = "[[rule]]\nprincipals = ['a']\n"
+INVALID_CREDENTIALS = [
+    ("[users.a\n", "line 1"),
+    ("\n\nx = @", "line 3"),
+    ("", "contains no [users.NAME]"),
+    ("[user.a]\npassword = 'x'", "user: is an unknown field; known are users"),
+    ("[users.a]\npasswort = 'hunter2'", "users.a.passwort: is an unknown field"),
+    ("[users.a]\npassword = ''", "users.a.password: must be a string that is not empty"),
+    ("[users.a]\npassword = 7", "users.a.password: must be a string that is not empty"),
+    ("[users.a]", "users.a: has none of password"),
+    ("[users]\na = 'hunter2'", "users.a: must be a table"),
+    ("[users.a]\nscram-sha-256 = 'hunter2'", "users.a.scram-sha-256: must be iterations:salt"),
+    ("[users.a]\nscram-sha-256 = '1:AAAA:AAAA:AAAA'", "its iterations must be between 4096 and 65536"),
+    ("[users.a]\nscram-sha-256 = '4096:AAAA:AAAA:AAAA'", "its keys must have 32 bytes each"),
+]
+INVALID_RULES = [
+    ("", "contains no [[rule]], so no client may do anything"),
+    ("[rule]\nprincipals = ['a']", "rule: must be written as [[rule]]"),
+    ("[[rule]]\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must name a user"),
+    (f"{RULE}operations = ['all']", "rule 1: names neither groups nor topics"),
+    (f"{RULE}apis = ['all']", "rule 1.apis: 'all' is not one of CreateTopics, DeleteTopics"),
+    (f"{RULE}apis = ['*']\noperations = ['read']", "rule 1: names neither groups nor topics"),
+    (f"{RULE}groups = ['g']\napis = ['*']", "rule 1.operations: must name at least one"),
+    (f"{RULE}groups = ['g']", "rule 1.operations: must name at least one"),
+    (f"{RULE}groups = ['g']\noperations = ['rwx']", "'rwx' is not one of describe, read"),
+    (f"{RULE}groups = ['*g']\noperations = ['all']", "a star may only stand at the end"),
+    ("[[rule]]\nprincipals = 'a'\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must be a list"),
+    (f"{RULE}group = ['g']\noperations = ['all']", "rule 1.group: is an unknown field"),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "expected"),
+    [("credentials", *row) for row in INVALID_CREDENTIALS] + [("rules", *row) for row in INVALID_RULES],
+)
+def test_the_error_of_an_invalid_file_names_the_place_and_no_secret(
+    tmp_path: Path, what: str, text: str, expected: str
+) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        loaded(file, what)
+    assert expected in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert caught.value.hint
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["credentials", "rules"])
+def test_missing_and_binary_files_are_errors(tmp_path: Path, what: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        loaded(tmp_path / "nothing.toml", what)
+    assert caught.value.hint
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        loaded(tmp_path / "binary.toml", what)
+
+
+ADMIN_RULES = """
+[[rule]]
+principals = ["operator"]
+apis = ["*"]
+
+[[rule]]
+principals = ["orders"]
+apis = ["CreateTopics", "DeleteRecords"]
+topics = ["orders*"]
+
+[[rule]]
+principals = ["admin"]
+groups = ["*"]
+topics = ["*"]
+operations = ["all"]
+"""
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
+SOME_APIS = (CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, 32, 74)
+
+
+@pytest.mark.parametrize(
+    ("principal", "api_key", "topic", "allowed"),
+    [
+        *[("operator", key, topic, True) for key in SOME_APIS for topic in (None, "anything")],
+        ("orders", CREATE_TOPICS, "orders-eu", True),
+        ("orders", DELETE_RECORDS, "orders", True),
+        ("orders", CREATE_TOPICS, "billing", False),
+        ("orders", CREATE_TOPICS, None, False),  # a rule with topics covers only these topics
+        ("orders", DELETE_TOPICS, "orders", False),
+        *[("admin", key, "orders", False) for key in SOME_APIS],  # all operations include no API
+    ],
+)
+def test_admin_apis_need_a_rule_that_names_them(
+    tmp_path: Path, principal: str, api_key: int, topic: str | None, allowed: bool
+) -> None:
+    (tmp_path / "rules.toml").write_text(ADMIN_RULES)
+    assert loaded(tmp_path / "rules.toml", "rules").admin(principal, api_key, topic) is allowed

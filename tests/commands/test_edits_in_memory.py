@@ -1,0 +1,436 @@
+"""Everyday commands over stores in memory and files: selection, lag, sets, imports, copies, differences, and
+before-images."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from fastavro.write import Writer
+from in_process import Output, command, rows
+from memory_stores import LOGS, in_memory, logs_in_memory
+
+from offsetmgr import BrokerPartition, OffsetAndMetadata, TopicPartition, open_store
+from offsetmgr.api.connections import Connections
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable, UsageError
+from offsetmgr.core.model import Committed, GroupDescription, LogRange
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.testing.memory import MemoryStore
+
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+DO = ("--execute", "--yes")
+
+
+class Logs:
+    """A cluster with topic ``t`` of three partitions."""
+
+    def __init__(self, ranges: Mapping[TopicPartition, LogRange]) -> None:
+        self.ranges = ranges
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        return {name: 3 for name in names or () if name == "t"}
+
+    def log_ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
+        return {tp: self.ranges.get(tp, UnknownTopicOrPartition(f"topic {tp.topic}", "no")) for tp in partitions}
+
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        return {group: GroupDescription(group, "EMPTY") for group in groups}
+
+
+class Cli:
+    """Commands for one store. ``ranges`` are the logs of the cluster, if there is one."""
+
+    def __init__(self, store: MemoryStore, ranges: Mapping[TopicPartition, LogRange] | None = None) -> None:
+        self.store, self.ranges = store, ranges
+        in_memory(store=store)
+
+    def arguments(self, words: tuple[object, ...]) -> tuple[object, ...]:
+        return *words, "--store", "memory:store", *(() if self.ranges is None else ("--bootstrap-server", LOGS))
+
+    def __call__(self, *words: object, code: int = 0) -> Output:
+        with logs_in_memory(Logs(self.ranges or {})):
+            return command(*self.arguments(words), code=code)
+
+    def rows(self, *words: object, code: int = 0) -> list[dict[str, Any]]:
+        with logs_in_memory(Logs(self.ranges or {})):
+            return list(rows(*self.arguments(words), code=code))
+
+    def offsets(self) -> dict[str, dict[TopicPartition, Committed]]:
+        found = {group: dict(offsets) for group, offsets in self.store.data.items() if offsets}
+        return {group: {tp: one._replace(version=None) for tp, one in of.items()} for group, of in found.items()}
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A store with group a (t-0 at 10, t-1 at 20 with metadata) and group b (t-0 at 5)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    a = {T0: Committed(10), T1: Committed(20, "m", 3)}
+    return Cli(MemoryStore("store", data={"a": a, "b": {T0: Committed(5)}}))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "selected"),
+    [
+        (["orders:0,2-3", "pay*", "x[*]"], ["orders-0", "orders-2", "orders-3", "payments-7", "x*-0"]),
+        (["order?:1"], ["orders-1"]),
+        (["t", "t:2"], ["t-0", "t-1", "t-2"]),
+        (["t:00002147483647"], ["t-2147483647"]),
+    ],
+)
+def test_topics_are_chosen_by_name_glob_and_number(patterns: list[str], selected: list[str]) -> None:
+    offsets = [("orders", n) for n in range(4)] + [("payments", 7), ("x*", 0), ("order", 0), ("xy", 0), ("t", 0)]
+    offsets += [("t", 1)]
+    data = {"g": {TopicPartition(*tp): Committed(1) for tp in offsets}}
+    options = [word for pattern in patterns for word in ("--topic", pattern)]
+    cli = Cli(MemoryStore("store", data=data))
+    found = cli.rows("offsets", "get", "-g", "g", *options)
+    assert [f"{row['topic']}-{row['partition']}" for row in found] == selected
+
+
+def test_unmatched_topics_are_named_as_they_were_given(saved: Cli) -> None:
+    topics = [word for name in ("t", "t:3-4", "p*", "none") for word in ("--topic", name)]
+    shown = saved("groups", "describe", "-g", "a", *topics, code=1).stderr
+    assert "topics t:3,4, p*, none: not among the groups' offsets" in shown
+
+
+@pytest.mark.parametrize(
+    ("topics", "planned"),
+    [
+        (["t", "p*"], [("pay", 4), ("t", 0), ("t", 1), ("t", 2)]),  # all partitions; of a glob only those committed
+        (["t:1"], [("t", 1)]),
+    ],
+)
+def test_a_named_topic_means_all_its_partitions(topics: list[str], planned: list[tuple[str, int]]) -> None:
+    data = {"g": {TopicPartition("pay", 4): Committed(1), T1: Committed(1)}}
+    logs = dict.fromkeys((T0, T1, T2, TopicPartition("pay", 4)), LogRange(0, 9))
+    options = [word for topic in topics for word in ("--topic", topic)]
+    cli = Cli(MemoryStore("store", data=data), logs)
+    found = cli.rows("offsets", "reset", "-g", "g", *options, "--to-offset", "3")
+    assert [(row["topic"], row["partition"]) for row in found] == planned
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [("none", "topic none: does not exist"), ("t:0,3", "partition 3 of topic t: the topic has 3 partitions")],
+)
+def test_topics_and_partitions_that_do_not_exist_are_errors(topic: str, why: str) -> None:
+    cli = Cli(MemoryStore("store", data={"g": {T0: Committed(1)}}), {T0: LogRange(0, 9)})
+    assert why in cli("offsets", "reset", "-g", "g", "--topic", topic, "--to-latest", code=1).stderr
+
+
+LARGEST = "is beyond the largest partition, 2147483647"
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        *((text, "") for text in ("", ":0", "t:", "t:x", "t:-1", "t:0,,1", "t:0-9999999")),
+        ("t:3-1", "topic t:3-1: 3-1 is not a range"),  # or a partition of Kafka 0.7
+        *((f"t:{text}", LARGEST) for text in ("2147483648", "0-2147483648", "2147483648-0", "9" * 5000)),
+        ("t:0-" + "9" * 5000, LARGEST),
+    ],
+)
+def test_an_invalid_topic_argument_is_rejected(saved: Cli, topic: str, why: str) -> None:
+    assert why in saved("offsets", "get", "-g", "a", "--topic", topic, code=2).stderr
+
+
+def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too(tmp_path: Path) -> None:
+    file = tmp_path / "old.zk"
+    file.write_text("".join(f"/consumers/g/offsets/t/{n}:5\n" for n in ("1-0", "1-2", "0-1")))
+    found = rows("offsets", "get", "-g", "g", "--topic", "t:1-0,1-2", "--store", f"file:{file}")
+    assert [row["partition"] for row in found if row["offset"] is not None] == ["1-0", "1-2"]
+    assert BrokerPartition(1, 2) in {tp.partition for tp in open_store(f"file:{file}").fetch("g")}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "groups", "code"),
+    [(["zz", "a"], ["a"], 1), (["[ab]", "zz"], ["a", "b"], 1), (["x*"], [], 1), (["a"], ["a"], 0), ([], ["a", "b"], 0)],
+)
+def test_groups_are_chosen_by_name_and_glob(saved: Cli, patterns: list[str], groups: list[str], code: int) -> None:
+    options = [word for name in patterns for word in ("-g", name)] or ["--all-groups"]
+    done = saved("offsets", "get", *options, "--format", "json", code=code)
+    assert sorted({row["group"] for row in json.loads(done.stdout or "[]")}) == groups
+    assert all(f"'{name}'" in done.stderr for name in patterns if name in ("zz", "x*"))
+
+
+@pytest.mark.parametrize("view", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag")])
+def test_a_misspelled_group_hides_no_other_group(saved: Cli, view: tuple[str, str]) -> None:
+    saved.ranges = {T0: LogRange(0, 9)}
+    done = saved(*view, "-g", "misspelled", "-g", "b", "--format", "json", code=1)
+    assert [(row["group"], row["offset"]) for row in json.loads(done.stdout)] == [("b", 5)]
+    for shown in (done, saved(*view, "-g", "misspelled", code=1)):
+        assert shown.stderr.startswith("error: group 'misspelled': does not exist in memory:store\n")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "groups"),
+    [(["a*"], ["a*"]), (["a[*]"], ["a[*]"]), (["a?*", "new[*]"], ["a*", "a[*]"]), (["b*"], ["b"])],
+)
+def test_an_existing_group_with_exactly_this_name_has_precedence_over_the_glob(
+    saved: Cli, patterns: list[str], groups: list[str]
+) -> None:
+    saved.store.data |= {"a*": {T0: Committed(1)}, "a[*]": {T0: Committed(1)}}
+    options = [word for name in patterns for word in ("-g", name)]
+    done = saved("offsets", "get", *options, "--format", "json", code=int("new[*]" in patterns))
+    assert [row["group"] for row in json.loads(done.stdout)] == groups
+    assert ("'new*'" in done.stderr) is ("new[*]" in patterns)
+
+
+def test_groups_are_shown_in_order_also_if_the_store_reads_them_in_another_one() -> None:
+    class Reversed(MemoryStore):
+        def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
+            return iter(list(super().scan(groups))[::-1])
+
+    cli = Cli(Reversed("store", data={name: {T0: Committed(1)} for name in "bca"}))
+    assert [row["group"] for row in cli.rows("offsets", "get", "--all-groups")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("committed", "log", "lag", "note", "needed"),
+    [
+        (5, LogRange(0, 9), 4, None, True),
+        (9, LogRange(0, 9), 0, None, False),
+        (2, LogRange(5, 9), 4, "below the log's start", True),
+        (2, LogRange(5, 5), 0, "below the log's start", True),
+        (10, LogRange(0, 9), None, "beyond the log's end", True),
+        (5, None, None, "log unknown", True),
+    ],
+)
+def test_lag_counts_from_the_logs_start_and_a_row_with_lag_or_note_needs_attention(
+    committed: int, log: LogRange | None, lag: int | None, note: str | None, needed: bool
+) -> None:
+    store = MemoryStore("store", data={"g": {T0: Committed(committed)}})
+    cli = Cli(store, {} if log is None else {T0: log})
+    for view in (("offsets", "lag"), ("groups", "describe")):
+        (row,) = cli.rows(*view, "-g", "g", code=int(log is None))
+        assert (row["lag"], row["note"]) == (lag, note)
+        assert bool(cli.rows(*view, "-g", "g", "--only-with-lag", code=int(log is None))) is needed
+    cli.ranges = None
+    assert "no brokers are known" in cli("offsets", "lag", "-g", "g", "--only-with-lag", code=2).stderr
+
+
+def test_an_edit_that_creates_and_deletes_offsets_can_be_undone(saved: Cli, tmp_path: Path) -> None:
+    before, image = saved.offsets(), tmp_path / "images" / "i.avro"
+    Path("new.csv").write_text("a,t,0,3\na,t,2,0\nnew,t,0,3\nnew,t,2,0\n")
+    saved("offsets", "import", "new.csv", "--allow-rewind", *DO, "--before-image", image)
+    after = saved.offsets()
+    assert {tp: one.offset for tp, one in after["a"].items()} == {T0: 3, T1: 20, T2: 0}
+    assert set(after) == {"a", "b", "new"}
+    with open_store(f"file:{image}") as snapshot:  # any reader can read before-images
+        assert snapshot.fetch("a") == {T0: Committed(10)}
+    undo = tmp_path / "undo.avro"
+    saved("offsets", "import", image, *DO, "--before-image", undo)
+    assert saved.offsets() == before
+    saved("offsets", "import", undo, *DO)  # the undo can be undone
+    assert saved.offsets() == after
+
+
+def test_an_offset_that_changed_since_is_not_undone_unless_forced(saved: Cli) -> None:
+    saved("offsets", "set", "-g", "a", "--topic", "t:0,1", "--to-offset", "4", *DO, "--before-image", "i.avro")
+    saved.store.commit("a", {T0: OffsetAndMetadata(8)})
+    refused = saved("offsets", "import", "i.avro", *DO, code=1).stderr
+    assert "has changed since: 8 now, the edit wrote 4" in refused
+    saved("offsets", "import", "i.avro", "--allow-rewind", *DO)
+    assert {tp: one.offset for tp, one in saved.offsets()["a"].items()} == {T0: 10, T1: 20}
+
+
+def test_an_edit_changes_nothing_if_before_images_cannot_be_written(saved: Cli) -> None:
+    Path("a-file").write_text("")
+    assert "nothing was changed" in saved(*DELETE, "--before-image", "a-file/x.avro", code=1).stderr
+    assert T0 in saved.offsets()["a"]
+
+
+DELETE = ("offsets", "delete", "-g", "a", "--all-topics", *DO)
+
+
+def test_before_images_never_replace_a_file(saved: Cli) -> None:
+    Path("i.avro").write_text("precious")
+    assert "exists already" in saved(*DELETE, "--before-image", "i.avro", code=2).stderr
+    assert Path("i.avro").read_text() == "precious"
+    assert T0 in saved.offsets()["a"]
+
+
+def test_damaged_before_images_are_an_error_before_anything_is_changed(saved: Cli) -> None:
+    saved(*DELETE, "--before-image", "i.avro")
+    Path("i.avro").write_bytes(Path("i.avro").read_bytes()[:-20])
+    saved("offsets", "import", "i.avro", *DO, code=1)
+    assert set(saved.offsets()) == {"b"}
+
+
+def test_before_images_of_an_unknown_version_are_rejected_with_it(saved: Cli) -> None:
+    saved(*DELETE, "--before-image", "i.avro")
+    found = fastavro.reader(io.BytesIO(Path("i.avro").read_bytes()))
+    *records, end = list[Any](found)
+    own = {key: text for key, text in found.metadata.items() if not key.startswith("avro.")}
+    stream = io.BytesIO()
+    newer = Writer(stream, found.writer_schema, metadata=own | {"offsetmgr.before_images_version": "9"})
+    for record in records:
+        newer.write(record)
+    newer.flush()
+    end["end"]["crc32"] = zlib.crc32(stream.getvalue())
+    newer.write(end)
+    newer.flush()
+    Path("i.avro").write_bytes(stream.getvalue())
+    assert "version 9 is not known (known: 2, 3)" in saved("offsets", "import", "i.avro", *DO, code=1).stderr
+
+
+def test_the_schema_of_before_images_is_that_of_the_files(saved: Cli) -> None:
+    published = json.loads((Path(__file__).parents[2] / "schemas" / "before-images.avsc").read_text())
+    saved(*DELETE, "--before-image", "i.avro")
+    written: Any = fastavro.reader(io.BytesIO(Path("i.avro").read_bytes())).writer_schema
+    assert written["name"].rpartition(".")[2] == published["name"].rpartition(".")[2]
+    assert [field["name"] for field in written["fields"]] == [field["name"] for field in published["fields"]]
+
+
+def test_names_of_before_images_sort_by_time_and_killed_edits_leave_no_temporary_files(saved: Cli) -> None:
+    """A living writer holds a lock on its temporary file. Other files stay."""
+    directory = Path("state/offsetmgr/before-images")
+    directory.mkdir(parents=True)
+    killed = directory / ".20261121T111115.941Z-offsets-reset-25778.avro.0123abcd.tmp"
+    living = directory / ".20261121T111115.942Z-migrate-mirror-25779.avro.0123abcd.tmp"
+    fresh = directory / ".20261121T111115.943Z-offsets-set-25780.avro.0123abcd.tmp"
+    other = directory / ".backup.avro.0123abcd.tmp"
+    for path in (killed, living, fresh, other):
+        path.write_bytes(b"half")
+    for path in (killed, living, other):
+        os.utime(path, (0, 0))
+    with living.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        shown = saved(*DELETE).stderr
+    assert {path for path in (killed, living, fresh, other) if path.exists()} == {living, fresh, other}
+    named = re.search(r"before-images: (.*)", shown)
+    assert named is not None
+    assert re.fullmatch(r"\d{8}T\d{6}\.\d{3}Z-offsets-delete-\d+\.avro", Path(named[1]).name)
+
+
+def test_an_import_rejects_a_rewind_unless_allowed(saved: Cli) -> None:
+    Path("x.csv").write_text("a,t,0,9\na,t,1,20\na,t,2,1\n")
+    refused = saved.rows("offsets", "import", "x.csv", code=1)
+    assert refused[0]["note"] == "refused: would go back from 10 to 9"
+    assert [row["new_offset"] for row in refused] == [None, None, None]  # a group is edited as a whole or not at all
+    allowed = saved.rows("offsets", "import", "x.csv", "--allow-rewind")
+    assert [(row["new_offset"], row["note"]) for row in allowed] == [(9, "rewinds"), (20, "unchanged"), (1, None)]
+
+
+CLAMPED = "clamped from 11 to the log's end"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "options", "expected", "code"),
+    [  # the logs of t-0 and t-1 end at 8 and 15, and t-2 does not exist; the store is at 10 and 20
+        ({0: (10, ""), 1: (20, "m")}, (), [(10, "unchanged"), (20, "unchanged")], 0),
+        ({0: (11, "")}, (), [(None, "refused: would go back from 10 to 8")], 1),
+        ({0: (11, "")}, ("--allow-rewind",), [(8, f"{CLAMPED}; rewinds")], 0),
+        ({0: (10, "other")}, (), [(None, "refused: would go back from 10 to 8")], 1),
+        (
+            *({0: (10, "other")}, ("--allow-rewind",)),
+            *([(8, "clamped from 10 to the log's end; drops a client's own text; rewinds")], 0),
+        ),
+        ({2: (1, "")}, (), [(None, "refused: no")], 1),
+        ({0: (11, ""), 2: (1, "")}, ("--unchecked",), [(11, None), (1, None)], 0),
+    ],
+)
+def test_an_import_clamps_offsets_to_their_logs_except_those_that_the_store_holds(
+    saved: Cli, offsets: dict[int, tuple[int, str]], options: tuple[str, ...], expected: list[Any], code: int
+) -> None:
+    saved.ranges = {T0: LogRange(0, 8), T1: LogRange(0, 15)}
+    with open_store("file:x.avro") as file:
+        file.commit("a", {TopicPartition("t", n): OffsetAndMetadata(*value) for n, value in offsets.items()})
+    found = saved.rows("offsets", "import", "x.avro", *options, code=code)
+    assert [(row["new_offset"], row["note"]) for row in found] == expected
+    if 2 in offsets and not options:
+        assert "--unchecked writes the offset without a check" in saved("offsets", "import", "x.avro", code=1).stderr
+
+
+def test_a_copy_leaves_the_group_and_a_changed_original_is_a_difference(saved: Cli) -> None:
+    before = saved.offsets()["a"]
+    saved("groups", "copy", "a", "copy", *DO)
+    assert saved.offsets()["a"] == saved.offsets()["copy"] == before
+    assert "does not exist" in saved("groups", "copy", "zz", "other", code=1).stderr
+
+    class Moving(MemoryStore):
+        """Another client commits to the original while the copy is written."""
+
+        def edit(self, edits: Any) -> Iterator[Any]:
+            for result in super().edit(edits):
+                self.data["a"][T0] = Committed(11)
+                yield result
+
+    moving = Cli(Moving("store", data={"a": dict(before)}))
+    changed = moving("groups", "rename", "a", "new", *DO, code=1).stderr
+    assert "t-0 is 10 in the copy and 11 in the original" in changed
+    assert set(moving.offsets()) == {"a", "new"}
+
+
+def test_setting_an_unknown_group_is_an_error_unless_it_may_be_created(saved: Cli) -> None:
+    edit = ("offsets", "set", "-g", "zz", "--topic", "t:0", "--to-offset", "1")
+    assert "does not exist" in saved(*edit, code=1).stderr
+    (row,) = saved.rows(*edit, "--new-group")
+    assert (row["current_offset"], row["new_offset"]) == (None, 1)
+
+
+def test_an_undo_names_existing_groups_that_it_leaves_empty(saved: Cli) -> None:
+    Path("new.csv").write_text("one,t,0,1\ntwo,t,0,1\n")
+    saved("offsets", "import", "new.csv", *DO, "--before-image", "i.avro")
+    saved.store.data["dark"], saved.store.broken["dark"] = {}, Unreachable("it")
+    shown = saved("offsets", "import", "i.avro", *DO).stderr
+    assert "stay, empty" in shown or shown.count("stays, empty") == 2
+    assert "dark" not in shown
+    (remove,) = (line for line in shown.splitlines() if line.startswith("to remove: offsetmgr "))
+    words = ["--store", "memory:store", "--group", "one", "--group", "two", "--execute"]
+    assert shlex.split(remove)[3:] == ["groups", "delete", *words]
+
+
+def test_a_diff_compares_the_union_of_both_sides(saved: Cli) -> None:
+    a = {T0: Committed(10), T1: Committed(20, "other", 3), T2: Committed(1)}
+    in_memory(store=saved.store, other=MemoryStore("other", data={"a": a, "c": {T0: Committed(1)}}))
+    found = rows("offsets", "diff", "--from", "memory:store", "--to", "memory:other", "--all-groups", code=1)
+    assert [(row["group"], row["partition"], row["difference"]) for row in found] == [
+        ("a", 1, "metadata"),
+        ("a", 2, "only-to"),
+        ("b", 0, "only-from"),
+        ("c", 0, "only-to"),
+    ]
+    assert rows("offsets", "diff", "--from", "memory:store", "--to", "memory:store", "--all-groups") == []
+
+
+def test_a_diff_does_not_call_a_group_unreadable_that_a_store_cannot_contain() -> None:
+    impossible = UsageError("group ''", "an empty name cannot exist in ZooKeeper")
+    in_memory(
+        kafka=MemoryStore("kafka", data={"": {T0: Committed(5)}}),
+        zookeeper=MemoryStore("zookeeper", broken={"": impossible}),
+    )
+    (found,) = rows("offsets", "diff", "--from", "memory:kafka", "--to", "memory:zookeeper", "--all-groups", code=1)
+    assert (found["group"], found["difference"], found["to_offset"]) == ("", "only-from", None)
+
+
+def test_a_file_that_does_not_exist_yet_is_named_in_the_report_of_the_cluster(saved: Cli) -> None:
+    copied = saved("groups", "copy", "a", "a", "--to", "file:new.avro", code=1).stderr
+    assert "file:new.avro is a new file" in copied
+
+
+def test_a_group_that_cannot_be_described_does_not_hold_up_the_edit_of_the_others(saved, monkeypatch):
+    described = {"a": Unreachable("group a", "it cannot be read"), "b": GroupDescription("b", "EMPTY")}
+    monkeypatch.setattr(Connections, "group_describer", lambda *_, **__: lambda _groups: described)
+    saved("offsets", "delete", "--all-groups", "--all-topics", "--wait-empty", "60", *DO, code=1)
+    assert list(saved.offsets()) == ["a"]
+
+
+def test_the_hint_below_stale_offsets_is_a_complete_command(monkeypatch):
+    monkeypatch.setattr(MemoryStore, "uri", property(lambda store: store.id))
+    old, kafka = (MemoryStore(id, data={"my group": {T0: Committed(len(id))}}) for id in ("zookeeper://z", "kafka://k"))
+    monkeypatch.setattr(Connections, "other_stores", lambda *_: (kafka,))
+    shown = Cli(old, {T0: LogRange(0, 9)})("offsets", "lag", "--group", "my group").stderr
+    command = f"offsetmgr groups where 'my group' --window 60 --bootstrap-server {LOGS} --store memory:store"
+    assert f"{command} shows where the group commits\n" in shown

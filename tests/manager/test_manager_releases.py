@@ -1,0 +1,69 @@
+"""The releases of brokers around the oldest one with which an offset manager starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from processes import Commands
+
+from offsetmgr import Committed, OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.security import Security
+from offsetmgr.manager.log.fence_settings import FenceSettings
+from offsetmgr.manager.log.kafka.broker_checks import check_brokers
+from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, jars
+from offsetmgr.sandbox import broker as sandbox_broker
+
+if TYPE_CHECKING:
+    from release_fixtures import ReleaseCluster
+
+pytestmark = [pytest.mark.servers, pytest.mark.matrix]
+
+
+def test_2_7_is_rejected_by_the_name_of_the_missing_request(
+    zookeeper: ZooKeeperServer, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, log4j = jars.SETS["kafka-1.1"]
+    modules = (kafka._replace(revision="2.7.2"), log4j._replace(revision="1.7.30"))
+    monkeypatch.setitem(jars.SETS, "kafka-2.7", modules)
+    monkeypatch.setitem(sandbox_broker.BROKER_JARS, "2.7.2", ("kafka-2.7",))
+    where = f"{zookeeper.connect}/{unique}"
+    with KafkaBroker(tmp_path / "broker", zookeeper=where, version="2.7.2") as broker:
+        serve = ("manager", "serve", "--bootstrap-server", broker.bootstrap, "--listen", "127.0.0.1:0")
+        done = Commands(tmp_path).run(*serve, code=1)
+
+        expected = "it does not support DescribeProducers (Kafka 2.8 and later)"
+        assert f"error: broker {broker.bootstrap}: {expected}\n" in done.stderr
+        assert not AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
+
+
+def test_2_8_is_accepted_and_one_setting_rules_both_expirations(start_release: Callable[[str], ReleaseCluster]) -> None:
+    bootstrap = start_release("2.8.2").bootstrap
+
+    async def check() -> FenceSettings:
+        client = Client(bootstrap, Security.of({}))
+        try:
+            return await check_brokers(client, asyncio.get_running_loop().time() + 120)
+        finally:
+            await client.close()
+
+    week_s = 7 * 24 * 60 * 60
+    assert asyncio.run(check()) == FenceSettings(3_600, week_s, 600, (f"0 ({bootstrap})",))
+
+
+def test_a_manager_on_2_8_claims_commits_and_takes_over(
+    start_release: Callable[[str], ReleaseCluster], unique: str
+) -> None:
+    bootstrap = start_release("2.8.2").bootstrap
+    partition = TopicPartition("orders", 0)
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        manager.commit("group", {partition: OffsetAndMetadata(5)})
+    with OffsetManager(bootstrap, topic=unique, partitions=8, timeout_s=60) as manager:
+        assert manager.fetch("group") == {partition: Committed(5)}
+        manager.commit("group", {partition: OffsetAndMetadata(6)})
+        assert manager.fetch("group") == {partition: Committed(6)}

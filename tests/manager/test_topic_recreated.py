@@ -1,0 +1,133 @@
+"""A manager whose offsets topic is deleted and recreated on a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+from backend_listeners import ManagerListener
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from memory_listener import FETCH, WireClient, commit_errors
+from processes import wait_for
+
+from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
+from offsetmgr.manager.node.node_config import NodeConfig
+from offsetmgr.sandbox import KafkaBroker
+from offsetmgr.server.process import option_objects
+
+pytestmark = pytest.mark.servers
+
+PARTITIONS = 8
+RETRIABLE = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+}  # fmt: skip
+
+
+class Manager:
+    """A running manager, and a client of it."""
+
+    def __init__(self, listener: ManagerListener, client: WireClient) -> None:
+        self.listener = listener
+        self.client = client
+
+    def commit(self, offset: int) -> int:
+        """Returns the error code."""
+        (code,) = commit_errors(self.client.commit("g", {("t", 0): offset})).values()
+        return code
+
+    def fetch(self) -> tuple[int, int | None]:
+        """The error code, and the offset if there is no error (-1 without a commit)."""
+        topics = [{"name": "t", "partition_indexes": [0]}]
+        answer = self.client.ask(FETCH, 5, {"group_id": "g", "topics": topics})
+        code = answer["error_code"]
+        return code, None if code else answer["topics"][0]["partitions"][0]["committed_offset"]
+
+    @property
+    def alarms(self) -> list[str]:
+        async def status() -> list[str]:
+            return list(self.listener.process.status()["alarms"])
+
+        return self.listener.run(status())
+
+    def wait_for_alarm(self, text: str) -> None:
+        wait_for(lambda: any(text in alarm for alarm in self.alarms), f"an alarm: {text}")
+
+
+@contextmanager
+def serving(kafka: KafkaBroker, topic: str) -> Iterator[Manager]:
+    often = partial(NodeConfig, topic_check_interval_s=0.1)
+    with (
+        patch.object(option_objects, "NodeConfig", often),
+        ManagerListener(kafka.bootstrap, topic, partitions=PARTITIONS, timeout_ms=90_000) as listener,
+        WireClient(listener.port) as client,
+    ):
+        manager = Manager(listener, client)
+        wait_for(lambda: manager.fetch() == (0, -1), "the group is served")
+        yield manager
+
+
+def delete_topic(admin: AdminClient, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result(30)
+    wait_for(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is deleted")
+
+
+def create_topic_with_defaults(admin: AdminClient, topic: str) -> None:
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+            return
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS  # the deletion is still in progress
+            time.sleep(0.05)
+
+
+def test_offsets_of_a_deleted_topic_are_no_longer_served_and_new_commits_are(kafka: KafkaBroker, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with serving(kafka, unique) as manager:
+        assert manager.commit(5) == 0
+        delete_topic(admin, unique)
+        # As the guide states, acknowledged offsets can be read and saved until the topic is recreated.
+        wait_for(lambda: manager.alarms != [], "the deletion is an alarm")
+        assert manager.fetch() == (0, 5)
+        time.sleep(3)  # two leases: the lease is extended although its proof cannot be committed
+        assert manager.fetch() == (0, 5)
+        ensure_topic(kafka.bootstrap, {}, unique, partitions=PARTITIONS)
+        responses = [manager.fetch()]
+        while responses[-1] != (0, -1):
+            time.sleep(0.002)
+            responses.append(manager.fetch())
+        stale = responses.count((0, 5))
+        assert responses[:stale] == [(0, 5)] * stale  # the old offset never returns
+        assert {error for error, _ in responses[stale:-1]} <= RETRIABLE
+        # The next check clears the fault.
+        wait_for(lambda: ["recreated" in alarm for alarm in manager.alarms] == [True], "one alarm remains")
+        wait_for(lambda: manager.commit(6) == 0, "commits are accepted")
+        assert manager.fetch() == (0, 6)
+
+
+def test_an_unsuitable_new_topic_is_not_served_until_it_is_fixed(kafka: KafkaBroker, unique: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with serving(kafka, unique) as manager:
+        assert manager.commit(5) == 0
+        delete_topic(admin, unique)
+        # With retention instead of compaction, as a broker creates topics by default.
+        create_topic_with_defaults(admin, unique)
+        wait_for(lambda: manager.fetch()[0] == KafkaError.COORDINATOR_NOT_AVAILABLE, "the group is not served")
+        manager.wait_for_alarm("cleanup.policy is delete")
+        assert manager.commit(6) == KafkaError.COORDINATOR_NOT_AVAILABLE
+        set_topic(admin, unique, "cleanup.policy", "compact")
+        manager.wait_for_alarm("message.timestamp.type is CreateTime")
+        set_topic(admin, unique, "message.timestamp.type", "LogAppendTime")
+        wait_for(lambda: manager.fetch() == (0, -1), "the new topic is served")
+        wait_for(lambda: ["recreated" in alarm for alarm in manager.alarms] == [True], "one alarm remains")
+
+
+def set_topic(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(90)

@@ -1,0 +1,194 @@
+"""``groups where``: the phase and the lag of a group make no claim without an observation, and the next step of a plan
+is named for every phase and every state of the plan."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+from in_process import parse, rows
+from one_migration import Migration, commit
+from recorded_observations import NEW
+
+from offsetmgr import PlanOptions
+from offsetmgr.api.connections import Connections
+from offsetmgr.cli.group_next import next_command
+from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
+from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
+from offsetmgr.migration.evidence import Confidence
+from offsetmgr.migration.group_location import (
+    GroupLocation,
+    GroupPhase,
+    GroupSample,
+    MigratedGroup,
+    PhaseEvidence,
+    StoreSample,
+    locate,
+)
+
+ZOOKEEPER, DUAL, KAFKA, MANAGER = GroupPhase.ZOOKEEPER, GroupPhase.DUAL, GroupPhase.KAFKA, GroupPhase.MANAGER
+OPTIONS = " --zookeeper zk:2181 --bootstrap-server k:9092"
+
+
+def command(
+    phase: GroupPhase, state: str, source: GroupPhase, target: GroupPhase, *members: str, group: str = "shop"
+) -> tuple[str | None, str]:
+    """The next command of a group in the phase, without the connection options, and the reason."""
+    live = tuple(GroupMember(member, "", "", None) for member in members)
+    offsets = {TopicPartition("orders", 0): Committed(1)}
+    stores = (
+        StoreSample("zookeeper", "zookeeper://zk:2181", offsets, live),
+        StoreSample("kafka", "kafka://k:9092", offsets),
+        StoreSample("manager", "manager://m:9092", offsets),
+    )
+    uris = {store.name: store.uri for store in stores}
+    plan = MigratedGroup(
+        "my plan.json", group, group, state, source, target, uris[source], uris[target],
+        finalized_at=1 if state == "finalized" else None,
+    )  # fmt: skip
+    found = GroupLocation(GroupSample(group, stores, plan=plan), PhaseEvidence(phase, Confidence.SEEN, ""), ())
+    text, why = next_command(found, OPTIONS)
+    if text is None:
+        return None, why
+    assert text.endswith(OPTIONS)
+    parse(shlex.split(text)[1:])
+    return text.removesuffix(OPTIONS), why
+
+
+FINALIZE = "offsetmgr migrate finalize 'my plan.json' shop"
+APPLY = "offsetmgr migrate apply 'my plan.json' --group shop"
+
+
+def runbook(to: str) -> str:
+    return f"offsetmgr runbook write --group shop --to {to} --plan 'my plan.json' -o shop.json -o shop.html"
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "source", "target", "members", "expected"),
+    [
+        (ZOOKEEPER, "planned", ZOOKEEPER, KAFKA, ("m",), APPLY),
+        (ZOOKEEPER, "applying", ZOOKEEPER, KAFKA, ("m",), APPLY),
+        (MANAGER, "planned", MANAGER, KAFKA, (), APPLY),
+        (ZOOKEEPER, "applied", ZOOKEEPER, KAFKA, ("m",), runbook("dual")),
+        (DUAL, "applied", ZOOKEEPER, KAFKA, ("m",), runbook("kafka")),
+        (DUAL, "applied", KAFKA, ZOOKEEPER, ("m",), runbook("zookeeper")),
+        (KAFKA, "applied", KAFKA, ZOOKEEPER, ("m",), runbook("dual")),
+        (KAFKA, "applied", ZOOKEEPER, KAFKA, (), FINALIZE),
+        (ZOOKEEPER, "applied", KAFKA, ZOOKEEPER, ("m",), FINALIZE),
+        (MANAGER, "applied", KAFKA, MANAGER, (), FINALIZE),
+        (KAFKA, "applied", KAFKA, MANAGER, (), None),
+        (ZOOKEEPER, "rolling back", ZOOKEEPER, KAFKA, (), "offsetmgr migrate rollback 'my plan.json' --group shop"),
+    ],
+)
+def test_the_plan_decides_the_next_step(phase, state, source, target, members, expected):
+    found, why = command(phase, state, source, target, *members)
+    assert found == expected
+    if expected is None:
+        assert why == "the offsets are copied to manager://m:9092, and the group still commits to Kafka"
+
+
+@pytest.mark.parametrize("phase", [ZOOKEEPER, DUAL, KAFKA])
+def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: GroupPhase) -> None:
+    text, _ = command(phase, "applied", ZOOKEEPER, KAFKA, "m", group="-dash")  # parses the command
+    assert text is not None and "-o -" not in text
+
+
+def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None:
+    def moved(*members: str, in_zookeeper: int) -> str | None:
+        sides = sample(held("zookeeper", in_zookeeper, *members), held("kafka", 7), plan=MOVED)
+        evidence = PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, "")
+        return next_command(GroupLocation(sides, evidence, ()), "")[0]
+
+    write = "offsetmgr runbook write --group shop --to kafka -o shop.json -o shop.html"
+    assert moved("m", in_zookeeper=7) == write
+    delete = "offsetmgr migrate finalize p.json shop --delete-source"
+    assert moved("m", in_zookeeper=5) == moved(in_zookeeper=7) == delete
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "title"),
+    [(ZOOKEEPER, KAFKA, "ZooKeeper"), (KAFKA, ZOOKEEPER, "Kafka"), (MANAGER, KAFKA, "the offset manager")],
+)
+def test_a_group_that_commits_to_the_source_of_a_finalized_plan_is_not_planned_again(source, target, title):
+    assert command(source, "finalized", source, target, "m") == (
+        "offsetmgr groups describe --members --group shop",
+        f"the group commits to {title} again after the plan was finalized; find the consumer that still commits there",
+    )
+
+
+@pytest.mark.parametrize(("phase", "files"), [(DUAL, ["a_b.json", "a_b.html"]), (ZOOKEEPER, ["a_b.plan"])])
+def test_the_files_of_a_group_have_valid_names(phase: GroupPhase, files: list[str]) -> None:
+    text, _ = command(phase, "rolled back", ZOOKEEPER, KAFKA, group="a/b")
+    words = shlex.split(text or "")
+    assert [word for before, word in pairwise(words) if before == "-o"] == files
+
+
+# --- phase and lag -------------------------------------------------------------------------------------
+
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def sample(*stores: StoreSample, plan: MigratedGroup | None = None) -> GroupSample:
+    return GroupSample("shop", stores, {T0: LogRange(0, 100)}, plan=plan)
+
+
+def test_a_partition_without_a_topic_has_the_reason_of_its_unknown_lag() -> None:
+    gone = UnknownTopicOrPartition("topic t", "does not exist in this Kafka cluster")
+    (partition,) = locate(GroupSample("shop", (held("zookeeper", 10),), {T0: gone})).partitions
+    assert (partition.lag, partition.note) == (None, "log unknown: does not exist in this Kafka cluster")
+
+
+def held(name: str, offset: int, *members: str) -> StoreSample:
+    live = tuple(GroupMember(member, "", "", None) for member in members)
+    return StoreSample(name, f"{name}://h", {T0: Committed(offset)}, live)
+
+
+def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None:
+    found = locate(sample(held("zookeeper", 10, NEW.id), held("kafka", 20, "m-1"))).phase
+    assert found.phase is GroupPhase.UNKNOWN
+    assert found.why == ("1 old consumer in ZooKeeper and 1 member in Kafka are live; their commits were not watched")
+
+
+MOVED = MigratedGroup(
+    *("p.json", "shop", "shop", "finalized", "zookeeper", "kafka", "zookeeper://h", "kafka://h"), finalized_at=1
+)
+
+
+@pytest.mark.parametrize("others", [(), (held("manager", 70),)])
+def test_the_lag_of_a_moved_group_is_unknown_if_the_target_was_not_read(others: tuple[StoreSample, ...]) -> None:
+    read = locate(sample(held("zookeeper", 10), held("kafka", 20), *others, plan=MOVED))
+    assert (read.phase.phase, read.lag) == (GroupPhase.MOVED, 80)
+    for plan in (MOVED, replace(MOVED, target=None)):
+        found = locate(sample(held("zookeeper", 10), *others, plan=plan))
+        assert (found.phase.phase, found.lag) == (GroupPhase.MOVED, None)
+        assert found.partitions[0].note == "lag unknown, because the target kafka://h was not read"
+
+
+@pytest.mark.parametrize("unread", ["zookeeper", "kafka"])
+def test_a_partition_that_cannot_be_read_makes_no_claim_that_the_group_has_moved(unread: str) -> None:
+    broken = MalformedData("znode /offsets/1", "is not a number")
+    stores = [held("zookeeper", 10), held("kafka", 20)]
+    stores = [replace(s, offsets={**s.offsets, T1: broken}) if s.name == unread else s for s in stores]
+    found = locate(sample(*stores, plan=MOVED)).phase
+    assert found.phase is GroupPhase.UNKNOWN
+    assert found.why.endswith(f"cannot be read: {broken}")
+
+
+@pytest.mark.parametrize(("left", "phase"), [(20, "moved"), (21, "unknown")])
+@pytest.mark.parametrize("name", ["a/b", "a-b"])
+def test_each_side_of_a_renamed_group_is_read_under_its_own_name(tmp_path, name, left, phase):
+    migration = Migration(tmp_path, options=PlanOptions(rename={"a/b": "a-b"}))
+    commit(migration.source, "a/b", 20)
+    migration.plan()
+    migration.apply()
+    migration.append({"kind": "group-finalized", "group": "a/b", "verified": 1, "left_out": 0, "gate": ["seen", ""]})
+    commit(migration.source, "a/b", left)
+    sides = {"kafka": "memory:source", "zookeeper": "memory:target"}
+    where = ("groups", "where", name, "--plan", migration.path, "--store", "memory:source")
+    with migration.stores(), patch.object(Connections, "configured_stores", lambda _self: sides):
+        (found,) = rows(*where)
+    assert found["phase"] == phase, found
+    assert (found["confidence"] == "seen") is (phase == "moved")

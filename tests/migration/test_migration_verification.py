@@ -1,0 +1,68 @@
+"""Rollbacks with an incomplete journal, between two stores in memory: the rest is compared with the before-images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from one_migration import Migration, commit
+
+GROUPS = [f"g{n:02}" for n in range(30)]
+HELD = "orders-0: holds 10, and held no offset before the plan was applied"
+
+
+@pytest.fixture
+def applied(tmp_path: Path) -> Migration:
+    migration = Migration(tmp_path)
+    for group in GROUPS:
+        commit(migration.source, group, 10, 20)
+    migration.plan()
+    migration.apply()
+    return migration
+
+
+@pytest.mark.parametrize("cut", [0, 7])
+def test_a_rollback_with_a_truncated_journal_compares_the_rest_and_fails(applied: Migration, cut: int) -> None:
+    """The journal ends after a record, or inside one."""
+    lines = applied.journal.read_bytes().splitlines(keepends=True)
+    kept = b"".join(lines[: len(lines) // 3])
+    applied.journal.write_bytes(kept[: len(kept) - cut])
+    output = applied.run("rollback", "--yes", code=1)
+    left = sorted(applied.target_offsets())
+    assert 0 < len(left) < 30
+    assert f"the journal records {30 - len(left)} of the plan's 30 groups as started\n" in output
+    assert f"{2 * len(left)} offsets differ from their before-images" in output
+    assert f"{left[0]} {HELD}" in output
+    assert "every offset is as it was before" not in output
+    again = applied.run("rollback", "--yes", code=1)
+    assert "an earlier run rolled back every group in the journal; nothing was done" in again
+    assert f"{2 * len(left)} offsets differ from their before-images" in again
+
+
+def test_a_rollback_with_an_empty_journal_compares_all_offsets(applied: Migration) -> None:
+    applied.journal.write_bytes(applied.journal.read_bytes().splitlines(keepends=True)[0])
+    output = applied.run("rollback", "--yes", code=1)
+    assert f"g00 {HELD}" in output
+    assert "60 offsets differ from their before-images" in output
+
+
+def test_a_rollback_compares_groups_whose_write_failed_according_to_the_journal(tmp_path: Path) -> None:
+    """The first run of apply was refused, the second one wrote, and its records are missing in the journal."""
+    migration = Migration(tmp_path)
+    for group in ("g", "other"):
+        commit(migration.source, group, 10, 20)
+    migration.plan()
+    migration.target.active["g"] = ("a consumer",)
+    assert not migration.apply().ok
+    first_run = migration.journal.read_bytes()
+    migration.target.active.clear()
+    migration.apply()
+    migration.journal.write_bytes(first_run)
+    assert f"g {HELD}" in migration.run("rollback", "--yes", code=1)
+
+
+def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(applied: Migration) -> None:
+    whole = applied.journal.read_bytes().splitlines(keepends=True)
+    applied.run("rollback", "--yes")
+    applied.journal.write_bytes(b"".join(whole[: len(whole) // 3]))
+    assert "every offset is as it was before" in applied.run("rollback", "--yes", "--force")

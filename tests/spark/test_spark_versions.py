@@ -1,0 +1,101 @@
+"""Versions of PySpark that offsetmgr does not support: one error at the start of everything that needs Spark.
+
+The version is substituted; the rest of PySpark is the installed one. Nothing here starts Spark."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetmgr.cli.app import run
+from offsetmgr.core.errors import SparkError
+from offsetmgr.spark import (
+    BatchCommitter,
+    OffsetCommitter,
+    reader_from_group,
+    register,
+    run_periods,
+    session,
+    store_tables,
+    table_registration,
+    table_session,
+)
+from offsetmgr.spark.audit.run import AuditOptions, run_audit
+
+ANY: Any = None
+
+STARTS: dict[str, Callable[[], object]] = {
+    "session": lambda: session("s"),
+    "OffsetCommitter": lambda: OffsetCommitter(ANY, "g"),
+    "BatchCommitter": lambda: BatchCommitter(ANY, "g", ANY, checkpoint="c"),
+    "run_periods": lambda: run_periods(ANY, [], ANY, ANY, ANY, None, ANY, ANY),
+    "reader_from_group": lambda: reader_from_group(ANY, ANY, "g", ["t"], bootstrap="b"),
+    "register": lambda: register(ANY),
+    "table_session": lambda: table_session("s"),
+    "table_job": lambda: table_registration.table_job("s", None, {}).__enter__(),
+    "store_table": lambda: store_tables.store_table(ANY, "file:x.csv"),
+    "table_of": lambda: store_tables.table_of(ANY, "file:x.csv", []),
+    "copy": lambda: store_tables.copy(ANY, "file:x.csv"),
+    "foreseen": lambda: store_tables.dry_run(ANY, ANY, metadata=True, recreated=ANY),
+    "run_audit": lambda: run_audit(ANY, ANY, ANY, Path("directory"), AuditOptions(0)),
+}
+
+WHY = "PySpark 3.5.9 is installed, but offsetmgr supports PySpark 4.0 to 4.3"
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "3.5.9")
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
+def test_everything_that_needs_spark_rejects_an_unsupported_version_at_its_start(start: Callable[[], object]) -> None:
+    with pytest.raises(SparkError) as refused:
+        start()
+    assert refused.value.why == WHY
+    assert refused.value.hint == "pip install 'pyspark>=4.0,<4.4'"
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("module", ["data_source", "log_source", "table_registration"])
+def test_a_table_cannot_be_imported_with_an_unsupported_version(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data_source_api", "data_source", "log_source", "table_registration"):
+        monkeypatch.delitem(sys.modules, f"offsetmgr.spark.{name}", raising=False)
+    with pytest.raises(SparkError, match=WHY):
+        importlib.import_module(f"offsetmgr.spark.{module}")
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "--bootstrap-server", "127.0.0.1:1", "-o", "directory"],
+        ["diff", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
+        ["copy", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_rejects_an_unsupported_version_before_it_does_anything_else(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["spark", *arguments]) == 1
+    assert capsys.readouterr().err == (f"error: spark {arguments[0]}: {WHY}\nhint: pip install 'pyspark>=4.0,<4.4'\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [("3.5.5", False), ("4.0.0", True), ("4.0.5", True), ("4.3.0.dev1", True), ("4.4.0", False), ("odd", False)],
+)
+def test_tested_versions_are_supported(version: str, supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
+    if supported:
+        OffsetCommitter(ANY, "g")
+    else:
+        with pytest.raises(SparkError, match=f"PySpark {version} is installed"):
+            OffsetCommitter(ANY, "g")

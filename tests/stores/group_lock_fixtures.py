@@ -1,0 +1,42 @@
+"""Fixtures: a store, a cluster and a topic with messages, on a broker of each generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from offsets_of_partitions import PARTITIONS
+from processes import fill
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.stores.kafka import KafkaStore
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+
+@pytest.fixture(params=["kafka", "kraft"])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param).bootstrap)
+
+
+@pytest.fixture
+def kafka_store(bootstrap: str) -> Iterator[KafkaStore]:
+    with KafkaStore(bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+        yield store
+
+
+@pytest.fixture
+def kafka_cluster(bootstrap: str) -> Iterator[KafkaCluster]:
+    with KafkaCluster(bootstrap, ConnectionConfig(timeout_ms=20_000)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def filled_topic(unique: str, bootstrap: str, make_topic: MakeTopic) -> str:
+    """A topic with 100 messages in each partition."""
+    name = make_topic(unique, PARTITIONS, bootstrap=bootstrap)
+    fill(bootstrap, name, *[100] * PARTITIONS)
+    return name

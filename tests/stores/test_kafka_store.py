@@ -1,0 +1,49 @@
+"""The store contract on real brokers of the current releases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
+from offsetmgr.stores.kafka import KafkaStore
+
+pytest.register_assert_rewrite("offsetmgr.testing")
+
+from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
+
+    from offsetmgr.sandbox import KafkaBroker, KraftBroker
+
+pytestmark = pytest.mark.servers
+
+
+class TestKafka(StoreContract):
+    """The contract with real topics, because Kafka accepts commits only for topics that exist."""
+
+    @pytest.fixture
+    def bootstrap(self, current_broker: KafkaBroker | KraftBroker) -> str:
+        return current_broker.bootstrap
+
+    @pytest.fixture(autouse=True)
+    def _topics(self, bootstrap: str, make_topic: MakeTopic) -> None:
+        self.bootstrap_servers, self.make_topic = bootstrap, make_topic
+
+    @pytest.fixture
+    def store(self, bootstrap: str) -> Iterator[KafkaStore]:
+        with KafkaStore(bootstrap, ConnectionConfig(timeout_ms=20_000)) as store:
+            yield store
+
+    def ensure_topic(self, topic: str, partitions: int) -> None:
+        self.make_topic(topic, partitions, bootstrap=self.bootstrap_servers)
+
+
+def test_a_broker_is_recognised_by_its_release(current_broker: KafkaBroker | KraftBroker) -> None:
+    with KafkaCluster(current_broker.bootstrap) as cluster:
+        (broker,) = cluster.describe_brokers()
+    assert broker.release == current_broker.version.rpartition(".")[0]

@@ -1,0 +1,154 @@
+"""A lock over many commits, with a holder: takeover, loss, duration, and the locks of many groups."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offsets_of_partitions import PARTITIONS, at, edit_of, offsets_of
+from polling_consumer import PollingConsumer
+from processes import wait_for
+from stopwatch import Stopwatch
+
+from offsetmgr.core.errors import Conflict, GroupActive, LockLost
+from offsetmgr.core.lockable_store import LockableStore
+from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import Change, EditStatus
+from offsetmgr.kafka.groups import lock_membership
+from offsetmgr.stores.kafka import KafkaStore
+
+pytest_plugins = ["group_lock_fixtures"]
+
+pytestmark = pytest.mark.servers
+
+
+def test_a_locked_group_accepts_commits_of_its_holder_only(kafka_store, bootstrap, filled_topic, unique):
+    kafka_store.commit(unique, at(filled_topic, 10))
+    lockable: object = kafka_store
+    assert isinstance(lockable, LockableStore)
+    with kafka_store.lock(unique, holder="mirror") as lock:
+        outcomes = lock.commit(at(filled_topic, 20))
+        (theirs,) = kafka_store.edit([edit_of(unique, filled_topic, 90)])
+        assert {o.status for o in outcomes.values()} == {EditStatus.WRITTEN}
+        assert {type(e) for e in theirs.failures.values()} == {GroupActive}
+        assert {c.offset for c in lock.fetch().values()} == {20}
+        assert lock.lost is None
+    assert offsets_of(kafka_store, unique) == {0: 20, 1: 20, 2: 20, 3: 20}
+    assert kafka_store.commit(unique, at(filled_topic, 30)).atomic
+
+
+def test_a_lock_compares_and_rejects_rewinds(kafka_store: KafkaStore, filled_topic: str, unique: str) -> None:
+    tp = TopicPartition(filled_topic, 0)
+    kafka_store.commit(unique, at(filled_topic, 10))
+    with kafka_store.lock(unique, holder="mirror") as lock:
+        back = lock.commit({tp: OffsetAndMetadata(9)})
+        wrong = lock.edit({tp: Change(OffsetAndMetadata(11), expected=Committed(9))})
+        gone = lock.edit({tp: Change(None)})
+    assert back[tp].status is EditStatus.FAILED
+    assert isinstance(wrong[tp].error, Conflict)
+    assert gone[tp].status is EditStatus.WRITTEN
+    assert kafka_store.fetch(unique, [tp])[tp] == ABSENT
+
+
+def test_a_restarted_holder_takes_over_at_once_and_the_earlier_one_is_fenced(
+    kafka_store: KafkaStore, bootstrap: str, filled_topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_membership, "SESSION_MS", 120_000)
+    kafka_store.commit(unique, at(filled_topic, 10))
+    with KafkaStore(bootstrap) as other:
+        former = kafka_store.lock(unique, holder="mirror")
+        with Stopwatch() as watch:
+            later = other.lock(unique, holder="mirror")
+        with pytest.raises(LockLost) as caught:
+            former.commit(at(filled_topic, 90))
+        assert {o.status for o in later.commit(at(filled_topic, 20)).values()} == {EditStatus.WRITTEN}
+        assert watch.seconds < 60  # does not wait for the former holder's session of 120 s to end
+        assert "FENCED_INSTANCE_ID" in str(caught.value)
+        assert isinstance(former.lost, LockLost)
+        former.release()
+        assert later.lost is None
+        assert {o.status for o in later.commit(at(filled_topic, 21)).values()} == {EditStatus.WRITTEN}
+        later.release()
+    assert offsets_of(kafka_store, unique) == {0: 21, 1: 21, 2: 21, 3: 21}
+
+
+def test_a_lock_is_lost_to_a_consumer_that_joins_and_continues(kafka_store, bootstrap, filled_topic, unique):
+    kafka_store.commit(unique, at(filled_topic, 10))
+    lock = kafka_store.lock(unique, holder="mirror")
+    lock.commit(at(filled_topic, 40))
+    with PollingConsumer(bootstrap, unique, filled_topic) as consumer:
+        wait_for(lambda: len(consumer.first) == PARTITIONS, "messages of every partition")
+        assert consumer.first == {0: 40, 1: 40, 2: 40, 3: 40}
+        assert consumer.errors == []
+        assert isinstance(lock.lost, GroupActive)
+        with pytest.raises(LockLost):
+            lock.commit(at(filled_topic, 90))
+        lock.release()
+        with pytest.raises(GroupActive) as caught:
+            kafka_store.lock(unique, holder="mirror")
+        assert caught.value.members[0].startswith("the-app at 127.0.0.1")
+    assert offsets_of(kafka_store, unique) == {0: 40, 1: 40, 2: 40, 3: 40}
+
+
+def test_a_group_stays_locked_longer_than_a_session(kafka_store: KafkaStore, filled_topic: str, unique: str) -> None:
+    kafka_store.commit(unique, at(filled_topic, 10))
+    with kafka_store.lock(unique, holder="mirror") as lock:
+        end = time.monotonic() + 12
+        wait_for(lambda: time.monotonic() > end, "more than a session of 10 s")
+        assert lock.lost is None
+        assert {o.status for o in lock.commit(at(filled_topic, 20)).values()} == {EditStatus.WRITTEN}
+
+
+def test_many_groups_are_locked_committed_to_and_released_over_few_connections(
+    kafka_store: KafkaStore, bootstrap: str, filled_topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A broker that is slow on a busy machine must not look like one that waits for a rebalance delay.
+    monkeypatch.setattr(lock_membership, "_WAITING_AFTER_S", 60.0)
+    groups = [f"{unique}-{n:03}" for n in range(150)]
+    sockets_before = open_sockets()
+    locks: dict[str, Any] = dict(kafka_store.lock_many(groups, holder="mirror"))
+    sockets = open_sockets() - sockets_before
+    outcomes: dict[str, Any] = dict(kafka_store.commit_locked((lock, at(filled_topic, 7)) for lock in locks.values()))
+    with KafkaStore(bootstrap) as other:
+        theirs = list(other.edit(edit_of(g, filled_topic, 90) for g in groups))
+    kafka_store.release_locks(locks.values())
+    assert sorted(locks) == groups
+    assert sockets < 50
+    assert sorted(outcomes) == groups
+    assert {o.status for found in outcomes.values() for o in found.values()} == {EditStatus.WRITTEN}
+    assert {type(e) for result in theirs for e in result.failures.values()} == {GroupActive}
+    assert {g: offsets_of(kafka_store, g) for g in groups} == {g: {0: 7, 1: 7, 2: 7, 3: 7} for g in groups}
+    assert kafka_store.commit(groups[0], at(filled_topic, 30)).atomic
+
+
+def test_a_group_that_cannot_be_locked_or_lost_its_lock_fails_alone(kafka_store, bootstrap, filled_topic, unique):
+    busy, taken, good = f"{unique}-busy", f"{unique}-taken", f"{unique}-good"
+    with PollingConsumer(bootstrap, busy, filled_topic) as consumer, KafkaStore(bootstrap) as other:
+        wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
+        locks: dict[str, Any] = dict(kafka_store.lock_many([busy, taken, good], holder="mirror"))
+        later = other.lock(taken, holder="mirror")
+        outcomes: dict[str, Any] = dict(
+            kafka_store.commit_locked((locks[g], at(filled_topic, 7)) for g in (taken, good))
+        )
+        assert isinstance(locks[busy], GroupActive)
+        assert isinstance(outcomes[taken], LockLost)
+        assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
+        ((_, back),) = kafka_store.commit_locked([(locks[good], at(filled_topic, 6))])
+        assert isinstance(back, Mapping)
+        assert {o.status for o in back.values()} == {EditStatus.FAILED}
+        kafka_store.release_locks([locks[taken], locks[good]])
+        later.release()
+    assert offsets_of(kafka_store, good) == {0: 7, 1: 7, 2: 7, 3: 7}
+
+
+def open_sockets() -> int:
+    """Sockets of this process."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            count += descriptor.readlink().name.startswith("socket:")
+    return count
