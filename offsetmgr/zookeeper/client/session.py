@@ -103,7 +103,9 @@ class ZookeeperSession(SessionReads, Closeable):
         acls = self._acls(batches)
         results = [_acl_failure(operations, acls) for operations in batches]
         sent = {
-            n: TransactionRequest([encode_operation(op, self.chroot, _acl_of(op, acls)) for op in operations])
+            n: TransactionRequest(
+                [encode_operation(op, self.chroot, _acl_of(op, acls) if acls else _OPEN) for op in operations]
+            )
             for n, operations in enumerate(batches)
             if results[n] is None
         }
@@ -346,7 +348,7 @@ def _acl_failure(
 ) -> TransactionResult | None:
     """Returns the failure of a transaction that creates a node whose ACL could not be computed; returns None for other
     transactions."""
-    for index, operation in enumerate(operations):
+    for index, operation in enumerate(operations) if acls else ():
         error = acls.get(operation.path)
         if isinstance(operation, Create) and isinstance(error, OffsetMgrError):
             return TransactionResult(OperationState.REJECTED, index, ZookeeperError.NO_AUTH, error)

@@ -103,18 +103,18 @@ class TransactionResult:
 
 def max_encoded_size(operation: TransactionOperation) -> int:
     """An upper limit for the encoded size of an operation, in bytes."""
-    data = operation.data if isinstance(operation, Create | SetData) else b""
+    data = operation.data if isinstance(operation, (SetData, Create)) else b""
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
 
 def encode_operation(operation: TransactionOperation, chroot: str, acl: bytes = _OPEN) -> bytes:
     """Encodes one operation for a transaction's body; ``acl`` is the encoded ACL for a `Create`."""
     path = chroot + operation.path
+    if isinstance(operation, SetData):  # nearly all operations of a large edit
+        return jute.set_data(path, operation.data, operation.version)
     match operation:
         case Create(_, data, ephemeral, own):
             return jute.create(path, data, acl if own is None else encode(own), ephemeral)
-        case SetData(_, data, version):
-            return jute.set_data(path, data, version)
         case Delete(_, version):
             return jute.delete(path, version)
         case CheckVersion(_, version):
@@ -127,7 +127,7 @@ def failed_operation(codes: Sequence[int]) -> int | None:
     For a failed transaction, the server returns OK for the operations before the failed one, and RUNTIME_INCONSISTENCY
     for the operations after it.
     """
-    for index, code in enumerate(codes):
+    for index, code in enumerate(codes) if any(codes) else ():
         if code not in (ZookeeperError.OK, ZookeeperError.RUNTIME_INCONSISTENCY):
             return index
     return None

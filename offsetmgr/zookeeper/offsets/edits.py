@@ -181,7 +181,8 @@ class EditBatch:
         """Returns the pending writes that are necessary, and records the outcomes of the other writes. ``nodes`` are
         the nodes of the pending writes."""
         needed = [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
-        for index, partitions in by_key((write.edit, write.partition) for write in needed).items():
+        others = ((write.edit, write.partition) for write in needed if self.outcomes[write.edit])
+        for index, partitions in by_key(others).items():
             if self.edits[index].whole:
                 self.outcomes[index] |= stopped(self.edits[index].group, self.outcomes[index], partitions)
         return [write for write in needed if write.partition not in self.outcomes[write.edit]]
@@ -264,15 +265,18 @@ class EditBatch:
                 if write.node is None
                 else []
             )
-            planned.update(creation.path for creation in creations)
-            operations = [*creations, write.operation()]
-            more = sum(map(max_encoded_size, operations))
-            full = len(current.operations) + len(operations) > size or used + more > MAX_BYTES_PER_TRANSACTION
+            if creations:
+                planned.update(creation.path for creation in creations)
+            operation = write.operation()
+            more = max_encoded_size(operation) + sum(map(max_encoded_size, creations))
+            full = len(current.operations) + len(creations) >= size or used + more > MAX_BYTES_PER_TRANSACTION
             if full and current.operations:
                 yield current
                 current, used = Transaction([], []), 0
-            current.operations += operations
-            current.writes += [*(None for _ in creations), write]
+            current.operations += creations
+            current.operations.append(operation)
+            current.writes += [None] * len(creations)
+            current.writes.append(write)
             used += more
         if current.operations:
             yield current
