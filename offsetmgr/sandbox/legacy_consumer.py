@@ -75,6 +75,8 @@ class OldConsumer(ServerProcess):
     the first rebalance. On `stop` the consumer commits, releases its partitions and leaves the group.
     """
 
+    stop_timeout_s = 60.0  # a consumer that is killed repeats messages
+
     def __init__(
         self,
         directory: Path | str,

@@ -114,8 +114,12 @@ def test_a_runbook_is_followed_as_printed_and_looks_right(shell, tmp_path):
         for path in tmp_path.glob("sandbox/data/shop-*/messages.tsv")
         for line in path.read_text().splitlines()
     )
-    assert set(consumed.values()) == {1}
+    for partition in range(PARTITIONS):
+        numbers = {int(message.split(":")[1]) for message in consumed if message.startswith(f"{partition}:")}
+        assert numbers == set(range(len(numbers)))  # no message is skipped
     assert load.sent.total() - len(consumed) < 50 * PARTITIONS
+    # A member that a busy machine stops for longer than its session repeats the messages since its last commit.
+    assert consumed.total() - len(consumed) < 50 * PARTITIONS
 
     page, markdown = (tmp_path / "shop.html").read_text(), (tmp_path / "shop.md").read_text()
     for step in book["steps"]:
