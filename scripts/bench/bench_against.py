@@ -72,7 +72,7 @@ def command_measures(bench: Bench) -> dict[str, Measure]:
         return sum(tree.seconds("--help") for _ in range(5))
 
     def export(tree: Tree) -> float:
-        return tree.seconds("offsets", "export", "--store", bench.zk, "--all-groups", str(bench.fresh(".csv")))
+        return tree.seconds("offsets", "export", "--store", bench.zk, "--all-groups", str(bench.fresh(".avro")))
 
     def import_(tree: Tree) -> float:
         if not csv.exists():

@@ -17,7 +17,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism
-from processes import wait_for_login
+from processes import wait_for, wait_for_login
 from stopwatch import Stopwatch
 
 from offsetmgr.cli.app import run
@@ -71,7 +71,7 @@ def test_a_dead_server_and_tls_to_a_plaintext_listener_are_errors_unless_another
     before = {t.name for t in threading.enumerate()}
     with KafkaStore(f"{nowhere},127.0.0.1:1,{kafka.bootstrap}") as store:
         assert store.identity().id
-    assert {t.name for t in threading.enumerate()} - before == set()
+    wait_for(lambda: {t.name for t in threading.enumerate()} <= before, "the look-up of the host has ended")
     fetching, editing, querying = errors_of(kafka.bootstrap, 3_000, **{"security.protocol": "ssl"})
     assert type(fetching) is type(editing)
     assert all(isinstance(one, ServerError | Unreachable | TimedOut) for one in (fetching, querying))
