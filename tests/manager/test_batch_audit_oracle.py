@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audited_logs import Log, Written, claim, follow, load
-from hypothesis import given
+from audited_logs import Log, Written, claim, data, follow, load
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offsetmgr.manager.log.kafka.claim_history import ClaimHistory
@@ -82,18 +82,19 @@ def test_a_load_finds_the_values_and_the_invalid_batches_of_the_oracle(written: 
     assert loading.position == log.end
 
 
-@given(_LOGS, st.integers(1, 5), st.data())
+@given(_LOGS, st.integers(1, 5), st.integers(1, 13), st.booleans())
+@example([claim(2, 2), claim(1, 0), data(2, 2, b"a")], 1, 2, True)
 def test_two_loads_with_a_common_history_find_what_one_load_finds(
-    written: list[Written], batches: int, draw: st.DataObject
+    written: list[Written], batches: int, cut: int, before: bool
 ) -> None:
     """The second load begins after the first claim, as every load of a manager that has loaded a shard does."""
     written = [claim(1, 0), *written]
     log, history = Log.of(written), ClaimHistory("offsets")
-    cut = draw.draw(st.integers(1, len(written)))
+    cut = min(cut, len(written))
     middle = log.ends[cut - 1]
 
     first, loaded = load(log, 0, middle, history, batches=1)
-    start = draw.draw(st.integers(loaded.position - 1, loaded.position)) if cut > 1 else loaded.position
+    start = loaded.position - 1 if before and cut > 1 else loaded.position
     second, _ = load(log, start, None, history, batches=batches)
 
     values, _ = expected(written, oracle(written))

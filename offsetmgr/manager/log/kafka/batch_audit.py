@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.kafka.client.producers import ProducerEpoch
@@ -69,19 +69,24 @@ class AuditState(NamedTuple):
     """Whether records are missing between the claim of ``owner`` and the offset."""
 
 
+_NOTHING: Final = AuditState()
+
+
 class PartitionAudit:
     """Checks the batches of one partition from one offset on. ``state`` is the knowledge at that offset.
 
-    ``later_ids`` are producer ids that claims after that offset list, as far as the caller knows such claims. The
-    caller sets ``whole`` to False if the audit does not see the log from offset 0 on.
+    ``later`` is the knowledge at a later offset, if the caller has it: claims up to ``later.claimed_at`` may list its
+    producer ids, and later claims may not have them. The caller sets ``whole`` to False if the audit does not see the
+    log from offset 0 on.
     """
 
-    def __init__(self, state: AuditState | None = None, later_ids: Iterable[int] = (), *, whole: bool = True) -> None:
+    def __init__(self, state: AuditState = _NOTHING, later: AuditState = _NOTHING, *, whole: bool = True) -> None:
         self.whole = whole
-        self._start = state or AuditState()
-        self._later_ids = frozenset(later_ids)
+        self._start = state
+        self._later = later
+        self._later_ids = later.producer_ids
         self._decided = False
-        self.state = self._start
+        self.state = state
         self._undecided: set[int] = set()
         self._rechecked = False
 
@@ -165,6 +170,8 @@ class PartitionAudit:
         except CorruptData:
             return Outcome.INVALID
         owner, known = self.state.owner, self.state.producer_ids
+        if offset > self._later.claimed_at:
+            known |= self._later.producer_ids
         if owner is not None:
             if producer.id == owner.id and producer.epoch < owner.epoch:
                 return Outcome.INVALID

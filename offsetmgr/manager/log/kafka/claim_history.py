@@ -41,7 +41,7 @@ class ClaimHistory:
             return PartitionAudit(state._replace(exact=False))
         if start > state.claimed_at:
             return PartitionAudit(state)
-        return PartitionAudit(AuditState(invalid_keys=state.invalid_keys), later_ids=state.producer_ids)
+        return PartitionAudit(AuditState(invalid_keys=state.invalid_keys), later=state)
 
     def record(self, partition: int, position: int, state: AuditState) -> None:
         """Records the knowledge at an offset, unless a reader has already read further."""
