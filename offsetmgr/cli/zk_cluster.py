@@ -102,7 +102,7 @@ def topics(
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import topic_names
     from offsetmgr.zookeeper.groups.topics import topics as read
-    from offsetmgr.zookeeper.nodes.cluster_nodes import controller_requests
+    from offsetmgr.zookeeper.nodes.paths import DELETE_TOPICS
 
     session = connect.zookeeper("zk topics")
     selection = TopicSelection.parse(topic or [])
@@ -113,9 +113,9 @@ def topics(
         names = [name for name in known if selection.matches_topic(name)]
         if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
-        pending = controller_requests(session)
+        deletions = frozenset(session.children(DELETE_TOPICS) or ())
         found = progress(read(session, names), "topics", len(names))
-        if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(pending.deletions), errors), output):
+        if not write_rows(TOPICS, _topic_rows(found, selection, deletions, errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
         return report_and_exit_code(errors)
 

@@ -21,8 +21,8 @@ class CommitMode(Enum):
     """The stores to which a member commits, and the stores from which the member reads the committed offset of a
     partition that is assigned to it.
 
-    >>> CommitMode("dual").commits_to_kafka
-    True
+    >>> CommitMode("dual")
+    <CommitMode.DUAL: 'dual'>
     """
 
     ZOOKEEPER = "zookeeper"
@@ -32,11 +32,6 @@ class CommitMode(Enum):
     two offsets."""
     KAFKA = "kafka"
     """Commits to Kafka alone; reads Kafka."""
-
-    @property
-    def commits_to_kafka(self) -> bool:
-        """Whether a member in this mode commits to Kafka."""
-        return self is not CommitMode.ZOOKEEPER
 
 
 @dataclass(frozen=True, slots=True)

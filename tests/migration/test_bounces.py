@@ -34,7 +34,7 @@ def group_of(one: RegisteredMember, phase: CommitMode, cluster: str = "c1") -> S
         members_at=lambda _: [one],
         owners_at=lambda _: {n: PartitionOwner(one.id, 5) for n in range(2)},
         zookeeper_at=lambda second: 10 if phase is KAFKA else 10 + int(second),
-        kafka_at=lambda second: 10 + int(second) if phase.commits_to_kafka else None,
+        kafka_at=lambda second: 10 + int(second) if phase is not ZOOKEEPER else None,
         cluster_name=cluster,
     )
 

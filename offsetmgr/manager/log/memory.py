@@ -3,7 +3,7 @@
 The log behaves like Kafka as far as a reader can observe: a claim takes an offset, a failed append may leave a gap,
 records after an unfinished append are not readable, and the cleaner leaves gaps. The caller triggers the
 events that happen by chance in a real log: with `hold` (appends wait for `advance_high_watermark`), `fail_next_append`,
-`compact`, `delete_before` and `recreate`.
+`compact` and `recreate`.
 
 It starts no threads. Only `MemoryWriter.append` and `MemoryReader.poll` wait. Any thread may call any method.
 """
@@ -145,13 +145,6 @@ class MemoryLog:
         records do not change."""
         with self._changed:
             self._partitions[partition].compact(below)
-
-    def delete_before(self, partition: int, offset: int) -> None:
-        """Moves the log's start, as DeleteRecords does."""
-        with self._changed:
-            found = self._partitions[partition]
-            found.start = max(found.start, min(offset, found.stable))
-            found.records = [record for record in found.records if record.offset >= found.start]
 
     def recreate(self) -> None:
         """Deletes the topic and recreates it empty. Writers can continue; an unfinished append has an unknown

@@ -24,7 +24,6 @@ class ZookeeperError(IntEnum):
     BAD_VERSION = -103
     NODE_EXISTS = -110
     NOT_EMPTY = -111
-    INVALID_ACL = -114
 
 
 class Op(IntEnum):

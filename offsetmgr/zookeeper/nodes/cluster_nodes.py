@@ -9,7 +9,7 @@ created or deleted during the read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -17,14 +17,6 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.admin import (
-    PartitionList,
-    Reassignments,
-    TopicNames,
-    parse_preferred_election,
-    parse_reassignments,
-    parse_topic_deletions,
-)
 from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
 from offsetmgr.zookeeper.nodes.fields import Notes
@@ -54,18 +46,6 @@ class ClusterNodes:
     cluster_id: NodeEntry[str]
     controller: NodeEntry[Controller]
     controller_epoch: NodeEntry[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerRequests:
-    """The requests below ``/admin`` that the controller has not completed."""
-
-    reassignments: NodeEntry[Reassignments]
-    preferred_election: NodeEntry[PartitionList]
-    deletions: tuple[str, ...] = field(default=())
-    """Topics with a node below ``/admin/delete_topics``."""
-    deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
-    """The data of ``/admin/delete_topics`` itself. Since Kafka 0.8.1 this node has no data."""
 
 
 Parse = Callable[[bytes, Notes], T]
@@ -137,27 +117,6 @@ def registration_delay_ms(session: ZookeeperSession) -> int | None:
     broker is registered. Raises as `ZookeeperSession.get_many`."""
     found = [(one.value.timestamp_ms, one.node) for one in brokers(session) if one.value is not None]
     return max((abs(at - node.ctime_ms) for at, node in found if at is not None and node is not None), default=None)
-
-
-def controller_requests(session: ZookeeperSession) -> ControllerRequests:
-    """Reads the requests that the controller has not completed. Raises as `ZookeeperSession.get_many`."""
-    deletions = session.children(paths.DELETE_TOPICS)
-    found = session.get_many([paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION, paths.DELETE_TOPICS])
-    held = found[2]
-    if isinstance(held, NodeData) and not held.data:
-        listed: NodeEntry[TopicNames] = NodeEntry(paths.DELETE_TOPICS, node=held)
-    else:
-        listed = parse_entry(paths.DELETE_TOPICS, held, partial(parse_topic_deletions, paths.DELETE_TOPICS))
-    return ControllerRequests(
-        parse_entry(paths.REASSIGN_PARTITIONS, found[0], partial(parse_reassignments, paths.REASSIGN_PARTITIONS)),
-        parse_entry(
-            paths.PREFERRED_REPLICA_ELECTION,
-            found[1],
-            partial(parse_preferred_election, paths.PREFERRED_REPLICA_ELECTION),
-        ),
-        tuple(sorted(deletions or ())),
-        listed,
-    )
 
 
 def _is_id(name: str) -> bool:
