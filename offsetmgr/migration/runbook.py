@@ -202,10 +202,11 @@ def _warnings(history: GroupHistory, observation: Observation, commands: Runbook
         warnings.append(Risk(text, observation.unconsumed))
     copied = tuple(sorted({*idle, *unowned, *observation.unconsumed}))
     if copied and retention_ms is not None and commands.moves_to_kafka:
+        renewal = commands.refresh if changes[-1].to is CommitMode.DUAL else "see Clean up"
         text = (
             f"no consumer commits the offsets of {count_of(len(copied), 'partition')} ({{}}): if you copy them now,"
-            f" Kafka deletes them about {at(observation.at_ms + retention_ms)}. Send a message to each partition"
-            f" before, or, when no old consumer is registered, renew them: {commands.refresh}"
+            f" Kafka deletes them about {at(observation.at_ms + retention_ms)}, unless you renew them when no old"
+            f" consumer is registered: {renewal}"
         )
         warnings.append(Risk(text, copied))
     if changes and (ahead := _ahead_in_the_other(observation, changes[0].start)):

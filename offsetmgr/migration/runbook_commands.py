@@ -139,7 +139,7 @@ class RunbookCommands:
             (f"{self.bounce_command(change)} --execute --yes", check),
             self._bounce_prints(change, restarted or ["..."] * len(members)),
             self._bounce_takes(len(members)),
-            self._bounce_closed(change),
+            self._bounce_closed(change, is_first=is_first),
             way_back,
             back,
             SETTINGS[change.to].notes,
@@ -154,6 +154,14 @@ class RunbookCommands:
                 " offset to ZooKeeper when every member is dual, forward only and conditional on the version that it"
                 " read."
             )
+        if not is_first:
+            text.append(
+                "The commands do the same as in bounce 1, with the settings below. If another tool restarts the"
+                f" members, write a new baseline before, with offsetmgr runbook write --group {self.group} --to"
+                f" {change.to.value} --from {change.start.value} -o {self.label}-{change.to.value}.json{self.options},"
+                " and give that file as --baseline of the second command."
+            )
+            return text
         if rollout := self.arguments.rollout:
             text.append(
                 f"The command sets the settings below, waits for the rollout of {rollout.workload}, and checks"
@@ -164,30 +172,23 @@ class RunbookCommands:
                 "The command restarts one member at a time with the settings below, cleanly (SIGTERM, never SIGKILL),"
                 " and checks a gate after each."
             )
-        renew = (
-            ""
-            if is_first
-            else (
-                f" Before the restarts, write a new baseline with offsetmgr runbook write --group {self.group} --to"
-                f" {change.to.value} --from {change.start.value} -o {self.label}-{change.to.value}.json{self.options},"
-                " and give that file as --baseline."
-            )
-        )
         text.append(
             "If another tool restarts the members, run only the second command: it is the gate, and its exit code is 0"
-            f" if every member is in the phase.{renew}"
+            " if every member is in the phase."
         )
         return text
 
-    def _bounce_closed(self, change: CommitModeChange) -> tuple[tuple[str, str], ...]:
-        if (rollout := self.arguments.rollout) is None:
-            return (*start_closed(change), *_BOUNCE_CLOSED)
+    def _bounce_closed(self, change: CommitModeChange, *, is_first: bool) -> tuple[tuple[str, str], ...]:
+        if not is_first:
+            return (*start_closed(change), ("another reason", "Do what bounce 1 says about it."))
+        if (rollout := self.arguments.rollout) is None:  # the step before has the reasons not to begin
+            return _BOUNCE_CLOSED
         stuck = (
             f"the command for {rollout.workload}: exit code N",
             "The rollout failed or is stuck. Read the log and the events of the pods, fix the cause, run the same"
             f" command line again. To take the rollout back: {rollout.undo(self.subject.group, change.start)}",
         )
-        return (*start_closed(change), stuck, *_BOUNCE_CLOSED[1:])
+        return (stuck, *_BOUNCE_CLOSED[1:])
 
     def _member(self, member: str) -> str:
         found = self.subject.baseline.members[member]

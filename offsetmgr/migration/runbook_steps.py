@@ -201,8 +201,6 @@ class _Steps(RunbookCommands):
         arguments = self.arguments
         named = f" {shlex.join(group_words(self.subject.group))}" if arguments.plan else ""
         finalize = f"offsetmgr migrate finalize {self.plan}{named}"
-        back, _ = self.ways_back(self.subject.changes[-1])
-        reverse = self.reverse_plan
         yield RunbookStep(
             "Finalize",
             "Finalize",
@@ -217,8 +215,7 @@ class _Steps(RunbookCommands):
                 ),
                 ("not seen in phase P: member M: ...", "Restart the named member with the settings, and run it again."),
             ),
-            way_back="As from the last bounce:",
-            back=back,
+            way_back="As from the last bounce.",
         )
         yield from self._cut_over()
         yield RunbookStep(
@@ -236,11 +233,7 @@ class _Steps(RunbookCommands):
             prints="...\n... removed from the source in 1 group",
             takes="at most 60 s for the evidence (--window)",
             closed=(("kept in the source: ...", "Kafka is behind there. Find the reason before you delete it."),),
-            way_back="Copy the present offsets back to ZooKeeper:",
-            back=(
-                f"offsetmgr migrate rollback {self.plan}{self.of_group} --reverse-plan {reverse}{arguments.followups}",
-                f"offsetmgr migrate apply {reverse}{self.of_group} --yes{arguments.followups}",
-            ),
+            way_back="As from the cut-over.",
         )
 
     def _cut_over(self) -> Iterator[RunbookStep]:
