@@ -122,8 +122,10 @@ class Connections(Closeable):
             raise UsageError(what, "needs to read logs, and no brokers are known", hint)
         return found
 
-    def cluster_for_edit(self, what: str) -> Cluster:
-        """Like `cluster`, for operations that compare the offsets of an edit with the logs."""
+    def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
+        """Like `cluster`, for operations that compare the offsets of an edit of ``store`` with the logs. Raises
+        `OtherCluster` as `kafka_counterpart` does."""
+        Connections.kafka_counterpart(self, store)  # that of the command line only warns
         return self.cluster(what)
 
     def cluster_or_none(self) -> KafkaCluster | None:

@@ -73,7 +73,7 @@ def log_checks(
 
     if not connections.has_logs(store, warn):
         return None
-    return LogChecks(connections.cluster_for_edit("offsets import").log_ranges)
+    return LogChecks(connections.cluster_for_edit("offsets import", store).log_ranges)
 
 
 def without_active_groups(
@@ -107,6 +107,8 @@ def running_checks(
     inspect = require_running_store(store).inspect_running
     connection = connections.resolved.connection
     bootstrap = bootstrap_of(uri, connection) if uri is not None else None
-    cluster = connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster_for_edit(operation)
+    cluster = (
+        connections.cluster_at(bootstrap, connection) if bootstrap else connections.cluster_for_edit(operation, store)
+    )
     members, registered = connections.group_describer(uri, edits=True), connections.group_describer_for_edit(uri)
     return RunningChecks(registered, members, cluster.log_ranges, inspect, {})

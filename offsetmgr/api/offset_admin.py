@@ -263,9 +263,8 @@ class OffsetAdmin(Closeable):
         `Unreachable`, `TimedOut`.
         """
         require_scenario(to)
-        store, cluster = self.store, self._connections.cluster("a reset")
+        store, cluster = self.store, self._connections.cluster_for_edit("a reset", self.store)
         selection, chosen = topic_selection(store, topics), groups_to_edit(store, groups)
-        self._connections.kafka_counterpart(store)  # raises OtherCluster
         found = plan_reset(store, cluster, chosen, selection, to, create=create)
         return self._planned("offsets reset", store, require_topics(found, selection, store.uri))
 

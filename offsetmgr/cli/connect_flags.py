@@ -131,9 +131,9 @@ class ConnectFlags(Connections):
             note(f"hint: {' or '.join(f'--store {quote(one)}' for one in others)} reads the other store")
         return store if moved is None else self.store(moved)
 
-    def cluster_for_edit(self, what: str) -> Cluster:
+    def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
         """Prints a note if the brokers do not respond within 3 s; see the base class."""
-        cluster = super().cluster_for_edit(what)
+        cluster = super().cluster_for_edit(what, store)
         return noted_log_wait(cluster, self.bootstrap() or "", self.resolved.connection.timeout_ms / 1000)
 
     def connection(self, command_config: str | None) -> ConnectionConfig:

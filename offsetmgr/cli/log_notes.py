@@ -23,6 +23,8 @@ def noted_outside_logs(
     if not connect.has_logs(edit.store, note):
         return iter(plans)
     # Brokers that do not respond must not prevent an edit in ZooKeeper, so the cluster is opened late.
-    checks = OutsideLogChecks(lambda partitions: connect.cluster_for_edit(edit.operation).log_ranges(partitions), verb)
+    checks = OutsideLogChecks(
+        lambda partitions: connect.cluster_for_edit(edit.operation, edit.store).log_ranges(partitions), verb
+    )
     edit.more_warnings = checks.warnings
     return checks.noted(plans)

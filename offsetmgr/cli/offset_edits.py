@@ -205,7 +205,8 @@ def reset(
     if not isinstance(scenario, ToOffsets):
         check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
-    store, cluster = connect.store(), connect.cluster_for_edit("offsets reset")
+    store = connect.store()
+    cluster = connect.cluster_for_edit("offsets reset", store)
     chosen = choose_groups(store, names, all_groups=all_groups)
     if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)

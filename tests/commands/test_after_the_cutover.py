@@ -136,10 +136,17 @@ def test_a_dead_zookeeper_does_not_hide_the_offsets_in_kafka(both: Commands, uni
     assert "are not compared" in said
 
 
-def test_brokers_of_another_cluster_cause_a_warning(both: Commands, unique: str, kraft: KraftBroker) -> None:
+def test_brokers_of_another_cluster_cause_a_warning_and_refuse_an_edit_by_their_logs(
+    both: Commands, unique: str, kraft: KraftBroker, make_topic: MakeTopic
+) -> None:
+    make_topic(unique, bootstrap=kraft.bootstrap)
     store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
     done = both.run("groups", "describe", "--group", unique, *store, code=None)
     assert f"warning: {kraft.bootstrap} is another Kafka cluster than that of" in done.stderr
+    (both.directory / "saved.csv").write_text(f"{unique},{unique},0,101\n")
+    for edit in (("reset", "--all-topics", "--to-latest"), ("import", "saved.csv")):
+        refused = both.run("offsets", *edit, "--group", unique, *store, "--yes", "--execute", code=2)
+        assert f"error: {kraft.bootstrap}: is another Kafka cluster than that of" in refused.stderr
 
 
 def test_an_unknown_state_is_an_error_that_lists_the_states(both: Commands) -> None:
