@@ -138,6 +138,21 @@ def restored_signal_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_brokers_of_other_users() -> Iterator[None]:
+    """Java programs of other users, whose open files this user may not see, do not use the log directories of tests."""
+    from offsetmgr.segments import broker_lock
+
+    may_be_broker = broker_lock._may_be_broker
+
+    def is_of_a_test(process: Path) -> bool:
+        return process.parent != Path("/proc") and may_be_broker(process)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_lock, "_may_be_broker", is_of_a_test)
+        yield
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """ZooKeeper 3.8, which supports MultiRead."""

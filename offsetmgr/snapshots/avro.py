@@ -41,6 +41,7 @@ MAGIC: Final = b"Obj\x01"
 _BLOCK_BYTES: Final = 64_000
 """The approximate size of a block of records before compression. A reader decodes one block at a time."""
 _META: Final = "offsetmgr."
+_NULL: Final = ("null", None)
 
 _PARTITION: Final = [{"name": "topic", "type": "string"}, {"name": "partition", "type": "int"}]
 SCHEMA: Final[dict[str, Any]] = {
@@ -277,14 +278,15 @@ class RecordWriter:
         """Writes the record of a group. ``offsets`` are sorted; the partition `None` in ``errors`` stands for an error
         of the whole group. ``after`` and ``more`` are further fields of the schema. Raises `UnsupportedOperation`."""
         try:
+            # The branches of the unions are named, so that fastavro does not try them one after the other.
             items = [
                 {
                     "topic": topic,
-                    "partition": checked_partition(partition),
+                    "partition": checked_int("partition", partition),
                     "offset": offset,
                     "metadata": metadata,
-                    "leader_epoch": epoch,
-                    "commit_timestamp": timestamp,
+                    "leader_epoch": _NULL if epoch is None else ("int", checked_int("leader epoch", epoch)),
+                    "commit_timestamp": _NULL if timestamp is None else ("long", timestamp),
                 }
                 for (topic, partition), (offset, metadata, epoch, timestamp, _) in offsets
             ]
@@ -305,12 +307,12 @@ class RecordWriter:
         self._writer.flush()
 
 
-def checked_partition(partition: int) -> int:
-    """Returns the partition. Raises `UnsupportedOperation` if it does not fit into Avro's type int, which fastavro does
+def checked_int(what: str, number: int) -> int:
+    """Returns the number. Raises `UnsupportedOperation` if it does not fit into Avro's type int, which fastavro does
     not check."""
-    if -(1 << 31) <= partition < 1 << 31:
-        return partition
-    raise UnsupportedOperation(f"partition {partition}", "it does not fit into 32 bits")
+    if -(1 << 31) <= number < 1 << 31:
+        return number
+    raise UnsupportedOperation(f"{what} {number}", "it does not fit into 32 bits")
 
 
 def _error_item(recorded: tuple[TopicPartition | None, OffsetMgrError]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import fastavro
 from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.group_tree import SavedNode
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, RecordWriter, checked_partition, to_file_metadata
+from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, RecordWriter, checked_int, to_file_metadata
 from offsetmgr.snapshots.base import SnapshotHeader
 
 IMAGES_SCHEMA: Final[dict[str, Any]] = {
@@ -97,7 +97,9 @@ def write_images(
         before = [(row[0], row[1]) for row in rows if isinstance(row[1], Committed)]
         # With the name of the type, fastavro does not have to search the union.
         changed = [(row[0], None if row[2] is None else ("long", row[2].offset)) for row in rows]
-        after = ({"topic": tp[0], "partition": checked_partition(tp[1]), "offset": offset} for tp, offset in changed)
+        after = (
+            {"topic": tp[0], "partition": checked_int("partition", tp[1]), "offset": offset} for tp, offset in changed
+        )
         errors = [(tp, CorruptData(str(tp), _NO_OFFSET, data.decode("latin-1"))) for tp, data in sorted(raw.items())]
         writer.write(group, before, errors, after=after, tree=_encoded(nodes))
         partitions += len(rows)
