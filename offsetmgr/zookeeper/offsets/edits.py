@@ -155,9 +155,10 @@ class EditBatch:
                     path = self._layout.path(group, partition)
                     if directories and self._layout.topic_directory(group, partition.topic) in directories:
                         path = in_directory(path, partition)
-                    _, data = edit.raw.get(partition, (None, None))
-                    if change.after is not None:
-                        data = self._encoded(partition, change.after, None)
+                    if change.after is None:
+                        _, data = edit.raw.get(partition, (None, None))
+                    else:
+                        data = self._layout.encode(partition, change.after.offset, None)
                 except OffsetMgrError as error:
                     self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
                     continue
