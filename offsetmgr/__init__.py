@@ -14,11 +14,11 @@ from offsetmgr.core.scheme_table import register_scheme
 from offsetmgr.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from offsetmgr.api.migration import Migration as Migration
-    from offsetmgr.api.migration import MigrationConfig as MigrationConfig
-    from offsetmgr.api.offset_admin import OffsetAdmin as OffsetAdmin
-    from offsetmgr.api.planned_edit import EditReport as EditReport
-    from offsetmgr.api.planned_edit import PlannedEdit as PlannedEdit
+    from offsetmgr.app.migration import Migration as Migration
+    from offsetmgr.app.migration import MigrationConfig as MigrationConfig
+    from offsetmgr.app.offset_admin import OffsetAdmin as OffsetAdmin
+    from offsetmgr.app.planned_edit import EditReport as EditReport
+    from offsetmgr.app.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors
     from offsetmgr.core.commit_mode import CommitMode as CommitMode
@@ -69,22 +69,23 @@ _MODULE_OF: Final = {
     "CommitMode": "core.commit_mode",
     "Committed": "core.model",
     "ConnectionConfig": "config.connection",
-    "EditReport": "api.planned_edit",
+    "EditReport": "app.planned_edit",
     "EvidenceThresholds": "migration.evidence",
-    "Migration": "api.migration",
-    "MigrationConfig": "api.migration",
+    "Migration": "app.migration",
+    "MigrationConfig": "app.migration",
     "ObservationWindow": "migration.group_observer",
-    "OffsetAdmin": "api.offset_admin",
+    "OffsetAdmin": "app.offset_admin",
     "OffsetAndMetadata": "core.model",
     "OffsetManager": "manager.embedded",
     "OffsetMgrError": "core.errors",
     "Change": "core.offset_store",
     "GroupEdit": "core.offset_store",
+    "GroupSelection": "core.selection",
     "KafkaCluster": "kafka.cluster.kafka_cluster",
     "OffsetStore": "core.offset_store",
     "OffsetTranslation": "core.log_origin",
     "PlanOptions": "migration.plan",
-    "PlannedEdit": "api.planned_edit",
+    "PlannedEdit": "app.planned_edit",
     "RunningEdit": "groups.running_groups",
     "ShiftBy": "groups.reset",
     "ToCurrent": "groups.reset",
@@ -104,6 +105,7 @@ __all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
     "PlannedEdit",
     "EditReport",
     "RunningEdit",
+    "GroupSelection",
     "ToEarliest",
     "ToLatest",
     "ToCurrent",

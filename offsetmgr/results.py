@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from offsetmgr.api.migration import RollbackReport as RollbackReport
+    from offsetmgr.app.migration import RollbackReport as RollbackReport
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
     from offsetmgr.core.group_tree import SavedNode as SavedNode
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import Guard as Guard
     from offsetmgr.core.offset_store import PartitionKinds as PartitionKinds
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
+    from offsetmgr.core.selection import TopicPattern as TopicPattern
+    from offsetmgr.core.selection import TopicSelection as TopicSelection
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
     from offsetmgr.groups.describe import DescribedPartition as DescribedPartition
     from offsetmgr.groups.edit_plan import Counts as Counts
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
     from offsetmgr.groups.last_writer import KnownWrite as KnownWrite
     from offsetmgr.groups.last_writer import LastWriter as LastWriter
     from offsetmgr.groups.reset import Scenario as Scenario
-    from offsetmgr.groups.selection import GroupSelection as GroupSelection
-    from offsetmgr.groups.selection import TopicPattern as TopicPattern
-    from offsetmgr.groups.selection import TopicSelection as TopicSelection
     from offsetmgr.kafka.client.brokers import ClusterBroker as ClusterBroker
     from offsetmgr.kafka.cluster.base import Cluster as Cluster
     from offsetmgr.kafka.protocol.channel import Address as Address
@@ -159,7 +158,6 @@ _MODULES: Final = {
     "GroupPlan": "migration.plan",
     "GroupProgress": "migration.progress",
     "GroupSample": "migration.group_location",
-    "GroupSelection": "groups.selection",
     "Guard": "core.offset_store",
     "IndexEntry": "segments.indexes",
     "KnownWrite": "groups.last_writer",
@@ -201,7 +199,7 @@ _MODULES: Final = {
     "ReportStatus": "period.barrier",
     "Role": "manager.runtime.status",
     "RollbackDifference": "migration.rollback",
-    "RollbackReport": "api.migration",
+    "RollbackReport": "app.migration",
     "RunProgress": "migration.progress",
     "SavedNode": "core.group_tree",
     "Scenario": "groups.reset",
@@ -217,8 +215,8 @@ _MODULES: Final = {
     "TimeIndex": "segments.indexes",
     "TimePosition": "period.barrier",
     "TimedOffset": "segments.time_lookup",
-    "TopicPattern": "groups.selection",
-    "TopicSelection": "groups.selection",
+    "TopicPattern": "core.selection",
+    "TopicSelection": "core.selection",
     "UnrecognisedData": "core.group_tree",
     "VerifyEvidence": "migration.verify_rules",
     "VerifySummary": "migration.verify",

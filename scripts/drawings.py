@@ -16,7 +16,7 @@ PURPOSES: Final = {
     "sandbox": "real servers for trials",
     "testing": "contract suites, fakes",
     "results": "types of returned values",
-    "api": "the Python facade",
+    "app": "the use cases",
     "spark": "tables, audits, committer",
     "period": "jobs that share periods",
     "consumer": "consumers in old groups",

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from offsetmgr.api.connections import Connections
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.group_tree import UnrecognisedData
 from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition

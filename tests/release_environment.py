@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from processes import Commands
 
-from offsetmgr.api.offset_admin import OffsetAdmin
+from offsetmgr.app.offset_admin import OffsetAdmin
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool

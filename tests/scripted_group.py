@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from in_process import Output, command
 
-from offsetmgr.api.connections import Connections
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.connections import Connections
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
 from offsetmgr.migration.group_observer import GroupView, RegistryView

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from offsetmgr.api.connections import Connections, kafka_stores
+from offsetmgr.app.connections import Connections, kafka_stores
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.group_arguments import GroupArguments
@@ -31,6 +31,7 @@ from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -114,14 +115,14 @@ class ConnectFlags(Connections):
             hint = "name the context with which the plan was made, or leave out --context"
             raise OtherCluster(f"--context {self._named_context}", why, hint)
 
-    def store_of(self, names: Iterable[str], *, all_groups: bool = False) -> OffsetStore:
+    def store_of(self, selection: GroupSelection) -> OffsetStore:
         """Opens the store from which a command reads these groups: the selected store, or the store in which all of
         them live if no option names one. Prints which store is read, and the groups that do not live there."""
-        from offsetmgr.groups.selection import choose_groups
+        from offsetmgr.groups.scan import choose_groups
         from offsetmgr.migration.group_home import homes_text
 
         store = self.store()
-        chosen = choose_groups(store, names, all_groups=all_groups)
+        chosen = choose_groups(store, selection)
         moved, homes = self.home_of(chosen)
         here = moved or store.uri
         for uri in dict.fromkeys(home.uri for home in homes):
@@ -186,7 +187,6 @@ class ConnectFlags(Connections):
         """Returns the error with a hint at the other configured store that has one of the missing groups; without such
         a store, or if a store does not respond, returns the error unchanged. The hint names the group if there are
         several: if several are missing, or if it is one of ``selected`` groups."""
-        from offsetmgr.groups.selection import matching_groups
 
         others: tuple[OffsetStore, ...] = ()
         if missing.groups and self.resolved.store is not None:
@@ -194,7 +194,7 @@ class ConnectFlags(Connections):
                 others = self.other_stores(self.store(), lambda _: None)
         for other in others:
             with suppress(OffsetMgrError):
-                if found := matching_groups(missing.groups, other.groups()):
+                if found := [*filter(GroupSelection(missing.groups).matches, other.groups())]:
                     one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
                     hint = f"{one} is in {other.uri}: add --store {quote(other.uri)}"
                     return GroupNotFound(missing.what, missing.why, hint)
@@ -246,7 +246,7 @@ class ConnectFlags(Connections):
         """
         if running is None:
             return self.edit(operation, flags, store, as_csv=as_csv)
-        from offsetmgr.api.edit_targets import running_checks
+        from offsetmgr.app.edit_targets import running_checks
         from offsetmgr.cli.running_edit import RunningEditCommand
 
         checks = running_checks(self, operation, store)

@@ -35,7 +35,7 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
     It only reads: it changes nothing in Kafka, in ZooKeeper or on this machine. The exit code is 1 if a check failed.
     --group checks the permissions on these groups instead of on some existing groups.
     """
-    from offsetmgr.api.doctor import Doctor
+    from offsetmgr.app.doctor import Doctor
 
     results = Doctor(connect.resolved, group or ()).run()
     if output is OutputFormat.TABLE:  # one long text is wrapped at the width of the terminal, two are not

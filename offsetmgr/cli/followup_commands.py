@@ -20,7 +20,7 @@ def command_line(*words: object, options: Sequence[str] = ()) -> str:
 def delete_groups_command(store: str, groups: Sequence[str], options: Sequence[str]) -> str:
     """Returns the command line that deletes these groups from the store at the URI ``store``. If there are more than
     `MAX_NAMED`, it has the first of them, and a text after it has the number of the others."""
-    from offsetmgr.groups.selection import literal_pattern
+    from offsetmgr.core.selection import literal_pattern
 
     named = (word for name in groups[:MAX_NAMED] for word in ("--group", literal_pattern(name)))
     command = command_line("groups", "delete", "--store", store, *named, *options, "--execute")

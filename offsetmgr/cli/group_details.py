@@ -11,7 +11,7 @@ from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
+from offsetmgr.cli.options import FormatOption, GroupFlags, OnlyWithLag, TopicsOption
 from offsetmgr.cli.read_error_report import empty_note, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
@@ -62,8 +62,7 @@ STATE: Final = (
 @many_clusters
 def describe(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
     state: Annotated[
@@ -81,12 +80,13 @@ def describe(
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the state, members, committed offsets, log ends, lag and owners of groups."""
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.describe import describe as describe_groups
-    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.scan import choose_groups
     from offsetmgr.groups.topic_matches import TopicMatches
     from offsetmgr.migration.copied_offsets import last_writes
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
     of_partitions = {"--topic": topic, "--totals": show_totals, "--sort": sort, "--top": top}
@@ -104,7 +104,7 @@ def describe(
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = choose_groups(store, names, all_groups=all_groups, others=others)
+        chosen = choose_groups(store, selection, others)
         found = _named(
             describe_groups(store, cluster, describer, chosen, topics, others=others, writes=last_writes), errors
         )

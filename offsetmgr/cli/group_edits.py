@@ -12,12 +12,10 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import (
     AcceptUnseen,
-    AllGroups,
     AllowRewind,
-    GroupsOption,
+    GroupFlags,
     TopicsOption,
     TranslateOption,
-    require_groups,
 )
 from offsetmgr.cli.render import OutputFormat, note, progress
 from offsetmgr.core.errors import Conflict, UsageError
@@ -45,8 +43,7 @@ Lose = Annotated[
 @connected
 def delete(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     lose: Lose = None,
     accept_unseen: AcceptUnseen = False,
     *,
@@ -61,11 +58,11 @@ def delete(
     from offsetmgr.cli.edit_command import exit_edit
     from offsetmgr.cli.group_deletion import GroupDeletion
     from offsetmgr.groups.edits import plan_removal
-    from offsetmgr.groups.selection import choose_groups
+    from offsetmgr.groups.scan import choose_groups
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     store = connect.store()
-    chosen = choose_groups(store, names, all_groups=all_groups)
+    chosen = choose_groups(store, selection)
     options, describer = connect.undo_options(store), connect.group_describer_for_edit()
     edit = GroupDeletion("groups delete", store, describer, flags, undo_options=options, lose=frozenset(lose or ()))
     code = edit.run(plan_removal(store, chosen, accept_unseen=accept_unseen))
@@ -132,8 +129,8 @@ def copy(
 ) -> None:
     """Copy a group's committed offsets to another group."""
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.copy import plan_copy
-    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
 
     if source == target and to is None:

@@ -9,7 +9,7 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupsOption
+from offsetmgr.cli.options import FormatOption, GroupFilter
 from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -50,7 +50,7 @@ class _ListCommand(typer.core.TyperCommand):
 @many_clusters
 def list_groups(
     connect: ConnectFlags,
-    group: GroupsOption = None,
+    groups: GroupFilter,
     state: Annotated[
         str | None,
         typer.Option(
@@ -63,30 +63,27 @@ def list_groups(
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the groups of a store."""
+    from offsetmgr.core.selection import KNOWN_GROUPS
     from offsetmgr.groups.edits import tree_store
-    from offsetmgr.groups.selection import KNOWN_GROUPS, is_pattern, matching_groups
 
     store = connect.store()
-    names = sorted(set(store.groups()))
+    known = set(store.groups())
     selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
     if unknown := selected - {_plain_state(name) for name in STATES}:
         why = f"{', '.join(sorted(unknown))} is not a state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
-    errors: list[OffsetMgrError] = []
-    if group:
-        why = f"no group of {store.uri} matches"
-        unmatched = [one for one in group if not matching_groups([one], names)]
-        others = {found.group: found.error for found in store.scan(one for one in unmatched if not is_pattern(one))}
-        missing = [
-            kind
-            if isinstance(kind := others.get(one), OtherGroupKind)
-            else GroupNotFound(f"group {one!r}", why, KNOWN_GROUPS, groups=[one])
-            for one in unmatched
-        ]
-        names = matching_groups(group, names)
-        if not names:
-            raise missing[0]
-        errors += missing
+    names = groups.selection().within(known, store.uri, unlisted=True)
+    others = {found.group: found.error for found in store.scan(name for name in names if name not in known)}
+    errors: list[OffsetMgrError] = [
+        kind
+        if isinstance(kind := others.get(name), OtherGroupKind)
+        else GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
+        for name in names
+        if name not in known
+    ]
+    names = [name for name in names if name in known]
+    if errors and not names:
+        raise errors[0]
     states = {} if state is None else connect.group_describer()(names)
 
     def shown(name: str) -> str | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.core.document import moment
 from offsetmgr.core.model import Committed
+from offsetmgr.core.selection import group_words, literal_pattern
 from offsetmgr.groups.last_writes import TITLES
-from offsetmgr.groups.selection import group_words, literal_pattern
 from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.group_location import GroupPhase
 from offsetmgr.migration.runbook_commands import file_label

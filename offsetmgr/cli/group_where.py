@@ -15,7 +15,7 @@ from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupsOption
+from offsetmgr.cli.options import FormatOption, GroupFlags
 from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import (
     Column,
@@ -27,7 +27,7 @@ from offsetmgr.cli.render import (
     write_structured_rows,
 )
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.plurals import count_of
 
@@ -67,8 +67,7 @@ _SHORT: Final = 20
 @many_clusters
 def where(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of all configured stores.")] = False,
+    groups: GroupFlags,
     window_s: Annotated[
         float | None,
         seconds_option(
@@ -96,15 +95,12 @@ def where(
 
     The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
     """
-    from offsetmgr.api.located_groups import chosen_groups
     from offsetmgr.migration.group_observer import ObservationWindow
 
-    if bool(group) == all_groups:
-        why = "both GROUP and --all-groups are given" if all_groups else "no group is named"
-        raise UsageError("groups where", why, "as in: offsetmgr groups where NAME..., or --all-groups")
+    selection = groups.selection()
     locator = connect.group_locator()
     known, errors = locator.groups()
-    names = chosen_groups(group, known, [one.store.uri for one in locator.stores])
+    names = selection.within(known, ", ".join(one.store.uri for one in locator.stores), unlisted=True)
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)

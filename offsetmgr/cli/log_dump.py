@@ -198,7 +198,7 @@ def dump(
 def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log]:
     """Yields the logs under the given paths. If a log cannot be read, reports the error and continues with the next
     log."""
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
     for path in paths:

@@ -13,7 +13,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if, report_and_exit_code
-from offsetmgr.cli.options import AllowRewind, GroupsOption, Overwrite, TopicsOption, TranslateOption
+from offsetmgr.cli.options import AllowRewind, GroupFilter, Overwrite, TopicsOption, TranslateOption
 from offsetmgr.cli.render import Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -21,9 +21,9 @@ from offsetmgr.core.plurals import count_of
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import GroupOffsets
+    from offsetmgr.core.selection import GroupSelection, TopicSelection
     from offsetmgr.groups.disk_layout import TopicDirectories
     from offsetmgr.groups.disk_recovery import Expiry
-    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.committed_offsets import SavedGroup
     from offsetmgr.stores.scheme import StoreUri
 
@@ -68,8 +68,8 @@ ExportTarget = Annotated[
 def offsets(
     connect: ConnectFlags,
     dirs: Dirs,
+    groups: GroupFilter,
     to: ExportTarget = None,
-    group: GroupsOption = None,
     topic: TopicsOption = None,
     offsets_topic: Annotated[
         str,
@@ -118,9 +118,9 @@ def offsets(
     exits with code 1. It leaves out the offsets of unfinished transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.groups.disk_recovery import Expiry
-    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
     from offsetmgr.segments.partition import is_directory
     from offsetmgr.stores.uri import parse_uri
@@ -147,7 +147,9 @@ def offsets(
         retention_ms = (retention_minutes or _DEFAULT_RETENTION_MINUTES) * _MINUTE_MS
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_ms)
     sources = find_topic_directories(dirs, offsets_topic)
-    saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
+    saved = _SavedOffsets(
+        sources, groups.selection(), TopicSelection.parse(topic or []), processes or processors(), expiry
+    )
     failed = 0
     if target is None:
         write_rows(_ROWS, saved.rows(), flags.output)
@@ -237,14 +239,14 @@ class _SavedOffsets:
     def __init__(
         self,
         sources: TopicDirectories,
-        groups: list[str],
+        groups: GroupSelection,
         topics: TopicSelection,
         processes: int,
         expiry: Expiry | None,
     ) -> None:
         self.sources = sources
         self._where = ", ".join(map(str, sources.log_dirs))
-        self._names = groups
+        self._groups = groups
         self._topics = topics
         self._processes = processes
         self._expiry = expiry
@@ -255,11 +257,10 @@ class _SavedOffsets:
     def groups(self) -> Iterator[SavedGroup]:
         """Yields the selected groups with their selected offsets and errors. Also prints the errors."""
         from offsetmgr.groups.disk_recovery import saved_groups
-        from offsetmgr.groups.selection import matching_groups
 
         found = saved_groups(self.sources, self, processes=self._processes, expiry=self._expiry)
         for one in found:
-            if self._names and not matching_groups(self._names, [one.group]):
+            if not self._groups.matches(one.group):
                 continue
             group = self._selected(one)
             for tp, error in group.errors.items():
@@ -294,9 +295,8 @@ class _SavedOffsets:
         whole result is empty. Returns the exit code."""
         from offsetmgr.core.errors import GroupNotFound
         from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
-        from offsetmgr.groups.selection import GroupSelection
 
-        for name in sorted(GroupSelection.parse(self._names).names - self._seen):
+        for name in sorted(self._groups.names - self._seen):
             self.error(GroupNotFound(f"group {name!r}", f"has no committed offsets in {self._where}"))
         count = len(self.sources.partitions)
         if (

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.lock_wait import LockWait
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.options import AcceptUnseen, Reason, Yes
 from offsetmgr.cli.plan_execution import exit_if_interrupted, note_expiry, option_text, plan_writer
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import summary_of
 from offsetmgr.migration.plan_run import PlanRun, open_plan
 
@@ -42,8 +41,7 @@ app = typer.Typer()
 def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: PlanGroups = None,
-    wave: WaveOption = None,
+    scope: PlanScope,
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
@@ -57,8 +55,8 @@ def finalize_command(
     accept_unseen: AcceptUnseen = False,
     yes: Yes = False,
     reason: Reason = None,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """End a migration: verify again, check for members that commit to the source alone, and record the end in the
     journal.
@@ -82,13 +80,13 @@ def finalize_command(
     from offsetmgr.migration.verify_rules import Status
 
     plan, state = open_plan(plan_path)
-    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(from_command_config, to_command_config))
+    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs))
     verifier = sides.verifier(plan, state)
-    only = select_groups(plan, groups or (), wave or ())
+    only = scope.select(plan)
     if only is None and (state.finalized or state.undo.done or state.undo.written) and not state.is_rolled_back:
         only = frozenset(group.group for group in plan.groups() if not state.is_group_rolled_back(group.group))
     verifier.only = only
-    options = option_text(connect.repeated_options(from_command_config, to_command_config))
+    options = option_text(connect.repeated_options(*configs))
     if delete_source or state.finalized_at is None:
         _confirm(plan, only, delete_source=delete_source, yes=yes)
     watched = ObservationWindow(window_s, waiting=LockWait().for_commits)

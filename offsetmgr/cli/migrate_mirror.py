@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import Interrupted, fail_if
-from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
+from offsetmgr.cli.migrate_options import Rename, SideConfigs, SourceStore, TargetStore
 from offsetmgr.cli.migrate_plan import IfAhead, parse_renames
 from offsetmgr.cli.options import (
-    AllGroups,
     BeforeImage,
     FormatOption,
-    GroupsOption,
+    GroupFlags,
     Reason,
     TopicsOption,
     TranslateOption,
     Yes,
-    require_groups,
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
@@ -60,8 +58,7 @@ def mirror_command(
     connect: ConnectFlags,
     from_: SourceStore,
     to: TargetStore,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     rename: Rename = None,
     translate: TranslateOption = None,
@@ -95,8 +92,8 @@ def mirror_command(
     before_image: BeforeImage = None,
     reason: Reason = None,
     format: FormatOption = OutputFormat.TABLE,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Copy new offsets from a source to a target, forward only, until Ctrl-C (or, with --once, until nothing is left to
     copy).
@@ -111,11 +108,18 @@ def mirror_command(
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror_images import MirrorImages
 
-    groups = require_groups(group, all_groups)
+    selection = groups.selection()
     if if_ahead is AheadPolicy.REWIND:
         raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
-    options = PlanOptions(if_ahead, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
-    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(from_command_config, to_command_config))
+    options = PlanOptions(
+        if_ahead,
+        False,
+        tuple(topic or ()),
+        selection.patterns,
+        parse_renames(rename),
+        exclude_groups=selection.excluded,
+    )
+    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(*configs))
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
     planner = Planner(source, target, options, SystemClock(), translate=translate)
@@ -127,7 +131,9 @@ def mirror_command(
     confirm(f"copy to {target.uri} until stopped?", yes=yes)
     path = Path(before_image) if before_image else default_image_path("migrate mirror")
     images = MirrorImages(source, target, options, path, planner.crossing, lambda path: note(f"before-images: {path}"))
-    origin = EditOrigin("migrate mirror", reason or "", connect.repeated_options(command_config=to_command_config))
+    origin = EditOrigin(
+        "migrate mirror", reason or "", connect.repeated_options(command_config=configs.to_command_config)
+    )
     with (
         stop_on_signal("the mirror ends after this round") as stop,
         sides.notifier(options, interval_ms) as notifier,

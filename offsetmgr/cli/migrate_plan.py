@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.written_plan import applicable_options, write_plan_file
+from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
@@ -16,16 +16,14 @@ from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, Rename, SourceStore, TargetStore, ToConfig
+from offsetmgr.cli.migrate_options import Rename, SideConfigs, SourceStore, TargetStore
 from offsetmgr.cli.options import (
-    AllGroups,
     AllowRewind,
     FormatOption,
-    GroupsOption,
+    GroupFlags,
     TopicsOption,
     TranslateOption,
     file_to_write,
-    require_groups,
 )
 from offsetmgr.cli.plan_execution import end_of_planning
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
@@ -76,12 +74,11 @@ def plan_command(
     connect: ConnectFlags,
     from_: SourceStore,
     to: TargetStore,
+    groups: GroupFlags,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the plan."),
     ] = None,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
     waves: Annotated[
         Path | None,
         typer.Option(
@@ -126,8 +123,8 @@ def plan_command(
         ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Decide which offsets a migration writes, and save them as a plan; nothing else is changed.
 
@@ -137,14 +134,23 @@ def plan_command(
     if (output is None) is (draft_partition_map is None):
         raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")
     table = None if waves is None else read_waves(waves)
-    groups = list(table.patterns()) if table and not (group or all_groups) else require_groups(group, all_groups)
+    if table and not (groups.group or groups.all_groups):
+        groups = groups._replace(group=list(table.patterns()))
+    selection = groups.selection()
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     options = PlanOptions(
-        rewind, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing, shift
+        rewind,
+        clamp,
+        tuple(topic or ()),
+        selection.patterns,
+        parse_renames(rename),
+        onto_existing,
+        shift,
+        selection.excluded,
     ).for_source(from_)
-    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(from_command_config, to_command_config))
+    sides = SourceAndTarget(connect, from_, to, *connect.of_sides(*configs))
     options = applicable_options(sides, options)
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)
@@ -164,7 +170,7 @@ def plan_command(
     header, summary, digest = written.header, written.summary, written.sha256
     if written.is_empty:
         output.unlink()
-        where = f"groups {', '.join(groups)}" if groups else count_of(written.groups, "group")
+        where = f"groups {', '.join(groups.group)}" if groups.group else count_of(written.groups, "group")
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
     migrate_output.show_plan_header(header)
@@ -183,7 +189,7 @@ def plan_command(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
             f"add --partition-map FILE: {count_of(rejected, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
-    options_again = connect.repeated_options(from_command_config, to_command_config)
+    options_again = connect.repeated_options(*configs)
     end_of_planning(summary, f"next: {command_line('migrate', 'apply', output, options=options_again)}")
 
 

@@ -8,19 +8,18 @@ from typing import Annotated
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_plan import IfAhead
 from offsetmgr.cli.options import file_to_write
-from offsetmgr.cli.plan_execution import end_of_planning, scope_options
+from offsetmgr.cli.plan_execution import end_of_planning
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.planner import Planner
@@ -39,11 +38,10 @@ def renew_command(
         Path,
         typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the new plan."),
     ],
-    groups: PlanGroups = None,
-    wave: WaveOption = None,
+    scope: PlanScope,
     if_ahead: IfAhead = None,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Plan the groups again that apply has not begun, with their present offsets, in a new plan.
 
@@ -51,15 +49,15 @@ def renew_command(
     and the states of the groups that were applied: the command copies the journal. The old plan is replaced, and its
     commands name the new plan. The command writes no offset.
     """
-    options = (*scope_options(groups, wave), *connect.repeated_options(from_command_config, to_command_config))
+    options = (*scope.words(), *connect.repeated_options(*configs))
     following = f"next: {command_line('migrate', 'apply', output, options=options)}"
     if finish_renewal(PlanFile(plan_path), output):
         note(f"an earlier run had written {output} and was killed; it is complete now, and {plan_path} is replaced")
         note(following)
         return
     plan, _ = open_plan(plan_path)
-    only = select_groups(plan, groups or (), wave or ())
-    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(from_command_config, to_command_config))
+    only = scope.select(plan)
+    sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs))
     with sides.legacy_members() as members:
         options_now = replace(plan.header.options, if_ahead=if_ahead or plan.header.options.if_ahead)
         planner = Planner(

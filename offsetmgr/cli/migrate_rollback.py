@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.written_plan import WrittenPlan, write_reverse_plan_file
+from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.written_plan import WrittenPlan, write_reverse_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_plan import IfAhead
 from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
 from offsetmgr.cli.plan_execution import end_of_planning, exit_if_interrupted, plan_writer, print_next_step
@@ -25,7 +25,6 @@ from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import JournalError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan import Action, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import PlanRun, open_renewed
@@ -47,8 +46,7 @@ app = typer.Typer()
 def rollback_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    group: PlanGroups = None,
-    wave: WaveOption = None,
+    scope: PlanScope,
     yes: Yes = False,
     reason: Reason = None,
     force: Annotated[
@@ -83,8 +81,8 @@ def rollback_command(
         bool, typer.Option("--dry-run", help="Only show the offsets that would be restored or have changed since.")
     ] = False,
     wait_empty_s: WaitEmpty = 0.0,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
@@ -99,7 +97,7 @@ def rollback_command(
     """
     from offsetmgr.migration.rollback import preview, restored_offsets, rollback
 
-    sources = connect.of_sides(from_command_config, to_command_config)
+    sources = connect.of_sides(*configs)
     if reverse_plan is None and (allow_rewind or if_ahead is not None):
         option = "--allow-rewind" if allow_rewind else "--if-ahead"
         raise UsageError(option, "works only with --reverse-plan: a rollback restores the before-image")
@@ -107,13 +105,13 @@ def rollback_command(
         _reject_options(force=force, wait_empty=wait_empty_s > 0, run=run, dry_run=dry_run)
         plan, state = _open(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, *sources)
-        only = select_groups(plan, group or (), wave or ())
-        options = connect.repeated_options(to_command_config, from_command_config)  # the sides are exchanged
+        only = scope.select(plan)
+        options = connect.repeated_options(*reversed(configs))  # the sides are exchanged
         write = partial(write_reverse_plan_file, back, plan, state, allow_rewind=allow_rewind, if_ahead=if_ahead)
         _plan_back(partial(write, only=only), reverse_plan, options)
         return
     plan, state = _open(plan_path)
-    only = _with_run(state, select_groups(plan, group or (), wave or ()), run)
+    only = _with_run(state, scope.select(plan), run)
     sides = SourceAndTarget.of_plan(connect, plan.header, *sources)
     target = sides.target
     one_run = state.run(run) if run else None
@@ -140,8 +138,8 @@ def rollback_command(
             _compare_others(plan, state, target, only)
             raise
     followups = _FollowupOptions(
-        connect.repeated_options(from_command_config, to_command_config),
-        connect.undo_options(target, to_command_config),
+        connect.repeated_options(*configs),
+        connect.undo_options(target, configs.to_command_config),
     )
     _show_result(report, plan, state, target, only, run, followups)
 

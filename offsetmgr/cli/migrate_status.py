@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.options import file_to_write
 from offsetmgr.cli.plan_execution import note_expiry, option_text
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows, write_text
@@ -31,7 +31,6 @@ from offsetmgr.migration.fleet import (
     GroupStatus,
     counts,
     group_statuses,
-    select_groups,
 )
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import open_plan
@@ -76,8 +75,7 @@ COLUMNS: Final = (
 def status_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    groups: PlanGroups = None,
-    wave: WaveOption = None,
+    scope: PlanScope,
     window_s: Annotated[
         float | None,
         seconds_option(
@@ -100,8 +98,8 @@ def status_command(
             show_default=False,
         ),
     ] = None,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Show the state of every group in words, with its obstacle and the next command.
 
@@ -111,7 +109,7 @@ def status_command(
     """
     is_page = format in (StatusFormat.MARKDOWN, StatusFormat.HTML)
     options = CommandOptions(
-        option_text(connect.repeated_options(from_command_config, to_command_config)),
+        option_text(connect.repeated_options(*configs)),
         option_text(connect.repeated_options()),
     )
     if output is not None and not is_page:
@@ -119,14 +117,12 @@ def status_command(
 
     def once() -> int:
         plan, state = open_plan(plan_path)
-        only = select_groups(plan, groups or (), wave or ())
+        only = scope.select(plan)
         live = None
         if window_s is not None:
             from offsetmgr.migration.group_observer import ObservationWindow
 
-            sides = SourceAndTarget.of_plan(
-                connect, plan.header, *connect.of_sides(from_command_config, to_command_config)
-            )
+            sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs))
             note(f"asking the servers, and watching live members for up to {window_s:g} s")
             watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
             live = sides.fleet_view(plan, state, watched).observe(only)

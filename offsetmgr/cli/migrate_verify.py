@@ -7,17 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, PlanGroups, PlanPath, ToConfig, WaveOption
+from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.options import FormatOption
-from offsetmgr.cli.plan_execution import scope_options
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
-from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.plan_run import open_plan
 
 app = typer.Typer()
@@ -29,21 +27,18 @@ app = typer.Typer()
 def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
-    group: PlanGroups = None,
-    wave: WaveOption = None,
+    scope: PlanScope,
     all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
     format: FormatOption = OutputFormat.TABLE,
-    from_command_config: FromConfig = None,
-    to_command_config: ToConfig = None,
+    *,
+    configs: SideConfigs,
 ) -> None:
     """Read both sides again and compare them with the plan; exit 1 on any difference."""
     from offsetmgr.migration.verify_rules import Status
 
     plan, state = open_plan(plan_path)
-    verifier = SourceAndTarget.of_plan(
-        connect, plan.header, *connect.of_sides(from_command_config, to_command_config)
-    ).verifier(plan, state)
-    verifier.only = select_groups(plan, group or (), wave or ())
+    verifier = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs)).verifier(plan, state)
+    verifier.only = scope.select(plan)
     checked = progress(verifier.results(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     # After a rollback, nearly all planned offsets are missing in the target, as intended. The command counts these
@@ -57,7 +52,7 @@ def verify_command(
     if state.is_rolled_back:
         note("this plan was rolled back: the target holds its old offsets again, so it differs from the plan")
     elif Status.SOURCE_AHEAD in verifier.summary.counts:
-        options = (*scope_options(group, wave), *connect.repeated_options(from_command_config, to_command_config))
+        options = (*scope.words(), *connect.repeated_options(*configs))
         status = command_line("migrate", "status", plan_path, options=options)
         note(
             "hint: consumers still commit to the source. Bounce them to dual and verify again, or stop them and make a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,7 +12,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption
+from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -42,6 +43,7 @@ options --from and --to."""
 @many_clusters
 def diff(
     connect: ConnectFlags,
+    groups: GroupFlags,
     source: Annotated[
         str | None,
         typer.Option(
@@ -54,8 +56,6 @@ def diff(
             "--to", metavar="URI", help="The other store (default: the configured brokers).", show_default=False
         ),
     ] = None,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
     topic: TopicsOption = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -64,23 +64,22 @@ def diff(
     Without --from and --to, the command compares the configured ZooKeeper with the configured brokers, also of several
     contexts. Without --group it compares all groups of both stores.
     """
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.diff import diff as differences
-    from offsetmgr.groups.selection import TopicSelection, matching_groups, require_kind
+    from offsetmgr.groups.scan import require_kind
     from offsetmgr.groups.topic_matches import TopicMatches
 
-    if group and all_groups:
-        raise UsageError("--group", "both --group and --all-groups are given")
+    selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
     topics = TopicSelection.parse(topic or [])
     connect.reject_for_many({"--from": source, "--to": target}, "it names a store of one cluster")
     left, right = _sides(connect, source, target)
     topics.within(left.capabilities.partitions, right.capabilities.partitions)
-    known = {*left.groups(), *right.groups()}
-    for name in group or []:
-        if not matching_groups([name], known):
-            for store in (left, right):
-                require_kind(store, name)
-            raise GroupNotFound(f"group {name!r}", "is in neither store")
-    chosen = matching_groups(group or [], sorted(known))
+    try:
+        chosen = selection.within({*left.groups(), *right.groups()}, f"{left.uri} and {right.uri}")
+    except GroupNotFound as missing:
+        for name, store in product(missing.groups, (left, right)):
+            require_kind(store, name)
+        raise
     if not chosen:
         raise GroupNotFound(
             "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"

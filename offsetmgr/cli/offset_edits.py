@@ -10,9 +10,8 @@ import typer
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.options import (
-    AllGroups,
     AllTopics,
-    GroupsOption,
+    GroupFlags,
     OneGroup,
     RunningFlag,
     TopicsOption,
@@ -20,7 +19,6 @@ from offsetmgr.cli.options import (
     UnterminatedOption,
     WaitEmpty,
     check_topics,
-    require_groups,
     running_edit,
 )
 from offsetmgr.core.errors import GroupNotFound
@@ -86,8 +84,8 @@ def set_offsets(
     """
     from offsetmgr.cli.edit_command import exit_edit
     from offsetmgr.cli.log_notes import noted_outside_logs
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.reset import plan_set
-    from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
 
     topics = TopicSelection.parse(topic)
@@ -116,8 +114,7 @@ def set_offsets(
 @connected
 def reset(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
@@ -179,10 +176,12 @@ def reset(
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
     from offsetmgr.cli.skip_records import skipped_records
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.reset import ToOffsets, plan_reset
-    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.scan import choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
+    selection = groups.selection()
     options = ScenarioOptions(
         to_earliest,
         to_latest,
@@ -197,19 +196,18 @@ def reset(
     )
     scenario = scenario_of(
         options,
-        group or [],
+        selection,
         lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
     )
-    names = require_groups(group, all_groups)
     how = running_edit(running, wait_empty_s, conditional=skip is not None)
     if not isinstance(scenario, ToOffsets):
         check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     cluster = connect.cluster_for_edit("offsets reset", store)
-    chosen = choose_groups(store, names, all_groups=all_groups)
-    if isinstance(scenario, ToOffsets) and (all_groups or not group):
-        chosen = sorted(scenario.offsets)
+    chosen = choose_groups(store, selection)
+    if isinstance(scenario, ToOffsets) and groups.all_groups:
+        chosen = selection.within(scenario.offsets, f"file {from_file}")
     connect.wait_until_empty(chosen, wait_empty_s)
     skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
     edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)
@@ -225,8 +223,7 @@ def reset(
 @connected
 def delete(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
     running: RunningFlag = False,
@@ -236,16 +233,17 @@ def delete(
 ) -> None:
     """Delete committed offsets."""
     from offsetmgr.cli.edit_command import exit_edit
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.edits import plan_delete
-    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.scan import choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     check_topics(topic, all_topics)
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     topics.within(store.capabilities.partitions)
-    chosen = choose_groups(store, names, all_groups=all_groups)
+    chosen = choose_groups(store, selection)
     how = running_edit(running, wait_empty_s)
     connect.wait_until_empty(chosen, wait_empty_s)
     edit = connect.edit_of("offsets delete", flags, store, how)

@@ -12,7 +12,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.offset_reports import UncommittedTopics
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
+from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows, write_structured_rows
 from offsetmgr.core.clock import SystemClock
@@ -50,8 +50,7 @@ _CELL: Final = 60
 @many_clusters
 def peek(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     max_bytes: Annotated[
         int, typer.Option("--max-bytes", metavar="N", min=0, help="Show at most N bytes of a key or value.")
@@ -63,17 +62,18 @@ def peek(
     It joins no group and commits nothing. Transaction markers, which consumers never get, are skipped.
     """
     from offsetmgr.consumer.peek import RecordPeeker
-    from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups, require_known, scan_in_order
+    from offsetmgr.core.selection import TopicSelection
+    from offsetmgr.groups.scan import choose_groups, require_known, scan_in_order
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     topics = TopicSelection.parse(topic or [])
     connect.cluster("offsets peek")  # raises an error if no brokers are known
     bootstrap = connect.bootstrap()
     assert bootstrap is not None
-    store = connect.store_of(names, all_groups=all_groups)
+    store = connect.store_of(selection)
     topics.within(store.capabilities.partitions)
-    chosen = choose_groups(store, names, all_groups=all_groups)
-    named = named_groups(names, chosen)
+    chosen = choose_groups(store, selection)
+    named = selection.named(chosen)
     errors = ReadErrorReport()
     uncommitted = UncommittedTopics(store.uri, topics, errors)
     rows: list[tuple[Any, ...]] = []

@@ -11,7 +11,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, OnlyWithLag, TopicsOption, require_groups
+from offsetmgr.cli.options import FormatOption, GroupFlags, OnlyWithLag, TopicsOption
 from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, note, progress
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
@@ -21,7 +21,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, TopicNotAuthori
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.kafka.cluster.base import Cluster
 
 app = typer.Typer()
@@ -109,8 +109,7 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
 @many_clusters
 def get(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     watch: Watch = None,
     count: Count = None,
@@ -120,23 +119,18 @@ def get(
 
     Partitions given by number, and those of topics given by full name, are shown even without a commit.
     """
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.lag import state_of
-    from offsetmgr.groups.selection import (
-        TopicSelection,
-        choose_groups,
-        named_groups,
-        require_known,
-        scan_in_order,
-    )
+    from offsetmgr.groups.scan import choose_groups, require_known, scan_in_order
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     topics = TopicSelection.parse(topic or [])
-    store = connect.store_of(names, all_groups=all_groups)
+    store = connect.store_of(selection)
     table = PartitionTable(OFFSETS, value="offset", watched=watch is not None)
 
     def once() -> int:
-        chosen = choose_groups(store, names, all_groups=all_groups)
-        named = named_groups(names, chosen)
+        chosen = choose_groups(store, selection)
+        named = selection.named(chosen)
         kinds = store.capabilities.partitions
         expected = topics.explicit_partitions(
             _partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, kinds
@@ -148,7 +142,7 @@ def get(
 
         def rows() -> Iterator[tuple[Any, ...]]:
             for found in progress(scan_in_order(store, chosen, expected=also), "reading", len(chosen)):
-                if not all_groups and not (found.offsets or found.errors or found.error):
+                if not groups.all_groups and not (found.offsets or found.errors or found.error):
                     try:
                         require_known(store, [found.group])
                     except GroupNotFound as absent:
@@ -180,8 +174,7 @@ def get(
 @many_clusters
 def lag(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     only_with_lag: OnlyWithLag = False,
     show_totals: Totals = False,
@@ -195,20 +188,21 @@ def lag(
 
     Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.lag import NOTHING, UNREAD, needs_log_range
     from offsetmgr.groups.lag import lag as lag_of_groups
-    from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
+    from offsetmgr.groups.scan import choose_groups
     from offsetmgr.migration.copied_offsets import last_writes
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     topics = TopicSelection.parse(topic or [])
     store, cluster = connect.store(), connect.cluster("offsets lag")
     others = connect.other_stores(store)
     table = PartitionTable(LAG, totals=show_totals, sort=sort, top=top, watched=watch is not None)
 
     def once() -> int:
-        chosen = choose_groups(store, names, all_groups=all_groups, others=others)
-        named = named_groups(names, chosen)
+        chosen = choose_groups(store, selection, others)
+        named = selection.named(chosen)
         counts = _partition_counts(cluster, topics.named()) if named else {}
         also = dict.fromkeys(named, topics.explicit_partitions(counts, store.capabilities.partitions))
         errors = ReadErrorReport()
@@ -220,7 +214,7 @@ def lag(
                 cluster,
                 chosen,
                 topics,
-                strict=not all_groups,
+                strict=not groups.all_groups,
                 partitions=also,
                 others=others,
                 writes=last_writes,

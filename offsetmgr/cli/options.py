@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -12,6 +12,7 @@ from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.durations import parse_milliseconds
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.groups.running_groups import RunningEdit
@@ -106,6 +107,15 @@ GroupsOption = Annotated[
 ]
 OneGroup = Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The group.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
+ExcludeGroup = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude-group",
+        metavar="NAME",
+        help="Leave out this selected group, or those that match a glob; repeatable.",
+        show_default=False,
+    ),
+]
 OnlyWithLag = Annotated[
     bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
 ]
@@ -192,12 +202,30 @@ def running_edit(running: bool, wait_empty_s: float, *, conditional: bool = Fals
     return RunningEdit(conditional=conditional)
 
 
-def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
-    """Returns the groups of --group. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
-    if bool(groups) == all_groups:
-        why = "both --group and --all-groups are given" if all_groups else "no group is named"
-        raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
-    return groups or []
+class GroupFlags(NamedTuple):
+    """The options that select groups."""
+
+    group: GroupsOption = None
+    all_groups: AllGroups = False
+    exclude_group: ExcludeGroup = None
+
+    def selection(self) -> GroupSelection:
+        """Returns the selected groups. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
+        if bool(self.group) == self.all_groups:
+            why = "both --group and --all-groups are given" if self.all_groups else "no group is named"
+            raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
+        return GroupSelection(self.group or None, exclude=self.exclude_group or ())
+
+
+class GroupFilter(NamedTuple):
+    """The options that select groups, of a command that takes all groups without them."""
+
+    group: GroupsOption = None
+    exclude_group: ExcludeGroup = None
+
+    def selection(self) -> GroupSelection:
+        """Returns the selected groups."""
+        return GroupSelection(self.group or None, exclude=self.exclude_group or ())
 
 
 def check_topics(topics: list[str] | None, all_topics: bool) -> None:

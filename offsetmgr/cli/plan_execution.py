@@ -45,12 +45,6 @@ def end_of_planning(summary: PlanSummary, following: str, *, failed: object = Fa
     fail_if(failed or summary.failed_groups or summary.refuses_all)
 
 
-def scope_options(groups: list[str] | None, waves: list[int] | None) -> tuple[str, ...]:
-    """Returns the options that limit a further command to the same groups."""
-    given = [("--group", name) for name in groups or ()] + [("--wave", str(wave)) for wave in waves or ()]
-    return tuple(word for option in given for word in option)
-
-
 def option_text(words: Iterable[str]) -> str:
     """Returns words of a command line as text, each with a leading space."""
     return "".join(f" {shlex.quote(word)}" for word in words)

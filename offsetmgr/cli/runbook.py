@@ -20,7 +20,7 @@ from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, OneGroup
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_text
-from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups, view_of
+from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups, view_of
 from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
@@ -60,7 +60,7 @@ app = typer.Typer(
 def write(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the groups.")],
-    groups: GroupFlags,
+    groups: RunbookGroups,
     start: Annotated[
         PhaseName | None,
         typer.Option(

@@ -22,7 +22,7 @@ from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.runbook_groups import GroupFlags, PlanOfGroups
+from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups
 from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
@@ -59,7 +59,7 @@ def bounce(
     connect: ConnectFlags,
     to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
     flags: RestartFlags,
-    groups: GroupFlags,
+    groups: RunbookGroups,
     start: Annotated[
         PhaseName | None,
         typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import WaveOption
 from offsetmgr.cli.migrate_output import SHOWN
-from offsetmgr.cli.options import GroupsOption
+from offsetmgr.cli.options import ExcludeGroup, GroupsOption
 from offsetmgr.cli.render import note
 from offsetmgr.cli.runbook_options import PhaseName, Plan, Restart
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import list_of
-from offsetmgr.groups.selection import GroupSelection, is_pattern, literal_pattern
+from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.fleet import GroupState, group_statuses, select_groups
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
@@ -54,7 +54,7 @@ class PlanOfGroups(NamedTuple):
             pattern if pattern in of_zookeeper or pattern not in self.names else literal_pattern(self.names[pattern])
             for pattern in patterns
         ]
-        chosen = select_groups(self.plan, patterns, waves) or frozenset()
+        chosen = select_groups(self.plan, GroupSelection(list(patterns) or None), waves) or frozenset()
         return sorted(of_zookeeper[planned] for planned in chosen)
 
     def select_one(self, pattern: str) -> str:
@@ -118,18 +118,19 @@ def view_of(connect: ConnectFlags, planned: PlanOfGroups | None) -> GroupView:
     return sides.old_consumer_view(planned.plan.header)
 
 
-class GroupFlags(NamedTuple):
+class RunbookGroups(NamedTuple):
     """The options that select groups for a runbook or a bounce."""
 
     group: GroupsOption = None
     wave: WaveOption = None
+    exclude_group: ExcludeGroup = None
     plan: Plan = None
 
     def select(self, connect: ConnectFlags, to: PhaseName) -> SelectedGroups:
         """Opens the plan and the view, and selects the groups. See `groups_of` for the errors."""
         planned = PlanOfGroups.open(self.plan)
         view = view_of(connect, planned)
-        return SelectedGroups(planned, view, groups_of(view, planned, self.group, self.wave, to))
+        return SelectedGroups(planned, view, groups_of(view, planned, self, to))
 
 
 class SelectedGroups(NamedTuple):
@@ -143,15 +144,15 @@ class SelectedGroups(NamedTuple):
 def groups_of(
     view: GroupView,
     planned: PlanOfGroups | None,
-    patterns: list[str] | None,
-    waves: list[int] | None,
+    options: RunbookGroups,
     to: PhaseName,
 ) -> list[str]:
-    """Returns the groups of ``--group`` and ``--wave``, sorted. The groups of a wave or of a glob are left out if they
+    """Returns the groups that the options select, sorted. The groups of a wave or of a glob are left out if they
     have no live member in ZooKeeper or if `PlanOfGroups.closed` has them.
 
     Raises `UsageError` if no group is named or ``--wave`` has no plan, and `GroupNotFound` if a pattern matches none.
     """
+    patterns, waves, excluded, _ = options
     if not patterns and not waves:
         of_plan = "; --wave N, or --group '*' for all groups of the plan" if planned is not None else ""
         raise UsageError("--group", "no group is named", f"as in --group NAME (repeatable, globs){of_plan}")
@@ -163,15 +164,10 @@ def groups_of(
         named = planned.select(named, ())
         wide = planned.select(globs, waves or ())
     else:
-        wide = []
-        known = set(view.zookeeper.groups()) if globs else set()
-        for pattern in globs:
-            selection = GroupSelection.parse([pattern], known)
-            matched = [group for group in known if selection.matches(group)]
-            if not matched:
-                raise GroupNotFound(f"group {pattern}", f"matches no group in {view.zookeeper.uri}")
-            wide += matched
-    return sorted({*named, *_with_members(view, planned, sorted(set(wide) - set(named)), to)})
+        wide = GroupSelection(globs).within(view.zookeeper.groups(), view.zookeeper.uri) if globs else []
+    chosen = GroupSelection(exclude=excluded or ()).within({*named, *wide}, view.zookeeper.uri)
+    named = [name for name in named if name in chosen]
+    return sorted({*named, *_with_members(view, planned, sorted(set(chosen) - set(named)), to)})
 
 
 def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str], to: PhaseName) -> list[str]:

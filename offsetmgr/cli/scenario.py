@@ -18,6 +18,7 @@ from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.durations import parse_duration
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.groups.reset import (
     Scenario,
     ShiftBy,
@@ -57,7 +58,7 @@ class ScenarioOptions(NamedTuple):
 
 
 def scenario_of(
-    options: ScenarioOptions, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck]
+    options: ScenarioOptions, selection: GroupSelection, crossing: Callable[[SnapshotFile], CrossClusterCheck]
 ) -> Scenario | None:
     """Returns the scenario that the options select; None for --skip, whose scenario depends on the log. ``crossing``
     compares the cluster of a snapshot file with the cluster of the target.
@@ -84,7 +85,7 @@ def scenario_of(
         chosen.append(_to_time(at, "--to-datetime", options.to_datetime))
         _warn_of_future(at, options.to_datetime)
     if options.from_file is not None:
-        chosen.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
+        chosen.append(_from_file(options.from_file, selection, crossing, unterminated=options.accept_unterminated))
     if options.skip is not None and not chosen:
         return None
     if options.skip is not None or len(chosen) != 1:
@@ -153,17 +154,19 @@ def _dated(of_day: re.Match[str], now_ms: int) -> str:
 
 
 def _from_file(
-    file: str, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck], *, accept_unterminated: bool
+    file: str,
+    selection: GroupSelection,
+    crossing: Callable[[SnapshotFile], CrossClusterCheck],
+    *,
+    unterminated: bool,
 ) -> ToOffsets:
     from offsetmgr.groups.export import name_of, open_file, seekable
-    from offsetmgr.groups.selection import matching_groups
 
-    single = groups[0] if len(groups) == 1 else None
     name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
     with (
         seekable(file) as path,
         closing(
-            open_file(path, name, single, accept_unterminated=accept_unterminated, shown=name_of(file), note=note)
+            open_file(path, name, selection.single, accept_unterminated=unterminated, shown=name_of(file), note=note)
         ) as snapshot,
     ):
         crossed = crossing(snapshot)
@@ -179,7 +182,7 @@ def _from_file(
             for tp, committed in entry.offsets.items():
                 if (error := crossed.recreation_error(tp, committed)) is not None:
                     rejected[tp] = error
-            if matching_groups(groups, [entry.group]):
+            if selection.matches(entry.group):
                 dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
         if dropped:
             note(f"warning: a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does")

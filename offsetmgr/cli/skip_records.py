@@ -10,9 +10,9 @@ from offsetmgr.core.errors import Conflict, CorruptData, GroupNotFound, OffsetOu
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.reset import ToOffsets
-from offsetmgr.groups.selection import TopicSelection
 
 
 class SkippedRecords:

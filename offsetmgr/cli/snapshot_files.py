@@ -18,17 +18,16 @@ from offsetmgr.cli.errors import report_and_exit_code
 from offsetmgr.cli.followup_commands import delete_groups_command
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
-    AllGroups,
     AllowRewind,
     FormatOption,
-    GroupsOption,
+    GroupFilter,
+    GroupFlags,
     Overwrite,
     RunningFlag,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
     WaitEmpty,
-    require_groups,
     running_edit,
 )
 from offsetmgr.cli.read_error_report import note_unrecognised
@@ -69,8 +68,7 @@ FileFormat = Annotated[
 def export(
     connect: ConnectFlags,
     file: FileArgument,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     file_format: FileFormat = None,
     overwrite: Overwrite = False,
@@ -80,23 +78,24 @@ def export(
 
     If --context selects several clusters, each gets a file of its own: backup-CONTEXT.avro for backup.avro.
     """
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.before_images import header_for
     from offsetmgr.groups.export import export_groups
-    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.scan import choose_groups
     from offsetmgr.snapshots.registry import format_name
     from offsetmgr.stores.snapshot import write_snapshot
 
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     topics = TopicSelection.parse(topic or [])
     name = format_name(file, file_format)
     if connect.cluster_name:
         connect.reject_for_many({"FILE -": file == "-"}, "each cluster needs a file of its own")
         path_of_all = Path(file)
         file = str(path_of_all.with_stem(f"{path_of_all.stem}-{connect.cluster_name}"))
-    store = connect.store_of(names, all_groups=all_groups)
+    store = connect.store_of(selection)
     topics.within(store.capabilities.partitions)
-    chosen = choose_groups(store, names, all_groups=all_groups)
+    chosen = choose_groups(store, selection)
     ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_topic(name)}
     header = header_for(store, f"offsetmgr {__version__}", ids)
     failed: list[OffsetMgrError] = []
@@ -105,12 +104,12 @@ def export(
         note_unrecognised(found.unrecognised)
         return found
 
-    groups = export_groups(store, chosen, topics, strict=not all_groups)
+    exported = export_groups(store, chosen, topics, strict=not groups.all_groups)
     with _written_to(file) as path:
         done = write_snapshot(
             path,
             header,
-            progress(map(noted, groups), "exporting", len(chosen)),
+            progress(map(noted, exported), "exporting", len(chosen)),
             format=name,
             group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
             overwrite=overwrite,
@@ -163,7 +162,7 @@ def _note_empty_groups(store: OffsetStore, created: list[str], options: Sequence
 def import_offsets(
     connect: ConnectFlags,
     file: FileArgument,
-    group: GroupsOption = None,
+    groups: GroupFilter,
     topic: TopicsOption = None,
     file_format: FileFormat = None,
     unterminated: UnterminatedOption = False,
@@ -185,17 +184,17 @@ def import_offsets(
     an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
     not contain it.
     """
-    from offsetmgr.api.edit_targets import log_checks
+    from offsetmgr.app.edit_targets import log_checks
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.cli.log_notes import noted_outside_logs
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import plan_import, plan_undo
     from offsetmgr.groups.export import name_of, open_file, seekable
-    from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import require_topics
     from offsetmgr.snapshots.registry import format_name
 
-    topics = TopicSelection.parse(topic or [])
+    topics, selection = TopicSelection.parse(topic or []), groups.selection()
     how = running_edit(running, wait_empty_s)
     store = connect.store()
     topics.within(store.capabilities.partitions)
@@ -205,7 +204,7 @@ def import_offsets(
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
-            undone = matching_groups(group or [], (one.group for one in load_images(path)))
+            undone = selection.within((one.group for one in load_images(path)), f"file {file}")
             connect.wait_until_empty(undone, wait_empty_s)
             edit = connect.edit_of("offsets import undo", flags, store, how)
             selected = set(undone)
@@ -219,12 +218,14 @@ def import_offsets(
                 _note_empty_groups(store, [one for one in created if one in selected], connect.undo_options(store))
             exit_edit(code)
             return
-        single = group[0] if group and len(group) == 1 else None
-        opened = open_file(path, file_format, single, accept_unterminated=unterminated, shown=name_of(file), note=note)
+        opened = open_file(
+            path, file_format, selection.single, accept_unterminated=unterminated, shown=name_of(file), note=note
+        )
         with closing(opened) as snapshot:
-            chosen = matching_groups(group or [], snapshot.groups())
+            where = name_of(file) if file == "-" else f"file {file}"
+            chosen = selection.within(snapshot.groups(), where)
             if not chosen:
-                raise _no_group(file, group)
+                raise GroupNotFound(where, "holds no groups")
             connect.wait_until_empty(chosen, wait_empty_s)
             edit = connect.edit_of("offsets import", flags, store, how)
             entries = snapshot.read(set(chosen))
@@ -232,10 +233,3 @@ def import_offsets(
             checks = None if unchecked else log_checks(connect, store, note)
             proposals = plan_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing, checks=checks)
             exit_edit(edit.run(require_topics(proposals, topics, file)))
-
-
-def _no_group(file: str, group: list[str] | None) -> GroupNotFound:
-    from offsetmgr.groups.export import name_of
-
-    why = f"holds no group {', '.join(group)}" if group else "holds no groups"
-    return GroupNotFound(name_of(file) if file == "-" else f"file {file}", why)

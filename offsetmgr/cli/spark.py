@@ -17,24 +17,23 @@ from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
-    AllGroups,
     Execute,
     FormatOption,
-    GroupsOption,
+    GroupFlags,
     Reason,
     TopicsOption,
     TranslateOption,
     Yes,
-    require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
 from offsetmgr.core.extras import install_hint
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.spark.sql_types import DataFrame, SparkSession
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -175,7 +174,7 @@ def audit(
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
-        select_groups(compare, config, ())  # fails before the audit if the store cannot be read
+        select_groups(compare, config, GroupSelection())  # fails before the audit if the store cannot be read
     if offsets_topic not in cluster.topics([offsets_topic]):  # Spark would print a long error
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
@@ -221,8 +220,7 @@ def diff(
     connect: ConnectFlags,
     source: OneStore,
     target: OtherStore,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
@@ -235,9 +233,9 @@ def diff(
 
     _require_spark("spark diff")
     stores = [(source, connect.connection(from_config)), (target, connect.connection(to_config))]
-    chosen = select_groups_of_stores(stores, require_groups(group, all_groups))
+    chosen = select_groups_of_stores(stores, groups.selection())
     with _spark(master, conf) as spark:
-        from offsetmgr.groups.selection import TopicSelection
+        from offsetmgr.core.selection import TopicSelection
         from offsetmgr.spark.audit.compare import differences
         from offsetmgr.spark.store_tables import table_of
 
@@ -260,8 +258,7 @@ def copy(
     connect: ConnectFlags,
     source: OneStore,
     target: OtherStore,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     translate: TranslateOption = None,
     execute: Execute = False,
@@ -284,26 +281,26 @@ def copy(
     from offsetmgr.spark.store_rows import select_groups
 
     _require_spark("spark copy")
-    names = require_groups(group, all_groups)
+    selection = groups.selection()
     config, target_config = connect.connection(from_config), connect.connection(to_config)
     cross_cluster_check("spark copy", connect.store(source, config), connect.store(target, target_config), translate)
-    groups = select_groups(source, config, names)
+    chosen = select_groups(source, config, selection)
     if execute:
-        confirm(f"copy the offsets of {count_of(len(groups), 'group')} from {source} to {target}?", yes=yes)
+        confirm(f"copy the offsets of {count_of(len(chosen), 'group')} from {source} to {target}?", yes=yes)
     with _spark(master, conf) as spark:
-        from offsetmgr.groups.selection import TopicSelection
+        from offsetmgr.core.selection import TopicSelection
         from offsetmgr.spark.store_rows import RECREATED, RowOrigin
         from offsetmgr.spark.store_tables import copy as copied
         from offsetmgr.spark.store_tables import dry_run, recreated, table_of
 
         topics = TopicSelection.parse(topic or [])
         origin = RowOrigin(source, config, translate)
-        rows = table_of(spark, source, groups, topics=topics, config=config)
+        rows = table_of(spark, source, chosen, topics=topics, config=config)
         keeps = connect.store(target, target_config).capabilities.metadata
         if not keeps:
             _warn_of_dropped_metadata(rows)
         if not execute:
-            held = table_of(spark, target, groups, topics=topics, config=target_config)
+            held = table_of(spark, target, chosen, topics=topics, config=target_config)
             deleted = recreated(rows, target, origin, config=target_config)
             found = dry_run(rows, held, metadata=keeps, recreated=deleted).persist()
             planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
@@ -313,7 +310,7 @@ def copy(
             _require_topics(topics, found, source)
             fail_if(counts.get(RECREATED))
             return
-        start = OperationStart("spark copy", (target,), first_groups(groups), len(groups), 0, reason=reason or "")
+        start = OperationStart("spark copy", (target,), first_groups(chosen), len(chosen), 0, reason=reason or "")
         with OperationLog().recorded(start) as recorded:
             outcomes = copied(rows, target, config=target_config, origin=origin).persist()
             counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}

@@ -39,9 +39,9 @@ class StaleOffsetCounter:
 
     def report(self) -> None:
         """Prints the numbers of stale and absent offsets, and the option that shows the other offsets."""
+        from offsetmgr.core.selection import group_words, literal_pattern
         from offsetmgr.groups.lag import ELSEWHERE, STALE, UNCLEAR
         from offsetmgr.groups.last_writes import TITLES
-        from offsetmgr.groups.selection import group_words, literal_pattern
 
         here = TITLES.get(self._store.uri.partition(":")[0])
         for other in self._others:

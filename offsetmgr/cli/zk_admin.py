@@ -98,7 +98,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
     Raises `UnknownTopicOrPartition` if no partition is selected.
     """
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.zookeeper.admin.admin_reader import read_state, topic_names
 
     selection = TopicSelection.parse(texts)

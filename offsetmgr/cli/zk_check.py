@@ -11,11 +11,11 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, require_groups
+from offsetmgr.cli.options import FormatOption, GroupFlags
 from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
-from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
+from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ FINDINGS: Final = (
 @many_clusters
 def check(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     unused_since: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +76,7 @@ def check(
     from offsetmgr.zookeeper.check.zookeeper_check import ZookeeperCheck
     from offsetmgr.zookeeper.nodes import paths
 
-    names = require_groups(group, all_groups)
+    selected = groups.selection()
     since = None if unused_since is None else _date(unused_since)
     session = connect.zookeeper("zk check")
     cluster = connect.cluster_or_none()
@@ -92,7 +91,7 @@ def check(
                 "is the chroot right?",
             )
         known = sorted(consumers or [])
-        chosen = _chosen(names, known, session.connect)
+        chosen = selected.within(known, f"ZooKeeper at {session.connect}")
         checking = ZookeeperCheck(
             session,
             known,
@@ -112,17 +111,6 @@ def check(
         return FAILED if counts or cluster_unknown else 0
 
     exit_with(watch_command(once, watch, count))
-
-
-def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """Returns the existing groups that the names select. Raises `GroupNotFound` if a name matches no group."""
-    from offsetmgr.groups.selection import matching_groups
-
-    there = set(known)
-    for name in names:
-        if name not in there and not matching_groups([name], known):
-            raise GroupNotFound(f"group {name!r}", f"no group in ZooKeeper at {connect} matches")
-    return matching_groups(names, known)
 
 
 def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:

@@ -18,7 +18,7 @@ from offsetmgr.cli.zk_tree import session_of
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import Topic
     from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker
     from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, NodeEntry
@@ -99,7 +99,7 @@ def topics(
 
     Partitions of Kafka 0.7 are shown as BROKER-PARTITION.
     """
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import topic_names
     from offsetmgr.zookeeper.groups.topics import topics as read
     from offsetmgr.zookeeper.nodes.paths import DELETE_TOPICS

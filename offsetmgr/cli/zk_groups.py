@@ -12,17 +12,18 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import AllGroups, FormatOption, GroupsOption, TopicsOption, require_groups
+from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption
 from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.table_fit import NAME_RANK
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
-from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
+from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.zookeeper.client.session import ZookeeperSession
     from offsetmgr.zookeeper.groups.ownership import GroupOwners, Owner
     from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember
@@ -59,8 +60,7 @@ OWNERS: Final = (
 @many_clusters
 def members(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     watch: Watch = None,
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
@@ -72,12 +72,12 @@ def members(
     from offsetmgr.zookeeper.groups.ownership import owners_many
     from offsetmgr.zookeeper.groups.registry import members_many
 
-    names = require_groups(group, all_groups)
+    selected = groups.selection()
     session = connect.zookeeper("zk members")
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = _chosen(connect, session, names)
+        chosen = _chosen(connect, session, selected)
         found = zip(members_many(session, chosen), owners_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(MEMBERS, _member_rows(listed, errors), output) and not errors:
@@ -92,25 +92,24 @@ def members(
 @many_clusters
 def owners(
     connect: ConnectFlags,
-    group: GroupsOption = None,
-    all_groups: AllGroups = False,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     watch: Watch = None,
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the owned partitions, each with the consumer thread that owns it."""
-    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.zookeeper.groups.ownership import owners_many
     from offsetmgr.zookeeper.groups.registry import members_many
 
-    names = require_groups(group, all_groups)
+    selected = groups.selection()
     selection = TopicSelection.parse(topic or [])
     session = connect.zookeeper("zk owners")
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
-        chosen = _chosen(connect, session, names)
+        chosen = _chosen(connect, session, selected)
         # The owners are read before the members. If the members were read first, the partitions of a member that joins
         # between the two reads would appear to have an owner that is not a member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
@@ -122,21 +121,14 @@ def owners(
     exit_with(watch_command(once, watch, count))
 
 
-def _chosen(connect: ConnectFlags, session: ZookeeperSession, patterns: list[str]) -> list[str]:
-    """Returns the groups that the patterns select, or all groups if there are no patterns. Raises `GroupNotFound` if a
-    pattern matches no group."""
-    from offsetmgr.groups.selection import matching_groups
+def _chosen(connect: ConnectFlags, session: ZookeeperSession, selected: GroupSelection) -> list[str]:
+    """Returns the selected groups of the registry."""
     from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
-    known = sorted(session.children(CONSUMERS) or [])
-    if not patterns:
-        if not known:
-            note(empty_note(connect.store(f"zookeeper://{session.connect}"), "groups"))
-        return known
-    for pattern in patterns:
-        if not matching_groups([pattern], known):
-            raise GroupNotFound(f"group {pattern!r}", f"no group in ZooKeeper at {session.connect} matches")
-    return matching_groups(patterns, known)
+    known = session.children(CONSUMERS) or []
+    if not known and selected.patterns is None:
+        note(empty_note(connect.store(f"zookeeper://{session.connect}"), "groups"))
+    return selected.within(known, f"ZooKeeper at {session.connect}")
 
 
 def _member_rows(

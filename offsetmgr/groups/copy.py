@@ -8,9 +8,10 @@ from dataclasses import replace
 from offsetmgr.core.errors import Conflict, GroupNotFound, PartialFailure
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.edits import plan_import
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 

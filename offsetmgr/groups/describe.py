@@ -19,9 +19,10 @@ from offsetmgr.core.model import (
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.outcome import value_of
 from offsetmgr.core.plurals import count_of, list_of
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.last_writes import LastWrites
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere
+from offsetmgr.groups.scan import require_known_somewhere
 from offsetmgr.kafka.cluster.base import Cluster
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.lag import state_of
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, scan_in_order
+from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 
 

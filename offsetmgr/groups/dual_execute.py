@@ -29,7 +29,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.groups.before_images import BeforeImageFile
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange, holds_offset
-from offsetmgr.groups.selection import scan_in_order
+from offsetmgr.groups.scan import scan_in_order
 from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_store
 from offsetmgr.stores.dual_policy import accepted_by_primary, dual_rejection, outcome_of
 

@@ -25,6 +25,7 @@ from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.dual_execute import StorePair
 from offsetmgr.groups.edit_plan import (
     BY_PARTITION,
@@ -36,7 +37,7 @@ from offsetmgr.groups.edit_plan import (
     replaced_data,
 )
 from offsetmgr.groups.log_checks import LogChecks
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, holds_metadata

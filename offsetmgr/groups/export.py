@@ -15,7 +15,8 @@ from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, Us
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import FormatCapabilities, SnapshotHeader, SnapshotReader

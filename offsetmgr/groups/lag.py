@@ -16,9 +16,10 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrP
 from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.last_writer import LastWriter
 from offsetmgr.groups.last_writes import TITLES, VIEW_LIMIT_S, GroupPair, LastWrites
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known_somewhere, scan_in_order
+from offsetmgr.groups.scan import require_known_somewhere, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000

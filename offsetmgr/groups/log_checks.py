@@ -19,9 +19,9 @@ from offsetmgr.core.log_range_cache import FetchLogRanges, LogRangeCache
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets
 from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
 from offsetmgr.groups.reset import GROUPS_AT_ONCE, clamp, outside_log
-from offsetmgr.groups.selection import TopicSelection
 
 UNCHECKED_HINT: Final = "correct the topic, or leave it out with --topic; --unchecked writes the offset without a check"
 

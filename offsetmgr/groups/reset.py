@@ -18,8 +18,9 @@ from offsetmgr.core.log_range_cache import LogRangeCache
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.core.plurals import list_of
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, plan_change, plan_replacement, replaced_data
-from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
+from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.kafka.protocol.errors import NegativeOffset
 

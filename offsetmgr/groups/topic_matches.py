@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.groups.selection import TopicPattern, TopicSelection
+from offsetmgr.core.selection import TopicPattern, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.groups.edit_plan import GroupEditPlan

@@ -19,7 +19,7 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.selection import GroupSelection, group_words
+from offsetmgr.core.selection import GroupSelection, group_words
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import GroupProgress, MigrationState
@@ -106,34 +106,28 @@ class CommandOptions:
     members: str = ""
 
 
-def select_groups(plan: PlanFile, patterns: Iterable[str] = (), waves: Iterable[int] = ()) -> GroupScope | None:
-    """Returns the plan's groups that a pattern or a wave selects, with both only those that both select; None if there
-    are neither patterns nor waves.
+def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] = ()) -> GroupScope | None:
+    """Returns the selected groups of the plan, with ``waves`` only those that are in one of them; None if the selection
+    has all groups.
 
-    Raises `GroupNotFound` if a pattern matches no group of the plan, or none in the waves, and `UsageError` if the plan
-    does not have a wave.
+    Raises `GroupNotFound` as `GroupSelection.within` or if none of the selected groups is in the waves, and
+    `UsageError` if the plan does not have a wave.
     """
-    patterns, waves = list(patterns), set(waves)
-    if not patterns and not waves:
+    waves = set(waves)
+    if groups.patterns is None and not groups.excluded and not waves:
         return None
     known = {group.group: group.wave for group in plan.groups()}
     if missing := sorted(waves - set(known.values())):
         found = ", ".join(str(wave) for wave in sorted({wave for wave in known.values() if wave is not None}))
         why = f"the plan has no such wave (its waves: {found})" if found else "the plan has no waves"
         raise UsageError(f"--wave {missing[0]}", why, f"see: offsetmgr migrate status {shlex.quote(str(plan.path))}")
-    chosen: set[str] = set()
-    for pattern in patterns:
-        selection = GroupSelection.parse([pattern], known)
-        matched = {name for name in known if selection.matches(name)}
-        if not matched:
-            hint = f"see: offsetmgr migrate status {shlex.quote(str(plan.path))}"
-            raise GroupNotFound(f"group {pattern}", f"not found in plan {plan.path}", hint)
-        chosen |= matched
-    in_waves = {name for name, wave in known.items() if wave in waves}
-    both = chosen & in_waves if patterns and waves else chosen | in_waves
-    if not both:
+    hint = f"see: offsetmgr migrate status {shlex.quote(str(plan.path))}"
+    chosen = frozenset(
+        name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
+    )
+    if not chosen:
         raise GroupNotFound("--group with --wave", "no group of this name is in this wave", "leave out one of them")
-    return frozenset(both)
+    return chosen
 
 
 def group_statuses(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.plurals import list_of
+from offsetmgr.core.selection import group_words, literal_pattern
 from offsetmgr.groups.last_writes import TITLES
-from offsetmgr.groups.selection import group_words, literal_pattern
 
 if TYPE_CHECKING:
     from offsetmgr.groups.describe import DescribeGroups

@@ -18,8 +18,8 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.last_writer import LastWriter, skip_text
-from offsetmgr.groups.selection import GroupSelection, TopicSelection, literal_first
 from offsetmgr.migration.partition_map import MapOrigin
 
 PLAN_VERSION: Final = 3
@@ -140,15 +140,16 @@ class AheadPolicy(StrEnum):
 class PlanOptions:
     """The options with which a plan is made.
 
-    ``groups`` are names and globs of groups; empty means all groups. ``topics`` have the form of ``--topic``
-    (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics. ``rename`` maps a group to its name in the target.
-    ``if_ahead`` is the caller's word for a partition whose target is ahead of the source. If it is None, the plan keeps
-    the target's offset if evidence shows that the target was written last, and otherwise refuses the partition.
+    ``groups`` are names and globs of groups; None means all groups. ``exclude_groups`` are names and globs of groups
+    that are left out. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics.
+    ``rename`` maps a group to its name in the target. ``if_ahead`` is the caller's word for a partition whose target is
+    ahead of the source. If it is None, the plan keeps the target's offset if evidence shows that the target was written
+    last, and otherwise refuses the partition.
     ``clamp`` moves an offset outside the log to the nearest end of the log; without it the plan refuses the partition.
     ``onto_existing`` allows a renamed group to be merged with a group that the target already has. ``shift`` is added
     to each copied offset, for clients that commit the offset of the last processed record and not of the next one.
 
-    Raises `UsageError` if a topic is not valid.
+    Raises `UsageError` if a topic is not valid, or if ``groups`` is empty.
 
     >>> options = PlanOptions(groups=("shop", "audit-*"), topics=("orders:0-3",), rename={"shop": "shop-new"})
     >>> options.selects_group("audit-7"), options.target_group("shop")
@@ -158,19 +159,22 @@ class PlanOptions:
     if_ahead: AheadPolicy | None = None
     clamp: bool = False
     topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
     shift: int = 0
+    exclude_groups: tuple[str, ...] = ()
     selection: TopicSelection = field(init=False, repr=False, compare=False)
     """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
     group_selection: GroupSelection = field(init=False, repr=False, compare=False)
-    """The parsed ``groups``."""
+    """The parsed ``groups`` and ``exclude_groups``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", _as_tuple(self.topics))
-        object.__setattr__(self, "groups", _as_tuple(self.groups))
-        object.__setattr__(self, "group_selection", GroupSelection.parse(self.groups))
+        groups = GroupSelection(self.groups, exclude=self.exclude_groups)
+        object.__setattr__(self, "group_selection", groups)
+        object.__setattr__(self, "groups", groups.patterns)
+        object.__setattr__(self, "exclude_groups", groups.excluded)
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def for_source(self, uri: str) -> PlanOptions:
@@ -186,11 +190,12 @@ class PlanOptions:
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
         """Returns the options with one change: each pattern that equals the name of an existing group is escaped, so
         that it matches only that group."""
-        return replace(self, groups=tuple(literal_first(self.groups, set(existing))))
+        groups = self.group_selection.literal_first(set(existing))
+        return replace(self, groups=groups.patterns, exclude_groups=groups.excluded)
 
     def selects_group(self, group: str) -> bool:
         """Returns whether the plan includes this group of the source (see ``groups``)."""
-        return not self.groups or self.group_selection.matches(group)
+        return self.group_selection.matches(group)
 
     def selects(self, tp: TopicPartition) -> bool:
         """Returns whether the plan includes this partition (see ``topics``)."""

@@ -34,7 +34,7 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
-from offsetmgr.groups.selection import require_kind
+from offsetmgr.groups.scan import require_kind
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
 from offsetmgr.migration.cluster_logs import ClusterLogs
@@ -199,19 +199,14 @@ class Planner:
         another kind; `UsageError` for invalid renames.
         """
         every = list(self.source.groups())
-        groups = sorted(group for group in every if self.options.selects_group(group))
-        known = set(groups)
-        hint = "see: offsetmgr groups list" if every else no_groups_hint(self.source)
-        if missing := sorted(self.options.group_selection.names - known):
-            require_kind(self.source, missing[0])
-            raise GroupNotFound(f"group {missing[0]}", f"not found in {self.source.uri}", hint)
-        if self.options.groups and not groups:
-            raise GroupNotFound(
-                f"no group matches {', '.join(self.options.groups)}",
-                f"in {self.source.uri}",
-                hint,
-            )
-        if unused := sorted(set(self.options.rename) - known):
+        hint = None if every else no_groups_hint(self.source)
+        try:
+            groups = self.options.group_selection.within(every, self.source.uri, hint=hint)
+        except GroupNotFound as missing:
+            for name in missing.groups:
+                require_kind(self.source, name)
+            raise
+        if unused := sorted(set(self.options.rename).difference(groups)):
             raise UsageError(f"--rename {unused[0]}", "this group is not part of the plan")
         check_renames(self.options.rename, groups)
         return groups

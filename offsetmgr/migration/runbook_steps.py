@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.selection import group_words
+from offsetmgr.core.selection import group_words
 from offsetmgr.migration.runbook_commands import (
     EXAMPLE_RESTART,
     EXAMPLE_TEST,

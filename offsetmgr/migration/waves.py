@@ -16,10 +16,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.core.errors import FileFailure, GroupNotFound, MalformedData
+from offsetmgr.core.errors import FileFailure, MalformedData
 from offsetmgr.core.field_reader import parse_json
 from offsetmgr.core.os_errors import os_error_as
-from offsetmgr.groups.selection import GroupSelection
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.snapshots.text_files import as_utf8, comma_separated, without_empty_end
 
@@ -48,17 +48,12 @@ class Waves:
 
     def require_all(self, groups: Iterable[str]) -> None:
         """Raises `GroupNotFound` if a row matches none of the groups."""
-        known = set(groups)
-        for row in self.rows:
-            selection = GroupSelection.parse([row.pattern], known)
-            if not any(map(selection.matches, known)):
-                why = "matches no group of the plan"
-                raise GroupNotFound(f"waves file {self.name}: {row.pattern}", why, "see: offsetmgr groups list")
+        GroupSelection(self.patterns()).within(groups, f"the plan (waves file {self.name})")
 
     def of(self, group: str) -> Wave | None:
         """Returns the row of a group; None if no row matches it."""
         exact = next((row for row in self.rows if row.pattern == group), None)
-        return exact or next((row for row in self.rows if GroupSelection.parse([row.pattern]).matches(group)), None)
+        return exact or next((row for row in self.rows if GroupSelection(row.pattern).matches(group)), None)
 
     def assigned(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
         """Yields the plans with the waves and owners of their groups."""

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from offsetmgr.core.batches import batched
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.groups.selection import TopicSelection
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import (
     DataSourceWriter,
@@ -74,7 +74,9 @@ class StoreReader(TableReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
-        names = select_groups(self._uri, self._connection(), source_options.listed(self._options.get("group")))
+        named = self._options.get("group")
+        selection = GroupSelection(None if named is None else source_options.listed(named))
+        names = select_groups(self._uri, self._connection(), selection)
         tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
         return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig, with_properties
 from offsetmgr.core.errors import UsageError
-from offsetmgr.groups.selection import is_pattern
+from offsetmgr.core.selection import is_pattern
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 """The option of Spark's own Kafka source."""
@@ -65,6 +65,8 @@ def groups(source: str, options: Mapping[str, str]) -> list[str]:
     """Returns the names in the option ``group``, which are separated by commas; an empty list means all groups. Raises
     `UsageError` for a pattern."""
     names = listed(options.get("group"))
+    if not names and "group" in options:
+        raise UsageError(f"format({source!r})", "option 'group' is empty", "leave it out to read all groups")
     if glob := next(filter(is_pattern, names), None):
         raise UsageError(
             f"format({source!r})", f"group {glob!r} is a pattern", "give the names of groups, or filter the table"

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.batches import batched
-from offsetmgr.core.errors import GroupActive, GroupNotFound, PartialFailure, UnsupportedOperation
+from offsetmgr.core.errors import GroupActive, PartialFailure, UnsupportedOperation
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
@@ -26,15 +26,8 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
     PartitionKinds,
 )
-from offsetmgr.groups.selection import (
-    KNOWN_GROUPS,
-    TopicSelection,
-    choose_groups,
-    is_pattern,
-    matching_groups,
-    named_groups,
-    require_known,
-)
+from offsetmgr.core.selection import GroupSelection, TopicSelection
+from offsetmgr.groups.scan import choose_groups, require_known
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.uri import open_store
 
@@ -107,34 +100,30 @@ def read_rows(
                 yield (found.group, *tp, None, None, None, None, str(error))
 
 
-def select_groups(uri: str, config: ConnectionConfig, patterns: Iterable[str]) -> list[str]:
-    """Returns the selected groups, sorted. ``patterns`` are names and globs; an empty list selects all groups.
+def select_groups(uri: str, config: ConnectionConfig, selection: GroupSelection) -> list[str]:
+    """Returns the selected groups, sorted.
 
     Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers. Raises `GroupNotFound` for
     a name or glob without a match, because the table of a misspelt name would be empty.
     """
-    names = list(patterns)
     with _open_with_numbered_partitions(uri, config) as store:
-        chosen = choose_groups(store, names, all_groups=not names)
-        if named := sorted(named_groups(names, chosen)):
+        chosen = choose_groups(store, selection)
+        if named := sorted(selection.named(chosen)):
             require_known(store, [found.group for found in store.scan(named) if _empty(found)])
         return chosen
 
 
-def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], patterns: Iterable[str]) -> list[str]:
+def select_groups_of_stores(uris: Iterable[tuple[str, ConnectionConfig]], selection: GroupSelection) -> list[str]:
     """Does the same as `select_groups` for several stores. A group is selected if it exists in at least one of the
     stores."""
-    names, known = list(patterns), set[str]()
+    known = set[str]()
     for uri, config in uris:
         with _open_with_numbered_partitions(uri, config) as store:
             known.update(store.groups())
             # A store may hold offsets of a group that it does not list.
-            asked = [name for name in names if name not in known and not is_pattern(name)]
+            asked = selection.names - known
             known.update(found.group for found in store.scan(asked) if not _empty(found))
-    for name in names:
-        if not matching_groups([name], known):
-            raise GroupNotFound(f"group {name!r}", "does not exist in any of the stores", KNOWN_GROUPS)
-    return matching_groups(names, sorted(known))
+    return selection.within(known, "any of the stores")
 
 
 def _open_with_numbered_partitions(uri: str, config: ConnectionConfig) -> OffsetStore:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
     RECREATED,
@@ -36,20 +36,20 @@ def store_table(
     spark: SparkSession,
     uri: str,
     *,
-    groups: Sequence[str] = (),
+    groups: GroupSelection | str | Iterable[str] | None = None,
     topics: TopicSelection = ALL_TOPICS,
     errors: bool = False,
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
 ) -> DataFrame:
-    """Returns a table (`store_rows.SCHEMA`) of the committed offsets of groups. ``groups`` are names and globs; an
-    empty list selects all groups.
+    """Returns a table (`store_rows.SCHEMA`) of the committed offsets of groups. ``groups`` are names and globs; None
+    selects all groups.
 
     For ``errors`` see `store_rows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and the errors of listing
     groups. A read error fails the query.
     """
     require_supported("store_table")
-    names = select_groups(uri, ConnectionConfig() if config is None else config, groups)
+    names = select_groups(uri, ConnectionConfig() if config is None else config, GroupSelection.of(groups))
     return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
 
 

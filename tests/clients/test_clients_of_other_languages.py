@@ -19,7 +19,7 @@ from processes import fill, wait_for
 from same_cluster import join_cluster
 
 from offsetmgr import ConnectionConfig, MigrationConfig, OffsetAdmin, TopicPartition
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.migration.group_observer import ZookeeperRegistry
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession

@@ -21,7 +21,7 @@ from in_process import Output, command, rows
 from memory_stores import LOGS, in_memory, logs_in_memory
 
 from offsetmgr import BrokerPartition, OffsetAndMetadata, TopicPartition, open_store
-from offsetmgr.api.connections import Connections
+from offsetmgr.app.connections import Connections
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable, UsageError
 from offsetmgr.core.model import Committed, GroupDescription, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
@@ -162,6 +162,49 @@ def test_groups_are_chosen_by_name_and_glob(saved: Cli, patterns: list[str], gro
     done = saved("offsets", "get", *options, "--format", "json", code=code)
     assert sorted({row["group"] for row in json.loads(done.stdout or "[]")}) == groups
     assert all(f"'{name}'" in done.stderr for name in patterns if name in ("zz", "x*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "groups", "error"),
+    [
+        ("--all-groups --exclude-group b", ["a"], ""),
+        ("-g [ab] --exclude-group a*", ["b"], ""),
+        ("-g a --exclude-group z*", ["a"], ""),  # a glob may match no group, a name may not
+        ("-g a --exclude-group b", [], "excluded group 'b': is none of the selected groups in memory:store"),
+        ("--all-groups --exclude-group *", [], "groups in memory:store: every selected group is excluded"),
+    ],
+)
+def test_groups_are_excluded_by_name_and_glob(saved: Cli, options: str, groups: list[str], error: str) -> None:
+    done = saved("offsets", "get", *options.split(), "--format", "json", code=int(bool(error)))
+    assert sorted({row["group"] for row in json.loads(done.stdout or "[]")}) == groups
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "groups list",
+        "groups describe --all-groups",
+        "groups delete --all-groups",
+        "offsets lag --all-groups",
+        "offsets delete --all-groups --all-topics",
+        "offsets reset --all-groups --all-topics --to-offset 4",
+        "offsets reset --all-groups --from-file saved.csv",
+        "offsets import saved.csv",
+        "offsets import undo.avro",
+        "offsets diff --from memory:store --to file:other.csv",
+    ],
+)
+def test_each_command_leaves_out_the_excluded_groups(saved: Cli, words: str) -> None:
+    saved.ranges = {T0: LogRange(0, 9), T1: LogRange(0, 30)}
+    saved("offsets", "export", "--all-groups", "saved.csv")
+    saved("offsets", "set", "-g", "a", "--topic", "t:0", "--to-offset", "3", "--before-image", "undo.avro", *DO)
+    (Path.cwd() / "other.csv").write_text("other,t,0,1\nb,t,0,9\n")
+    whole = saved(*words.split(), code=None).stdout
+    done = saved(*words.split(), "--exclude-group", "b*", code=None)
+    assert re.search(r"^b\b", whole, re.MULTILINE) or "undo" in words, whole
+    assert re.search(r"^(a|other)\b", done.stdout, re.MULTILINE), done
+    assert not re.search(r"^b\b", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("view", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag")])

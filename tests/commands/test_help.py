@@ -56,6 +56,12 @@ def test_the_error_of_a_typo_names_the_help_or_a_similar_name(name: str) -> None
     assert done.stdout == ""
 
 
+def test_each_command_that_selects_groups_can_exclude_some() -> None:
+    found = {name: {option for one in command.params for option in one.opts} for name, command in commands().items()}
+    without = {name for name, options in found.items() if "--group" in options and "--exclude-group" not in options}
+    assert without == {"offsets set", "runbook check", "edits list", "doctor", "sandbox up"}  # exact names
+
+
 def test_every_command_with_an_option_for_groups_accepts_the_short_one_and_an_argument() -> None:
     for name, found in commands().items():
         group = next((one for one in found.params if "--group" in one.opts), None)

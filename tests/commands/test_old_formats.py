@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from in_process import command, rows
 
-from offsetmgr.api.offset_admin import OffsetAdmin
+from offsetmgr.app.offset_admin import OffsetAdmin
 from offsetmgr.core.errors import NotAuthorized
 from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata
 from offsetmgr.records.claim import CLAIM_KEY, FENCE_KEY, decode_claim

@@ -47,7 +47,7 @@ def test_the_command_reports_its_findings_and_the_skipped_checks(
     assert [row[name] for name in ("severity", "code", "group", "topic", "partitions", "path")] == [
         *("error", "no-owner", "lazy", "orders", "1,2", "/consumers/lazy/owners/orders")
     ]
-    assert "group 'missing': no group in ZooKeeper at" in missing.stderr
+    assert "group 'missing': does not exist in ZooKeeper at" in missing.stderr
     assert "--unused-since: 'soon' is no date or time" in date.stderr
 
 

@@ -304,7 +304,9 @@ def test_tables_csv_and_watch(planted: Planted) -> None:
 
 def test_usage_errors_and_missing_nodes(planted: Planted) -> None:
     planted.node("/consumers/g/offsets")
-    assert planted.zk("members", "--group", "h", code=1)[1].startswith("error: group 'h': no group in ZooKeeper at ")
+    assert planted.zk("members", "--group", "h", code=1)[1].startswith(
+        "error: group 'h': does not exist in ZooKeeper at "
+    )
     assert planted.zk("topics", "--topic", "t", code=1)[1].startswith("error: topic t: does not exist in ZooKeeper at ")
     assert planted.zk("tree", "/nowhere", code=1)[1].startswith("error: ZooKeeper node /nowhere: does not exist")
     assert planted.zk("tree", "brokers", code=2)[1].startswith("error: path 'brokers': is not a valid ZooKeeper path")

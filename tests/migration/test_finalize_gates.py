@@ -13,7 +13,7 @@ from one_migration import Migration, commit
 from recorded_observations import NEW, observation
 from scripted_group import ScriptedGroup, member
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, TopicPartition
 from offsetmgr.migration.evidence import EvidenceThresholds

@@ -12,7 +12,7 @@ import pytest
 from one_migration import ORDERS, Migration, commit
 
 from offsetmgr import AheadPolicy, OffsetAndMetadata, PlanOptions
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.errors import JournalError
 
 FLEET = [f"group-{n:02d}" for n in range(8)]
@@ -225,7 +225,7 @@ def test_a_plan_keeps_waves_and_owners_of_both_forms(tmp_path: Path, text: str) 
         ('{"group": "a"}', "not a list"),
         ("[1]", "row 1 is not an object"),
         ("[", "is not JSON"),
-        ("group,wave\npayment-*,2\n", "payment-*: matches no group of the plan"),
+        ("group,wave\npayment-*,2\n", "group 'payment-*': no group in the plan (waves file"),
     ],
 )
 def test_an_invalid_file_names_the_row(tmp_path: Path, text: str, why: str) -> None:

@@ -14,7 +14,7 @@ from in_process import parse
 from one_migration import ORDERS, Migration, commit
 from scripted_group import ScriptedGroup, member, writes
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import JournalError

@@ -14,7 +14,7 @@ from one_migration import Migration, commit
 from recorded_observations import NEW
 
 from offsetmgr import PlanOptions
-from offsetmgr.api.connections import Connections
+from offsetmgr.app.connections import Connections
 from offsetmgr.cli.group_next import next_command
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition

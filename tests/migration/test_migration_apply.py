@@ -341,7 +341,7 @@ def test_movement_decides_although_read_on_the_offsets_topic_is_missing(migratio
     ((step,),) = (group.steps for group in migration.plan().groups())
     assert (step.action.value, " changed while it was watched (" in step.note) == (action, True)
     sides = {"zookeeper": "memory:source", "kafka": "memory:target"}
-    monkeypatch.setattr("offsetmgr.api.connections.Connections.configured_stores", lambda _: sides)
+    monkeypatch.setattr("offsetmgr.app.connections.Connections.configured_stores", lambda _: sides)
     monkeypatch.setattr("offsetmgr.core.clock.SystemClock.sleep", lambda *_: None)
     with migration.stores():
         (found,) = rows("groups", "where", "g", "--window", "1")
@@ -444,6 +444,6 @@ def test_a_refresh_renews_the_other_groups(migration, monkeypatch):
     target.broken["offsets"] = unread
     monkeypatch.setattr(target, "topic_creation_times", lambda topics: dict.fromkeys(topics, 2**62))
     members = nullcontext(lambda _: {"members": unread})
-    monkeypatch.setattr("offsetmgr.api.endpoints.SourceAndTarget.legacy_members", lambda _: members)
+    monkeypatch.setattr("offsetmgr.app.endpoints.SourceAndTarget.legacy_members", lambda _: members)
     assert "NOT renewed: 3" in migration.run("apply", "--refresh", "--yes", code=1)
     assert target.refreshed == {"first": {ORDERS[0]}, "last": {ORDERS[0]}}

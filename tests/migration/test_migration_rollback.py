@@ -356,4 +356,4 @@ def test_a_reverse_plan_takes_no_force_and_only_planned_groups(migration):
     migration.start([5])
     back = ("rollback", "--reverse-plan", str(migration.directory / "back.json"))
     assert "--force: has no effect with --reverse-plan" in migration.run(*back, "--force", code=2)
-    assert "not found in plan" in migration.run(*back, "--group", "other", code=1)
+    assert "does not exist in plan" in migration.run(*back, "--group", "other", code=1)

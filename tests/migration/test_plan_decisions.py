@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from one_migration import ORDERS, commit
 from stopwatch import loop_s
 
-from offsetmgr import OffsetAndMetadata, PlanOptions
+from offsetmgr import Migration, OffsetAndMetadata, PlanOptions
 from offsetmgr.core.errors import CorruptData, GroupNotFound, PlanError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange
 from offsetmgr.groups.last_writer import KnownWrite, LastWriter
@@ -218,7 +219,7 @@ def test_a_plan_that_was_changed_cut_or_deleted_is_refused_and_never_overwritten
     ("options", "error", "why"),
     [
         (PlanOptions(rename={"a": "b"}), UsageError, "groups a and b would both become b"),
-        (PlanOptions(groups=("missing",)), GroupNotFound, "missing: not found"),
+        (PlanOptions(groups=("missing",)), GroupNotFound, "'missing': does not exist"),
     ],
 )
 def test_groups_that_cannot_be_planned_are_an_error_and_not_an_empty_plan(migration, options, error, why):
@@ -232,7 +233,7 @@ def test_groups_that_cannot_be_planned_are_an_error_and_not_an_empty_plan(migrat
 @pytest.mark.parametrize(
     ("groups", "existing", "selected"),
     [
-        ((), ["any"], ["any"]),
+        (None, ["any"], ["any"]),
         (("billing", "stock-*"), ["billing", "billing-2", "stock-7"], ["billing", "stock-7"]),
         (("job[1]",), ["job[1]", "job1"], ["job[1]"]),  # a name that looks like a glob
         (("job[1]",), ["job1"], ["job1"]),
@@ -241,6 +242,24 @@ def test_groups_that_cannot_be_planned_are_an_error_and_not_an_empty_plan(migrat
 def test_groups_are_selected_by_name_and_glob(groups, existing, selected):
     options = PlanOptions(groups=groups).literal_first(existing)
     assert [name for name in existing if options.selects_group(name)] == selected
+
+
+def test_an_empty_selection_is_not_all_groups_except_in_plans_of_earlier_releases() -> None:
+    with pytest.raises(UsageError, match="the selection is empty"):
+        PlanOptions(groups=())
+    golden = Path(__file__).parents[1] / "data" / "formats" / "0.1" / "planned.json"
+    old = Migration(golden).header.options
+    assert old.groups is None
+    assert old.selects_group("any")
+
+
+def test_a_plan_keeps_its_excluded_groups(migration: Migration) -> None:
+    for group in ("a", "b"):
+        commit(migration.source, group, 1)
+    migration.options = PlanOptions(exclude_groups=("b",))
+    assert [group.group for group in migration.plan().groups()] == ["a"]
+    header = Migration(migration.path).header
+    assert (header.options.groups, header.options.exclude_groups) == (None, ("b",))
 
 
 def test_the_reverse_plan_of_twenty_thousand_groups_is_not_quadratic() -> None:

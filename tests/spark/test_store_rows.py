@@ -11,7 +11,7 @@ from memory_stores import HidingStore
 
 from offsetmgr.core.errors import CorruptData, GroupActive, GroupNotFound
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.groups.selection import ALL_TOPICS
+from offsetmgr.core.selection import ALL_TOPICS, GroupSelection
 from offsetmgr.server.store_backends.store_calls import read_groups
 from offsetmgr.spark import store_rows
 from offsetmgr.spark.store_rows import read_rows, select_groups, select_groups_of_stores, write_rows
@@ -132,9 +132,9 @@ def test_a_group_unknown_to_the_store_is_an_error_and_not_an_empty_table(
 ) -> None:
     stores["one"].commit("orders", {T0: OffsetAndMetadata(1)})
 
-    assert select_groups("one", CONFIG, ["orders"]) == select_groups("one", CONFIG, []) == ["orders"]
+    assert [select_groups("one", CONFIG, GroupSelection(names)) for names in ("orders", None)] == [["orders"]] * 2
     with pytest.raises(GroupNotFound, match="'odrers'"):
-        select_groups("one", CONFIG, ["orders", "odrers"])
+        select_groups("one", CONFIG, GroupSelection(["orders", "odrers"]))
 
 
 def test_a_group_must_exist_in_at_least_one_of_two_stores(stores: dict[str, MemoryStore]) -> None:
@@ -142,8 +142,8 @@ def test_a_group_must_exist_in_at_least_one_of_two_stores(stores: dict[str, Memo
     stores["two"].commit("b-1", {T0: OffsetAndMetadata(1)})
     both = [("one", CONFIG), ("two", CONFIG)]
 
-    assert select_groups_of_stores(both, []) == ["a-1", "b-1"]
-    assert select_groups_of_stores(both, ["b-*", "a-1"]) == ["a-1", "b-1"]
+    assert select_groups_of_stores(both, GroupSelection()) == ["a-1", "b-1"]
+    assert select_groups_of_stores(both, GroupSelection(["b-*", "a-1"])) == ["a-1", "b-1"]
     for name in ("c-1", "c-*"):
-        with pytest.raises(GroupNotFound, match="does not exist in any of the stores"):
-            select_groups_of_stores(both, ["a-1", name])
+        with pytest.raises(GroupNotFound, match="in any of the stores"):
+            select_groups_of_stores(both, GroupSelection(["a-1", name]))

@@ -13,7 +13,7 @@ pytest.register_assert_rewrite("offsetmgr.testing")
 
 from backend_listeners import ManagerListener, StoreListener  # noqa: E402
 
-from offsetmgr.api.offset_admin import OffsetAdmin  # noqa: E402
+from offsetmgr.app.offset_admin import OffsetAdmin  # noqa: E402
 from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
 from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
 from offsetmgr.testing.memory import MemoryStore  # noqa: E402

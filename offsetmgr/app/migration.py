@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from offsetmgr.api.arguments import GroupsArgument, group_names
-from offsetmgr.api.connections import Connections
-from offsetmgr.api.endpoints import SourceAndTarget
-from offsetmgr.api.written_plan import applicable_options, write_plan_file, write_reverse_plan_file
+from offsetmgr.app.arguments import GroupsArgument
+from offsetmgr.app.connections import Connections
+from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.written_plan import applicable_options, write_plan_file, write_reverse_plan_file
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.migration.apply import apply, require_comparison
 from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.journaled_writer import Report
@@ -174,7 +175,7 @@ class Migration(Closeable):
         return open_plan(self._plan.path)[1]
 
     def _only(self, groups: GroupsArgument | None) -> GroupScope | None:
-        return None if groups is None else select_groups(self._plan, group_names(groups))
+        return select_groups(self._plan, GroupSelection.of(groups))
 
     def apply(
         self,

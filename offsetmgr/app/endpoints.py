@@ -13,7 +13,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.api.connections import Connections
+    from offsetmgr.app.connections import Connections
     from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.offset_store import OffsetStore

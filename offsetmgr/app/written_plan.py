@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from offsetmgr.api.endpoints import SourceAndTarget
+from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.groups.selection import is_pattern
+from offsetmgr.core.selection import is_pattern
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.partition_map import PartitionMap
@@ -47,7 +47,8 @@ def applicable_options(sides: SourceAndTarget, options: PlanOptions) -> PlanOpti
     Raises `UsageError` if a selected topic cannot exist in one of the stores.
     """
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-    return options.literal_first(sides.source.groups()) if any(map(is_pattern, options.groups)) else options
+    patterns = (*(options.groups or ()), *options.exclude_groups)
+    return options.literal_first(sides.source.groups()) if any(map(is_pattern, patterns)) else options
 
 
 def write_plan_file(

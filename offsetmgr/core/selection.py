@@ -1,30 +1,17 @@
-"""The selection of groups and partitions: names, glob patterns, and ``topic:0,1``.
-
-Pure, except for `choose_groups`, `require_known` and `scan_in_order`, which read a store.
-"""
+"""The selection of groups and partitions: names, glob patterns, exclusions, and ``topic:0,1``. Pure."""
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Mapping
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import (
-    CorruptData,
-    GroupNotFound,
-    NotAuthorized,
-    UnknownTopicOrPartition,
-    UsageError,
-)
+from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds, PartitionScanStore
-from offsetmgr.core.running_store import OtherGroupKind
-from offsetmgr.stores.dual_calls import fetch_group
+from offsetmgr.core.offset_store import PartitionKinds
 
 _GLOB: Final = frozenset("*?[")
 MAX_PARTITION: Final = 2**31 - 1
@@ -53,26 +40,119 @@ def literal_pattern(name: str) -> str:
     return glob.escape(name)
 
 
-class GroupSelection(NamedTuple):
-    """Groups that are selected by ``names`` and ``globs``. ``names`` is a set, because a reverse plan selects all of
-    its groups by name, and a lookup in a set is fast."""
+class GroupSelection:
+    """The groups that names and globs select: ``groups`` without those of ``exclude``. None selects all groups.
 
-    names: frozenset[str]
-    globs: tuple[str, ...]
+    A pattern that equals the name of an existing group means only that group, even if it could be read as a glob. An
+    empty selection is a `UsageError`: it is probably a defect of the caller, and it must not be read as all groups. So
+    is a name that is not a text.
+
+    >>> selection = GroupSelection("shop*", exclude=["shop-test"])
+    >>> selection.within(["audit", "shop-1", "shop-test"], "the store")
+    ['shop-1']
+    """
+
+    def __init__(self, groups: str | Iterable[str] | None = None, *, exclude: str | Iterable[str] = ()) -> None:
+        self.patterns = None if groups is None else _texts(groups)
+        self.excluded = _texts(exclude)
+        if self.patterns == ():
+            raise UsageError("groups", "the selection is empty", "name a group, or pass the glob '*' for all groups")
+        self._included = _Patterns(self.patterns or (), ())
+        self._excluded = _Patterns(self.excluded, ())
 
     @classmethod
-    def parse(cls, patterns: Iterable[str], existing: Container[str] = ()) -> GroupSelection:
-        """Returns the selection of the groups that ``patterns`` describe. A pattern that equals an ``existing`` group
-        selects only that group."""
-        literals = {pattern: literal_of(pattern) for pattern in literal_first(patterns, existing)}
-        return cls(
-            frozenset(name for name in literals.values() if name is not None),
-            tuple(pattern for pattern, name in literals.items() if name is None),
-        )
+    def of(cls, groups: GroupSelection | str | Iterable[str] | None) -> GroupSelection:
+        """Returns ``groups`` as a selection."""
+        return groups if isinstance(groups, GroupSelection) else cls(groups)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The groups that are selected by name."""
+        return self._included.names - self._excluded.names
+
+    @property
+    def single(self) -> str | None:
+        """The only name or glob of the selection: the group of a file that does not contain the group."""
+        return self.patterns[0] if self.patterns is not None and len(self.patterns) == 1 else None
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether the selected groups depend on the groups that exist."""
+        return self.patterns is None or any(map(is_pattern, (*self.patterns, *self.excluded)))
 
     def matches(self, group: str) -> bool:
         """Returns whether the selection contains the group."""
+        return (self.patterns is None or self._included.matches(group)) and not self._excluded.matches(group)
+
+    def literal_first(self, existing: Container[str]) -> GroupSelection:
+        """Returns the selection in which each pattern that equals the name of an existing group matches only it."""
+        patterns = None if self.patterns is None else _literal_first(self.patterns, existing)
+        return GroupSelection(patterns, exclude=_literal_first(self.excluded, existing))
+
+    def within(
+        self,
+        existing: Iterable[str],
+        where: str,
+        *,
+        unlisted: bool = False,
+        others: Callable[[], Iterable[str]] = tuple,
+        hint: str | None = None,
+    ) -> list[str]:
+        """Returns the selected groups of ``existing``, sorted. ``where`` names the place for error messages.
+
+        ``unlisted`` also returns names that do not exist: a store may hold offsets of a group that it does not list. A
+        glob that matches none of ``existing`` selects groups of ``others``. Raises `GroupNotFound` for a pattern that
+        matches no group, for an excluded name that is not selected, and if every selected group is excluded.
+        """
+        known = set(existing)
+        chosen = set(known) if self.patterns is None else set[str]()
+        for pattern in dict.fromkeys(self.patterns or ()):
+            name = pattern if pattern in known else literal_of(pattern)
+            if name is not None:
+                found = [name] if unlisted or name in known else []
+            else:
+                found = fnmatch.filter(known, pattern) or fnmatch.filter(others(), pattern)
+            if not found:
+                why = f"does not exist in {where}" if name is not None else f"no group in {where} matches this pattern"
+                raise GroupNotFound(f"group {pattern!r}", why, hint or KNOWN_GROUPS, groups=[pattern])
+            chosen.update(found)
+        excluded = _Patterns(self.excluded, chosen)
+        if missing := sorted(excluded.names - chosen):
+            raise GroupNotFound(f"excluded group {missing[0]!r}", f"is none of the selected groups in {where}")
+        left = sorted(group for group in chosen if not excluded.matches(group))
+        if chosen and not left:
+            raise GroupNotFound(f"groups in {where}", "every selected group is excluded")
+        return left
+
+    def named(self, chosen: Iterable[str]) -> set[str]:
+        """Returns those of the chosen groups that were selected by their name, and not by a glob."""
+        return {*(self.patterns or ()), *self._included.names}.intersection(chosen)
+
+
+class _Patterns:
+    """Names and globs. ``names`` is a set, because a reverse plan selects all of its groups by name."""
+
+    def __init__(self, patterns: Iterable[str], existing: Container[str]) -> None:
+        literals = {one: one if one in existing else literal_of(one) for one in patterns}
+        self.names = frozenset(name for name in literals.values() if name is not None)
+        self.globs = tuple(pattern for pattern, name in literals.items() if name is None)
+
+    def matches(self, group: str) -> bool:
         return group in self.names or any(fnmatchcase(group, pattern) for pattern in self.globs)
+
+
+def _texts(groups: str | Iterable[str]) -> tuple[str, ...]:
+    found = (groups,) if isinstance(groups, str | bytes) else tuple(groups)
+    for name in found:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"group {name!r}", "a name of a group is a str", 'decode bytes first: name.decode("utf-8")'
+            )
+    return found
+
+
+def _literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
+    return [literal_pattern(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 class TopicPattern(NamedTuple):
@@ -245,131 +325,3 @@ def _beyond(number: str) -> bool:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 30 else f"{text[:30]}..."
-
-
-def choose_groups(
-    store: OffsetStore, names: Iterable[str], *, all_groups: bool = False, others: Iterable[OffsetStore] = ()
-) -> list[str]:
-    """Returns the selected groups, sorted.
-
-    A name that equals an existing group selects only that group, even if it could also be read as a glob. If a name is
-    not a glob, the function returns the name even if no such group exists. The caller checks with `require_known` that
-    the group exists. If a pattern matches no group of the store, it selects groups of the ``others``. Raises
-    `GroupNotFound` if a pattern matches no group, and any error from ``store.groups()``.
-    """
-    names = list(names)
-    if not all_groups and not any(is_pattern(name) for name in names):
-        return sorted(set(names))
-    known = set(store.groups())
-    if all_groups:
-        return sorted(known)
-    selection = GroupSelection.parse(names, known)
-    chosen = set(selection.names)
-    for pattern in selection.globs:
-        matching = {group for group in known if fnmatchcase(group, pattern)}
-        matching = matching or {group for other in others for group in other.groups() if fnmatchcase(group, pattern)}
-        if not matching:
-            why = f"no group in {store.uri} matches this pattern"
-            raise GroupNotFound(f"group {pattern!r}", why, KNOWN_GROUPS, groups=[pattern])
-        chosen |= matching
-    return sorted(chosen)
-
-
-def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
-    """Returns the groups of ``chosen`` that were selected by their name and not by a glob."""
-    names = list(names)
-    return {*names, *GroupSelection.parse(names).names}.intersection(chosen)
-
-
-def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """Returns the patterns, and escapes each pattern that equals the name of an existing group. An escaped pattern
-    matches only this group."""
-    return [literal_pattern(pattern) if pattern in existing else pattern for pattern in patterns]
-
-
-def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
-    """Returns the groups in ``existing`` that match a pattern, in unchanged order. If there are no patterns, returns
-    all groups. A pattern that equals the name of an existing group matches only that group."""
-    known, given = list(existing), list(patterns)
-    selection = GroupSelection.parse(given, set(known))
-    return [group for group in known if not given or selection.matches(group)]
-
-
-def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. ``empty`` are
-    groups for which no offsets were found."""
-    if empty := list(empty):
-        known = set(store.groups())
-        if unknown := sorted(group for group in empty if group not in known):
-            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-            raise GroupNotFound(
-                f"group {unknown[0]!r}{more}",
-                f"does not exist in {store.uri}",
-                hint,
-                groups=unknown,
-            )
-
-
-def require_kind(store: OffsetStore, group: str) -> None:
-    """Raises `OtherGroupKind` if a group that the store does not list is a share group, for example."""
-    for found in store.scan([group]):
-        if isinstance(found.error, OtherGroupKind):
-            raise found.error
-
-
-def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
-    """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
-    if not any(group in set(store.groups()) for store in stores):
-        uris = " nor in ".join(store.uri for store in stores)
-        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS)
-
-
-def scan_in_order(
-    store: OffsetStore,
-    groups: Iterable[str],
-    named: Callable[[str], Iterable[TopicPartition]] = lambda _group: (),
-    *,
-    expected: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
-) -> Iterator[GroupOffsets]:
-    """Scans groups like ``store.scan``, with the results in the order of ``groups``. If data of a group that cannot be
-    decoded or read prevents the scan, reads the partitions that ``named`` returns for the group.
-
-    ``expected`` has partitions of groups that the caller knows by name. If a scan omits one, the function asks for it
-    by name, because its offset may be pending or hidden.
-    The function keeps a result in memory until it has yielded the results of all earlier groups. Therefore memory grows
-    with the number of groups that the store reads at the same time.
-    """
-    requested: deque[str] = deque()
-
-    def remember() -> Iterator[str]:
-        for group in groups:
-            requested.append(group)
-            yield group
-
-    early: dict[str, GroupOffsets] = {}
-    for result in store.scan(remember()):
-        early[result.group] = result
-        while requested and requested[0] in early:
-            found = early.pop(requested.popleft())
-            if found.error is not None:
-                yield _with_named(store, found, named)
-            else:
-                yield _with_expected(store, found, expected.get(found.group, ())) if expected else found
-
-
-def _with_named(
-    store: OffsetStore, found: GroupOffsets, named: Callable[[str], Iterable[TopicPartition]]
-) -> GroupOffsets:
-    if not isinstance(found.error, CorruptData | NotAuthorized) or not (partitions := list(named(found.group))):
-        return found
-    fetched = fetch_group(store, found.group, partitions)
-    return found if fetched.error is not None else fetched
-
-
-def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
-    missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
-    if not missing or not isinstance(store, PartitionScanStore):
-        return found
-    (named,) = store.scan_partitions({found.group: missing})
-    offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
-    return replace(found, offsets=offsets, errors=errors, error=named.error)

@@ -8,43 +8,23 @@ from typing import TypeAlias, get_args
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.reset import Scenario
-from offsetmgr.groups.selection import TopicSelection, choose_groups
+from offsetmgr.groups.scan import choose_groups
 
-GroupsArgument: TypeAlias = str | Iterable[str]
-"""A name or a glob of groups, or several of them."""
+GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
+"""A name or a glob of groups, several of them, or a `GroupSelection`, which can exclude groups."""
 
 TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
 """A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
 
 
-def group_names(groups: GroupsArgument) -> list[str]:
-    """Returns the names. Raises `UsageError` if a name is not a text, and if there are none: an empty selection is
-    probably a defect of the caller, and it must not be read as all groups."""
-    names: list[str] = [groups] if isinstance(groups, str | bytes) else list(groups)
-    if not names:
-        raise UsageError("groups", "the selection is empty", "name a group, or pass the glob '*' for all groups")
-    for name in names:
-        if not isinstance(name, str):
-            raise UsageError(
-                f"group {name!r}", "a name of a group is a str", 'decode bytes first: name.decode("utf-8")'
-            )
-    return names
-
-
-def groups_to_read(store: OffsetStore, groups: GroupsArgument | None) -> list[str]:
-    """Returns the selected groups, sorted; all groups of the store if ``groups`` is None. Raises `GroupNotFound` if a
-    glob matches no group."""
-    if groups is None:
-        return choose_groups(store, (), all_groups=True)
-    return choose_groups(store, group_names(groups))
-
-
 def groups_to_edit(store: OffsetStore, groups: GroupsArgument | None) -> list[str]:
-    """Like `groups_to_read`. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is explicit."""
+    """Returns the selected groups. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is
+    explicit."""
     if groups is None:
         raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
-    return choose_groups(store, group_names(groups))
+    return choose_groups(store, GroupSelection.of(groups))
 
 
 def topic_selection(store: OffsetStore, topics: TopicsArgument | None) -> TopicSelection:

@@ -12,7 +12,7 @@ from offsetmgr.groups.dual_execute import StorePair
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
-    from offsetmgr.api.connections import Connections
+    from offsetmgr.app.connections import Connections
     from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.groups.edit_plan import GroupEditPlan
     from offsetmgr.groups.log_checks import LogChecks

@@ -9,20 +9,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from offsetmgr.api.arguments import (
+from offsetmgr.app.arguments import (
     GroupsArgument,
     TopicsArgument,
-    group_names,
     groups_to_edit,
-    groups_to_read,
     offsets_to_commit,
     require_scenario,
     topic_selection,
 )
-from offsetmgr.api.connections import Connections
-from offsetmgr.api.edit_targets import checked_crossing, log_checks, store_of_images, without_active_groups
-from offsetmgr.api.located_groups import located_groups
-from offsetmgr.api.planned_edit import PlannedEdit
+from offsetmgr.app.connections import Connections
+from offsetmgr.app.edit_targets import checked_crossing, log_checks, store_of_images, without_active_groups
+from offsetmgr.app.located_groups import located_groups
+from offsetmgr.app.planned_edit import PlannedEdit
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
@@ -30,12 +28,13 @@ from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.groups.describe import DescribedGroup, describe
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag, lag
 from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
 from offsetmgr.groups.running_groups import RunningEdit
-from offsetmgr.groups.selection import matching_groups, named_groups
+from offsetmgr.groups.scan import choose_groups
 from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 
 if TYPE_CHECKING:
@@ -62,11 +61,13 @@ class OffsetAdmin(Closeable):
             for path in report.before_images:
                 print("undone:", admin.plan_undo(path).execute().ok)
 
-    The parameter ``groups`` of the methods is a name or a glob, or several of them. A name that equals an existing
-    group selects only that group, even if it could be read as a glob. Methods that read accept None for all groups;
-    methods that edit need a name, or the glob ``*``. The parameter ``topics`` has the form of ``--topic``: ``orders``,
-    ``orders*``, ``orders:0,4-7``; a `TopicPartition` or several values are accepted, too; None means all topics. An
-    empty selection is a `UsageError`, because it must not mean "all".
+    The parameter ``groups`` of the methods is a name or a glob, several of them, or a `GroupSelection`, which can also
+    exclude groups. A name that equals an existing group selects only that group, even if it could be read as a glob.
+    Methods that read accept None for all groups; methods that edit need a name, or the glob ``*``.
+
+    The parameter ``topics`` has the form of ``--topic``: ``orders``, ``orders*``, ``orders:0,4-7``; a `TopicPartition`
+    or several values are accepted, too; None means all topics. An empty selection is a `UsageError`, because it must
+    not mean "all".
 
     One thread at a time may use an object; several objects can be used at the same time. All methods block; call them
     in a thread (``asyncio.to_thread``) from asynchronous programs. Each request to a server ends after
@@ -150,9 +151,10 @@ class OffsetAdmin(Closeable):
         from offsetmgr.migration.copied_offsets import last_writes
 
         store = self.store
-        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
+        selected = GroupSelection.of(groups)
+        selection, chosen = topic_selection(store, topics), choose_groups(store, selected)
         cluster, others = self._connections.cluster_or_none(), self._other_stores()
-        named = set() if groups is None else named_groups(group_names(groups), chosen)
+        named = selected.named(chosen)
         topics_named = selection.named() if named else []
         counts = cluster.topics(topics_named) if cluster is not None and topics_named else {}
         also = dict.fromkeys(named, selection.explicit_partitions(counts, store.capabilities.partitions))
@@ -177,7 +179,7 @@ class OffsetAdmin(Closeable):
         from offsetmgr.migration.copied_offsets import last_writes
 
         store = self.store
-        selection, chosen = topic_selection(store, topics), groups_to_read(store, groups)
+        selection, chosen = topic_selection(store, topics), choose_groups(store, GroupSelection.of(groups))
         cluster, others = self._connections.cluster_or_none(), self._other_stores()
         describer = self._connections.group_describer_with(others)
 
@@ -196,8 +198,8 @@ class OffsetAdmin(Closeable):
         """Yields where each group commits: its phase with the evidence, its offset in every configured store, its lag
         and its members. ``window_s`` is the longest time in seconds to watch commits; without it the phase is inferred.
         The journals of ``plans`` are evidence, too. Raises `GroupNotFound`, `PlanError`, `Unreachable`."""
-        names, known = None if groups is None else group_names(groups), self._connections
-        return located_groups(known.group_locator, known.on_warning, names, window_s, plans)
+        known = self._connections
+        return located_groups(known.group_locator, known.on_warning, GroupSelection.of(groups), window_s, plans)
 
     def write_snapshot(
         self,
@@ -220,7 +222,7 @@ class OffsetAdmin(Closeable):
         from offsetmgr.groups.export import export_groups
         from offsetmgr.stores.snapshot import write_snapshot
 
-        selection, chosen = topic_selection(self.store, topics), groups_to_read(self.store, groups)
+        selection, chosen = topic_selection(self.store, topics), choose_groups(self.store, GroupSelection.of(groups))
         store = self._store_of(chosen)
         ids = {name: topic_id for name, topic_id in store.topic_ids().items() if selection.matches_topic(name)}
         header = header_for(store, f"offsetmgr {__version__}", ids)
@@ -337,14 +339,14 @@ class OffsetAdmin(Closeable):
         from offsetmgr.groups.edits import plan_import
         from offsetmgr.groups.export import open_file
 
-        store, names = self.store, group_names(groups) if groups is not None else []
+        store, selected = self.store, GroupSelection.of(groups)
         if holds_images(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection = topic_selection(store, topics)
         with closing(open_file(Path(path), note=self._connections.on_warning)) as snapshot:
-            chosen = matching_groups(names, snapshot.groups())
+            chosen = selected.within(snapshot.groups(), f"file {os.fspath(path)}")
             if not chosen:
-                raise GroupNotFound(f"file {os.fspath(path)}", "holds no such group" if names else "holds no groups")
+                raise GroupNotFound(f"file {os.fspath(path)}", "holds no groups")
             crossing = checked_crossing("offsets import", snapshot, store, translate)
             entries, checks = snapshot.read(set(chosen)), None if unchecked else log_checks(self._connections, store)
             found = plan_import(store, entries, selection, allow_rewind=allow_rewind, crossing=crossing, checks=checks)

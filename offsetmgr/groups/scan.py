@@ -1,0 +1,109 @@
+"""Reads the groups that a user selects from a store, in the order of the selection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from offsetmgr.core.errors import CorruptData, GroupNotFound, NotAuthorized
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionScanStore
+from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.core.selection import KNOWN_GROUPS, GroupSelection
+from offsetmgr.stores.dual_calls import fetch_group
+
+
+def choose_groups(store: OffsetStore, selection: GroupSelection, others: Iterable[OffsetStore] = ()) -> list[str]:
+    """Returns the selected groups, sorted; see `GroupSelection.within`.
+
+    A group that is selected by name need not exist; `require_known` checks that. Raises any error from
+    ``store.groups()``, which is not called if the selection has only names.
+    """
+    return selection.within(
+        store.groups() if selection.needs_list else (),
+        store.uri,
+        unlisted=True,
+        others=lambda: (group for other in others for group in other.groups()),
+    )
+
+
+def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
+    """Raises `GroupNotFound` if the store's list of groups does not contain every group in ``empty``. ``empty`` are
+    groups for which no offsets were found."""
+    if empty := list(empty):
+        known = set(store.groups())
+        if unknown := sorted(group for group in empty if group not in known):
+            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            raise GroupNotFound(
+                f"group {unknown[0]!r}{more}",
+                f"does not exist in {store.uri}",
+                hint,
+                groups=unknown,
+            )
+
+
+def require_kind(store: OffsetStore, group: str) -> None:
+    """Raises `OtherGroupKind` if a group that the store does not list is a share group, for example."""
+    for found in store.scan([group]):
+        if isinstance(found.error, OtherGroupKind):
+            raise found.error
+
+
+def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
+    """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
+    if not any(group in set(store.groups()) for store in stores):
+        uris = " nor in ".join(store.uri for store in stores)
+        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS)
+
+
+def scan_in_order(
+    store: OffsetStore,
+    groups: Iterable[str],
+    named: Callable[[str], Iterable[TopicPartition]] = lambda _group: (),
+    *,
+    expected: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
+) -> Iterator[GroupOffsets]:
+    """Scans groups like ``store.scan``, with the results in the order of ``groups``. If data of a group that cannot be
+    decoded or read prevents the scan, reads the partitions that ``named`` returns for the group.
+
+    ``expected`` has partitions of groups that the caller knows by name. If a scan omits one, the function asks for it
+    by name, because its offset may be pending or hidden.
+    The function keeps a result in memory until it has yielded the results of all earlier groups. Therefore memory grows
+    with the number of groups that the store reads at the same time.
+    """
+    requested: deque[str] = deque()
+
+    def remember() -> Iterator[str]:
+        for group in groups:
+            requested.append(group)
+            yield group
+
+    early: dict[str, GroupOffsets] = {}
+    for result in store.scan(remember()):
+        early[result.group] = result
+        while requested and requested[0] in early:
+            found = early.pop(requested.popleft())
+            if found.error is not None:
+                yield _with_named(store, found, named)
+            else:
+                yield _with_expected(store, found, expected.get(found.group, ())) if expected else found
+
+
+def _with_named(
+    store: OffsetStore, found: GroupOffsets, named: Callable[[str], Iterable[TopicPartition]]
+) -> GroupOffsets:
+    if not isinstance(found.error, CorruptData | NotAuthorized) or not (partitions := list(named(found.group))):
+        return found
+    fetched = fetch_group(store, found.group, partitions)
+    return found if fetched.error is not None else fetched
+
+
+def _with_expected(store: OffsetStore, found: GroupOffsets, expected: Collection[TopicPartition]) -> GroupOffsets:
+    missing = [tp for tp in expected if tp not in found.offsets and tp not in found.errors]
+    if not missing or not isinstance(store, PartitionScanStore):
+        return found
+    (named,) = store.scan_partitions({found.group: missing})
+    offsets, errors = {**found.offsets, **named.offsets}, {**found.errors, **named.errors}
+    return replace(found, offsets=offsets, errors=errors, error=named.error)
