@@ -58,7 +58,7 @@ def list_contexts(output: FormatOption = OutputFormat.TABLE) -> None:
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[CONTEXT]", help="The context (default: the one in effect).", show_default=False),
+        typer.Argument(metavar="[CONTEXT]", help="The context (default: the one in effect)."),
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from offsetmgr.cli.confirm import RunFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
+from offsetmgr.cli.options import opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
@@ -27,12 +26,12 @@ _LOG_EVERY_S: Final = 10.0
 
 Wait = Annotated[
     float,
-    typer.Option(
+    opt(
         "--wait",
-        metavar="SECONDS",
-        min=0,
-        help="How long to wait for the controller. Then the command lists unfinished items and ends; the controller "
+        "SECONDS",
+        "How long to wait for the controller. Then the command lists unfinished items and ends; the controller "
         "continues.",
+        min=0,
     ),
 ]
 

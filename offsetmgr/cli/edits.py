@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import exit_with, fail_if
 from offsetmgr.cli.group_arguments import Group, one_group
-from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
@@ -50,17 +50,13 @@ def list_command(
     named: Group = None,
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            metavar="NAME",
-            help="Only operations on this group, and those whose record does not name all their groups.",
-            show_default=False,
+        opt(
+            "--group -g",
+            "NAME",
+            "Only operations on this group, and those whose record does not name all their groups.",
         ),
     ] = None,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N operations.", show_default=False)
-    ] = None,
+    last: Annotated[int | None, opt("--last", "N", "Only the newest N operations.", min=1)] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the edits and migrations in the operation log of this account, the oldest first.
@@ -144,7 +140,7 @@ def undo_command(
     yes: Yes = False,
     reason: Reason = None,
     allow_rewind: Annotated[
-        bool, typer.Option("--allow-rewind", help="Also restore offsets that have changed since the edit.")
+        bool, flag("--allow-rewind", "Also restore offsets that have changed since the edit.")
     ] = False,
 ) -> None:
     """Undo an edit or a run of `migrate apply`: run the commands that `offsetmgr edits show` lists under "undo".

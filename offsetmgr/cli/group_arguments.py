@@ -9,18 +9,14 @@ from typing import Annotated, Any, Final, get_args, get_origin
 import typer
 
 from offsetmgr.cli.migrate_options import PlanGroups
-from offsetmgr.cli.options import GroupsOption, OneGroup
+from offsetmgr.cli.options import GroupsOption, OneGroup, opt
 from offsetmgr.core.errors import UsageError
 
 ARGUMENT: Final = "group_arguments"
 """The name of the added parameter."""
-Groups = Annotated[
-    list[str] | None, typer.Argument(metavar="[GROUP]...", help="The same as --group.", show_default=False)
-]
-Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The same as --group.", show_default=False)]
-OptionalGroup = Annotated[
-    str | None, typer.Option("--group", "-g", metavar="NAME", help="The group.", show_default=False)
-]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="The same as --group.")]
+Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The same as --group.")]
+OptionalGroup = Annotated[str | None, opt("--group -g", "NAME", "The group.")]
 
 
 class GroupArguments:

@@ -11,7 +11,7 @@ from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupFlags, OnlyWithLag, TopicsOption
+from offsetmgr.cli.options import FormatOption, GroupFlags, OnlyWithLag, TopicsOption, flag
 from offsetmgr.cli.read_error_report import empty_note, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
@@ -64,12 +64,10 @@ def describe(
     connect: ConnectFlags,
     groups: GroupFlags,
     topic: TopicsOption = None,
-    members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
-    state: Annotated[
-        bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
-    ] = False,
+    members: Annotated[bool, flag("--members", "Show members instead of partitions.")] = False,
+    state: Annotated[bool, flag("--state", "Show coordinator, assignor, state and number of members instead.")] = False,
     verbose: Annotated[  # noqa: ARG001 - the output is always complete
-        bool, typer.Option("--verbose", help="Accepted for compatibility with kafka-consumer-groups; has no effect.")
+        bool, flag("--verbose", "Accepted for compatibility with kafka-consumer-groups; has no effect.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
     show_totals: Totals = False,

@@ -16,6 +16,7 @@ from offsetmgr.cli.options import (
     GroupFlags,
     TopicsOption,
     TranslateOption,
+    opt,
 )
 from offsetmgr.cli.render import OutputFormat, note, progress
 from offsetmgr.core.errors import Conflict, UsageError
@@ -26,16 +27,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
-NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
+ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.")]
+NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.")]
 Lose = Annotated[
     list[str] | None,
-    typer.Option(
-        "--lose",
-        metavar="ZNODE",
-        help="Accept that the data of this znode is lost; repeatable.",
-        show_default=False,
-    ),
+    opt("--lose", "ZNODE", "Accept that the data of this znode is lost; repeatable."),
 ]
 
 
@@ -119,9 +115,7 @@ def copy(
     source: ExistingGroup,
     target: NewName,
     topic: TopicsOption = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
-    ] = None,
+    to: Annotated[str | None, opt("--to", "URI", "Another store for the copy.")] = None,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     *,

@@ -9,7 +9,7 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupFilter
+from offsetmgr.cli.options import FormatOption, GroupFilter, opt
 from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -53,11 +53,8 @@ def list_groups(
     groups: GroupFilter,
     state: Annotated[
         str | None,
-        typer.Option(
-            "--state",
-            metavar="[STATE,...]",
-            help="Also show each group's state; with names, list only the groups in these states.",
-            show_default=False,
+        opt(
+            "--state", "[STATE,...]", "Also show each group's state; with names, list only the groups in these states."
         ),
     ] = None,
     output: FormatOption = OutputFormat.TABLE,

@@ -11,11 +11,10 @@ import typer
 
 from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupFlags
+from offsetmgr.cli.options import FormatOption, GroupFlags, flag, opt, seconds_option
 from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import (
     Column,
@@ -73,21 +72,13 @@ def where(
         seconds_option(
             "--window",
             "Watch commits for at most this time, to see the phase instead of inferring it.",
-            show_default=False,
         ),
     ] = None,
     plan: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--plan",
-            metavar="PLAN",
-            help="Use this migration's journal as evidence; repeatable.",
-            show_default=False,
-        ),
+        opt("--plan", "PLAN", "Use this migration's journal as evidence; repeatable."),
     ] = None,
-    partitions: Annotated[
-        bool, typer.Option("--partitions", help="Show partitions, also for more than 20 groups.")
-    ] = False,
+    partitions: Annotated[bool, flag("--partitions", "Show partitions, also for more than 20 groups.")] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show where groups commit: the phase with its evidence, the offset in every configured store, the lag, the

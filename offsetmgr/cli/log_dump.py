@@ -12,7 +12,7 @@ import typer
 
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, display_text, raw_json
-from offsetmgr.cli.options import FormatOption, TopicsOption
+from offsetmgr.cli.options import FormatOption, TopicsOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
 from offsetmgr.cli.scenario import parse_datetime
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError
@@ -107,59 +107,44 @@ def dump(
     topic: TopicsOption = None,
     from_offset: Annotated[
         int | None,
-        typer.Option("--offset", metavar="N", min=0, help="From this offset on.", show_default=False),
+        opt("--offset", "N", "From this offset on.", min=0),
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="N", min=0, help="Only before this offset.", show_default=False),
+        opt("--to-offset", "N", "Only before this offset.", min=0),
     ] = None,
     from_datetime: Annotated[
         str | None,
-        typer.Option(
-            "--from-datetime",
-            metavar="YYYY-MM-DDTHH:mm:SS.sss",
-            help="From this time on; UTC without a zone.",
-            show_default=False,
-        ),
+        opt("--from-datetime", "YYYY-MM-DDTHH:mm:SS.sss", "From this time on; UTC without a zone."),
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option(
-            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Only before this time.", show_default=False
-        ),
+        opt("--to-datetime", "YYYY-MM-DDTHH:mm:SS.sss", "Only before this time."),
     ] = None,
     max_rows: Annotated[
         int | None,
-        typer.Option("--max-messages", metavar="N", min=1, help="Maximum number of rows.", show_default=False),
+        opt("--max-messages", "N", "Maximum number of rows.", min=1),
     ] = None,
     isolation: Annotated[
         Isolation,
-        typer.Option("--isolation-level", help="read_committed leaves out messages of open and aborted transactions."),
+        opt("--isolation-level", None, "read_committed leaves out messages of open and aborted transactions."),
     ] = Isolation.READ_UNCOMMITTED,
     decode: Annotated[
         ValueFormat,
-        typer.Option(
+        opt(
             "--decode",
-            help="How to decode keys and values: auto (only in known offsets topics), offsets (always), raw (never).",
+            None,
+            "How to decode keys and values: auto (only in known offsets topics), offsets (always), raw (never).",
         ),
     ] = ValueFormat.AUTO,
-    controls: Annotated[bool, typer.Option("--controls", help="Show control records too.")] = False,
+    controls: Annotated[bool, flag("--controls", "Show control records too.")] = False,
     entries: Annotated[
         bool,
-        typer.Option(
-            "--entries",
-            help="Show a row for each entry of the files instead: a batch, or a message of an older format.",
-        ),
+        flag("--entries", "Show a row for each entry of the files instead: a batch, or a message of an older format."),
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--max-batch-bytes",
-            metavar="N",
-            min=1,
-            help="Maximum decompressed batch size (128 MiB).",
-            show_default=False,
-        ),
+        opt("--max-batch-bytes", "N", "Maximum decompressed batch size (128 MiB).", min=1),
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:

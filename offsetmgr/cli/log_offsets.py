@@ -13,7 +13,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if, report_and_exit_code
-from offsetmgr.cli.options import AllowRewind, GroupFilter, Overwrite, TopicsOption, TranslateOption
+from offsetmgr.cli.options import AllowRewind, GroupFilter, Overwrite, TopicsOption, TranslateOption, opt
 from offsetmgr.cli.render import Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
@@ -48,17 +48,14 @@ _DEFAULT_PARTITIONS: Final = 50
 
 Dirs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them.", show_default=False
-    ),
+    typer.Argument(metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them."),
 ]
 ExportTarget = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--to",
-        metavar="URI",
-        help="Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
-        show_default=False,
+        "URI",
+        "Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
     ),
 ]
 
@@ -73,36 +70,28 @@ def offsets(
     topic: TopicsOption = None,
     offsets_topic: Annotated[
         str,
-        typer.Option("--offsets-topic", metavar="NAME", help="The offsets topic, such as an offset manager's."),
+        opt("--offsets-topic", "NAME", "The offsets topic, such as an offset manager's."),
     ] = "__consumer_offsets",
     expired_at: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--expired-at",
-            metavar="TIME",
-            help="Leave out offsets that a broker would have expired by this time (YYYY-MM-DDTHH:mm:SS, UTC).",
-            show_default=False,
+            "TIME",
+            "Leave out offsets that a broker would have expired by this time (YYYY-MM-DDTHH:mm:SS, UTC).",
         ),
     ] = None,
     retention_minutes: Annotated[
         int | None,
-        typer.Option(
+        opt(
             "--retention-minutes",
-            metavar="N",
+            "N",
+            f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION_MINUTES}).",
             min=1,
-            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION_MINUTES}).",
-            show_default=False,
         ),
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(
-            "--processes",
-            metavar="N",
-            min=1,
-            help="Number of partitions read in parallel (default: the number of processors).",
-            show_default=False,
-        ),
+        opt("--processes", "N", "Number of partitions read in parallel (default: the number of processors).", min=1),
     ] = None,
     overwrite: Overwrite = False,
     translate: TranslateOption = None,

@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources
-from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.os_errors import os_error_as
@@ -39,22 +39,21 @@ def recover(
     paths: Paths,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="Write repaired copies into this directory.", show_default=False),
+        opt("--to", "DIR", "Write repaired copies into this directory."),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Truncate the logs themselves, after copying the removed bytes.")
+        bool, flag("--in-place", "Truncate the logs themselves, after copying the removed bytes.")
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--keep",
-            metavar="DIR",
-            help="With --in-place: directory for the copies of the removed bytes (default: next to each log).",
-            show_default=False,
+            "DIR",
+            "With --in-place: directory for the copies of the removed bytes (default: next to each log).",
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also cut before the first entry whose offset or version is in doubt.")
+        bool, flag("--strict", "Also cut before the first entry whose offset or version is in doubt.")
     ] = False,
     execute: Execute = False,
     yes: Yes = False,

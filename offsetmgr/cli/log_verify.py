@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, note_scope, sources, state
-from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.options import FormatOption, flag
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.plurals import count_of
@@ -32,7 +32,7 @@ _VERIFY: Final = (
 @app.command("verify")
 def verify(
     paths: Paths,
-    only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
+    only_damaged: Annotated[bool, flag("--only-damaged", "Leave out segments that are sound.")] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check that every entry of every segment is complete, and has the right checksum and a plausible offset.

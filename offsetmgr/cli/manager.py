@@ -11,7 +11,7 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, exit_with, fail_if
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
-from offsetmgr.cli.options import FormatOption, TranslateOption
+from offsetmgr.cli.options import FormatOption, TranslateOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import print_hangups
 from offsetmgr.cli.watch import Changes, Count, Watch, WatchCommand, watch_command
@@ -43,172 +43,136 @@ class LogFormat(StrEnum):
 @one_cluster("a manager serves one cluster")
 def serve(
     connect: ConnectFlags,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on.")],
+    listen: Annotated[str, opt("--listen", "HOST:PORT", "The address to listen on.")],
     advertise: Annotated[
         str | None,
-        typer.Option(
-            "--advertise",
-            metavar="HOST:PORT",
-            help="The address that clients receive, if it differs from --listen.",
-            show_default=False,
-        ),
+        opt("--advertise", "HOST:PORT", "The address that clients receive, if it differs from --listen."),
     ] = None,
     relay: Annotated[
         bool,
-        typer.Option(
-            "--relay", help="Relay requests to the brokers: clients bootstrap from here, and data passes through."
-        ),
+        flag("--relay", "Relay requests to the brokers: clients bootstrap from here, and data passes through."),
     ] = False,
     relay_ports: Annotated[
         str | None,
-        typer.Option(
-            "--relay-ports",
-            metavar="FIRST-LAST",
-            help="One port for each broker (default: the ports after that of --listen).",
-            show_default=False,
-        ),
+        opt("--relay-ports", "FIRST-LAST", "One port for each broker (default: the ports after that of --listen)."),
     ] = None,
     translate: TranslateOption = None,
     offsets_topic: Annotated[
-        str, typer.Option("--offsets-topic", metavar="NAME", help="The topic that stores the offsets.")
+        str, opt("--offsets-topic", "NAME", "The topic that stores the offsets.")
     ] = "__offsetmgr_offsets",
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="Number of shards of a new topic; it must match an existing one.")
+        int, opt("--partitions", None, "Number of shards of a new topic; it must match an existing one.", min=1)
     ] = 50,
     replication_factor: Annotated[
         int | None,
-        typer.Option(
-            "--replication-factor",
-            min=1,
-            help="For a new topic (default: that of the brokers' own offsets topic).",
-            show_default=False,
-        ),
+        opt("--replication-factor", None, "For a new topic (default: that of the brokers' own offsets topic).", min=1),
     ] = None,
     min_insync_replicas: Annotated[
         int | None,
-        typer.Option(
-            "--min-insync-replicas",
-            min=1,
-            help="For a new topic (default: 2 with at least 3 replicas, else 1).",
-            show_default=False,
-        ),
+        opt("--min-insync-replicas", None, "For a new topic (default: 2 with at least 3 replicas, else 1).", min=1),
     ] = None,
     record_format: Annotated[
         RecordFormatName,
-        typer.Option("--record-format", help="avro: offsetmgr's own; kafka: as in __consumer_offsets."),
+        opt("--record-format", None, "avro: offsetmgr's own; kafka: as in __consumer_offsets."),
     ] = RecordFormatName.AVRO,
     retention_minutes: Annotated[
         int,
-        typer.Option("--retention-minutes", min=1, help="How long offsets of a group without members are kept."),
+        opt("--retention-minutes", None, "How long offsets of a group without members are kept.", min=1),
     ] = 10_080,
     commit_timeout_ms: Annotated[
         int,
-        typer.Option("--commit-timeout", metavar="MS", min=100, help="Maximum time until a commit gets its response."),
+        opt("--commit-timeout", "MS", "Maximum time until a commit gets its response.", min=100),
     ] = 5_000,
     session_timeout_ms: Annotated[
         int,
-        typer.Option(
+        opt(
             "--session-timeout",
-            metavar="MS",
+            "MS",
+            "Time after which the other managers replace one that is frozen or cut off.",
             min=1_000,
-            help="Time after which the other managers replace one that is frozen or cut off.",
         ),
     ] = 10_000,
     standby: Annotated[
         bool,
-        typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take them over quickly."),
+        flag("--standby/--no-standby", "Follow the shards of other managers, to take them over quickly."),
     ] = True,
     metrics_listen: Annotated[
         str | None,
-        typer.Option(
-            "--metrics-listen",
-            metavar="HOST:PORT",
-            help="HTTP: /metrics (Prometheus), /health, /ready.",
-            show_default=False,
-        ),
+        opt("--metrics-listen", "HOST:PORT", "HTTP: /metrics (Prometheus), /health, /ready."),
     ] = None,
     tls_certificate: Annotated[
         str | None,
-        typer.Option(
-            "--tls-certificate",
-            metavar="FILE",
-            help="PEM certificate chain; clients must then use TLS.",
-            show_default=False,
-        ),
+        opt("--tls-certificate", "FILE", "PEM certificate chain; clients must then use TLS."),
     ] = None,
     tls_key: Annotated[
         str | None,
-        typer.Option("--tls-key", metavar="FILE", help="PEM private key of the certificate.", show_default=False),
+        opt("--tls-key", "FILE", "PEM private key of the certificate."),
     ] = None,
     credentials: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--credentials",
-            metavar="FILE",
-            help="File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.",
-            show_default=False,
+            "FILE",
+            "File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.",
         ),
     ] = None,
     rules: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--rules",
-            metavar="FILE",
-            help="File of rules for groups, topics and admin APIs; without it every client may do everything.",
-            show_default=False,
+            "FILE",
+            "File of rules for groups, topics and admin APIs; without it every client may do everything.",
         ),
     ] = None,
-    max_request_bytes: Annotated[
-        int, typer.Option("--max-request-bytes", min=1_024, help="Maximum size of a request.")
-    ] = (8 * 1024 * 1024),
+    max_request_bytes: Annotated[int, opt("--max-request-bytes", None, "Maximum size of a request.", min=1_024)] = (
+        8 * 1024 * 1024
+    ),
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=1, help="Maximum number of connections of all clients.")
+        int, opt("--max-connections", None, "Maximum number of connections of all clients.", min=1)
     ] = 4_000,
     max_login_bytes: Annotated[
-        int, typer.Option("--max-login-bytes", min=1_024, help="Maximum size of a request before the SASL login.")
+        int, opt("--max-login-bytes", None, "Maximum size of a request before the SASL login.", min=1_024)
     ] = 64 * 1024,
     max_api_versions_bytes: Annotated[
-        int, typer.Option("--max-api-versions-bytes", min=256, help="Maximum size of an ApiVersions request.")
+        int, opt("--max-api-versions-bytes", None, "Maximum size of an ApiVersions request.", min=256)
     ] = 8 * 1024,
     max_names: Annotated[
         int,
-        typer.Option(
+        opt(
             "--max-names",
+            None,
+            "Maximum number of groups in one FindCoordinator, DescribeGroups or DeleteGroups request.",
             min=1,
-            help="Maximum number of groups in one FindCoordinator, DescribeGroups or DeleteGroups request.",
         ),
     ] = 50_000,
     max_partitions: Annotated[
         int,
-        typer.Option(
+        opt(
             "--max-partitions",
+            None,
+            "Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete.",
             min=1,
-            help="Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete.",
         ),
     ] = 15_000,
     max_answer_bytes: Annotated[
         int,
-        typer.Option(
-            "--max-answer-bytes", min=65_536, help="Maximum size of the responses that a client has not read yet."
-        ),
+        opt("--max-answer-bytes", None, "Maximum size of the responses that a client has not read yet.", min=65_536),
     ] = 64 * 1024 * 1024,
     max_name_bytes: Annotated[
         int,
-        typer.Option(
-            "--max-name-bytes", min=249, help="Maximum length of a group's name, and of other strings in a request."
-        ),
+        opt("--max-name-bytes", None, "Maximum length of a group's name, and of other strings in a request.", min=249),
     ] = 32_767,
     max_topic_bytes: Annotated[
-        int, typer.Option("--max-topic-bytes", min=1, help="Maximum length of a topic's name; brokers allow 249.")
+        int, opt("--max-topic-bytes", None, "Maximum length of a topic's name; brokers allow 249.", min=1)
     ] = 249,
     max_tags: Annotated[
-        int, typer.Option("--max-tags", min=1, help="Maximum number of tagged fields of a structure in a request.")
+        int, opt("--max-tags", None, "Maximum number of tagged fields of a structure in a request.", min=1)
     ] = 64,
     idle_timeout_ms: Annotated[
         int,
-        typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Time after which an idle connection is closed."),
+        opt("--idle-timeout", "MS", "Time after which an idle connection is closed.", min=1_000),
     ] = 600_000,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
+    log_format: Annotated[LogFormat, opt("--log-format", None, "How events are logged.")] = LogFormat.TEXT,
 ) -> None:
     """Run a manager until Ctrl-C or SIGTERM. The manager then hands its shards over to other managers and exits.
 
@@ -302,9 +266,7 @@ def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tup
 @many_clusters
 def status(
     connect: ConnectFlags,
-    managers: Annotated[
-        bool, typer.Option("--managers", help="Show a row for each manager instead of one for each shard.")
-    ] = False,
+    managers: Annotated[bool, flag("--managers", "Show a row for each manager instead of one for each shard.")] = False,
     watch: Watch = None,
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
@@ -356,7 +318,7 @@ ENTRIES = (
 @many_clusters
 def dump(
     connect: ConnectFlags,
-    shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
+    shard: Annotated[list[int], opt("--shard", "N", "A shard's number; repeatable.", min=0)],
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Print the offsets that the owner of a shard holds in memory; exit code 1 if it cannot decode some."""

@@ -14,7 +14,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
-from offsetmgr.cli.options import Reason, WaitEmpty, Yes
+from offsetmgr.cli.options import Reason, WaitEmpty, Yes, flag
 from offsetmgr.cli.plan_execution import exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
@@ -37,16 +37,14 @@ def apply_command(
     wait_empty_s: WaitEmpty = 0.0,
     refresh: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--refresh",
-            help="Write nothing new: commit the Kafka offsets of the plan's groups again, so that they do not expire.",
+            "Write nothing new: commit the Kafka offsets of the plan's groups again, so that they do not expire.",
         ),
     ] = False,
     accept_stale: Annotated[
         bool,
-        typer.Option(
-            "--accept-stale", help="Write the offsets of a plan older than a day, although the source has moved on."
-        ),
+        flag("--accept-stale", "Write the offsets of a plan older than a day, although the source has moved on."),
     ] = False,
     *,
     configs: SideConfigs,

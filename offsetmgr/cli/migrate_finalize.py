@@ -12,12 +12,11 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_rollback import late_deletion_note
-from offsetmgr.cli.options import AcceptUnseen, Reason, Yes
+from offsetmgr.cli.options import AcceptUnseen, Reason, Yes, flag, seconds_option
 from offsetmgr.cli.plan_execution import exit_if_interrupted, note_expiry, option_text, plan_writer
 from offsetmgr.cli.render import note
 from offsetmgr.core.plurals import count_of
@@ -42,16 +41,12 @@ def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
     scope: PlanScope,
-    delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
-    ] = False,
+    delete_source: Annotated[bool, flag("--delete-source", "Also delete the copied offsets from the source.")] = False,
     window_s: Annotated[float, seconds_option("--window", "Maximum time to watch live members.")] = 60.0,
     accept_idle: Annotated[
-        bool, typer.Option("--accept-idle", help="Accept partitions without traffic if no message can be lost.")
+        bool, flag("--accept-idle", "Accept partitions without traffic if no message can be lost.")
     ] = False,
-    accept_refused: Annotated[
-        bool, typer.Option("--accept-refused", help="Ignore the partitions that the plan refused.")
-    ] = False,
+    accept_refused: Annotated[bool, flag("--accept-refused", "Ignore the partitions that the plan refused.")] = False,
     accept_unseen: AcceptUnseen = False,
     yes: Yes = False,
     reason: Reason = None,

@@ -14,7 +14,6 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.migrate_options import Rename, SideConfigs, SourceStore, TargetStore
 from offsetmgr.cli.migrate_plan import IfAhead, parse_renames
@@ -26,6 +25,9 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     Yes,
+    flag,
+    opt,
+    seconds_option,
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
@@ -63,17 +65,17 @@ def mirror_command(
     rename: Rename = None,
     translate: TranslateOption = None,
     if_ahead: IfAhead = None,
-    once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
+    once: Annotated[bool, flag("--once", "End as soon as nothing is left to copy.")] = False,
     interval_ms: Annotated[
-        int, typer.Option("--interval", metavar="MS", min=50, help="Polling interval of a source without watches.")
+        int, opt("--interval", "MS", "Polling interval of a source without watches.", min=50)
     ] = 1000,
     settle_ms: Annotated[
         int,
-        typer.Option(
+        opt(
             "--settle",
-            metavar="MS",
+            "MS",
+            "Before the first copy to a Kafka group: how long to watch the group for commits of other clients.",
             min=0,
-            help="Before the first copy to a Kafka group: how long to watch the group for commits of other clients.",
         ),
     ] = 2000,
     window_s: Annotated[
@@ -82,9 +84,9 @@ def mirror_command(
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--trust-zookeeper-only",
-            help="Accept groups with live old consumers without watching them. Use this only if these consumers "
+            "Accept groups with live old consumers without watching them. Use this only if these consumers "
             "commit only to ZooKeeper.",
         ),
     ] = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from offsetmgr.cli.options import ExcludeGroup
+from offsetmgr.cli.options import ExcludeGroup, opt
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
 PlanGroups = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group", "-g", metavar="NAME", help="Only this group of the plan, or a glob; repeatable.", show_default=False
-    ),
+    opt("--group -g", "NAME", "Only this group of the plan, or a glob; repeatable."),
 ]
 WaveOption = Annotated[
     list[int] | None,
-    typer.Option("--wave", metavar="N", min=1, help="Only the groups of this wave; repeatable.", show_default=False),
+    opt("--wave", "N", "Only the groups of this wave; repeatable.", min=1),
 ]
 
 
@@ -49,31 +47,19 @@ class PlanScope(NamedTuple):
         return tuple(word for option in given for word in option)
 
 
-SourceStore = Annotated[
-    str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
-]
-TargetStore = Annotated[str, typer.Option("--to", metavar="URI", help="The store to write.")]
+SourceStore = Annotated[str, opt("--from", "URI", "The store to read: zookeeper://..., kafka://..., file:...")]
+TargetStore = Annotated[str, opt("--to", "URI", "The store to write.")]
 Rename = Annotated[
     list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="Give a group another name in the target; repeatable."),
+    opt("--rename", "OLD=NEW", "Give a group another name in the target; repeatable."),
 ]
 FromConfig = Annotated[
     str | None,
-    typer.Option(
-        "--from-command-config",
-        metavar="FILE",
-        help="Like --command-config, but only for the source.",
-        show_default=False,
-    ),
+    opt("--from-command-config", "FILE", "Like --command-config, but only for the source."),
 ]
 ToConfig = Annotated[
     str | None,
-    typer.Option(
-        "--to-command-config",
-        metavar="FILE",
-        help="Like --command-config, but only for the target.",
-        show_default=False,
-    ),
+    opt("--to-command-config", "FILE", "Like --command-config, but only for the target."),
 ]
 
 

@@ -11,7 +11,6 @@ from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.app.written_plan import applicable_options, write_plan_file
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.lock_wait import LockWait
@@ -24,6 +23,9 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     file_to_write,
+    flag,
+    opt,
+    seconds_option,
 )
 from offsetmgr.cli.plan_execution import end_of_planning
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
@@ -41,10 +43,10 @@ app = typer.Typer()
 
 IfAhead = Annotated[
     AheadPolicy | None,
-    typer.Option(
+    opt(
         "--if-ahead",
-        help="For targets that are ahead. Default: keep those that were written last, and refuse the others.",
-        show_default=False,
+        None,
+        "For targets that are ahead. Default: keep those that were written last, and refuse the others.",
     ),
 ]
 
@@ -77,20 +79,15 @@ def plan_command(
     groups: GroupFlags,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the plan."),
+        opt("--output -o", "FILE", "Where to write the plan.", callback=file_to_write),
     ] = None,
     waves: Annotated[
         Path | None,
-        typer.Option(
-            "--waves",
-            metavar="FILE",
-            help="CSV or JSON with group, wave and owner; without --group, it also selects the groups.",
-            show_default=False,
-        ),
+        opt("--waves", "FILE", "CSV or JSON with group, wave and owner; without --group, it also selects the groups."),
     ] = None,
     topic: TopicsOption = None,
     rename: Rename = None,
-    clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
+    clamp: Annotated[bool, flag("--clamp", "Move offsets outside the log to its nearest end.")] = False,
     if_ahead: IfAhead = None,
     allow_rewind: AllowRewind = False,
     window_s: Annotated[
@@ -99,27 +96,27 @@ def plan_command(
     ] = 0.0,
     shift: Annotated[
         int,
-        typer.Option(
+        opt(
             "--shift",
-            metavar="N",
-            help="Add N to each copied offset. 1 is for clients that commit the last processed offset.",
+            "N",
+            "Add N to each copied offset. 1 is for clients that commit the last processed offset.",
         ),
     ] = 0,
     onto_existing: Annotated[
-        bool, typer.Option("--onto-existing", help="Allow --rename to a group that the target already has.")
+        bool, flag("--onto-existing", "Allow --rename to a group that the target already has.")
     ] = False,
     partition_map: Annotated[
         Path | None,
-        typer.Option("--partition-map", metavar="FILE", help="Confirmed replacements for byte positions of Kafka 0.7."),
+        opt("--partition-map", "FILE", "Confirmed replacements for byte positions of Kafka 0.7."),
     ] = None,
     translate: TranslateOption = None,
     draft_partition_map: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--draft-partition-map",
-            metavar="FILE",
+            "FILE",
+            "Write a draft of such a map instead of a plan.",
             callback=file_to_write,
-            help="Write a draft of such a map instead of a plan.",
         ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,

@@ -15,7 +15,7 @@ from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_plan import IfAhead
-from offsetmgr.cli.options import file_to_write
+from offsetmgr.cli.options import file_to_write, opt
 from offsetmgr.cli.plan_execution import end_of_planning
 from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
@@ -36,7 +36,7 @@ def renew_command(
     plan_path: PlanPath,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", callback=file_to_write, help="Where to write the new plan."),
+        opt("--output -o", "FILE", "Where to write the new plan.", callback=file_to_write),
     ],
     scope: PlanScope,
     if_ahead: IfAhead = None,

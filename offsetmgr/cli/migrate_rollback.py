@@ -19,7 +19,7 @@ from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
 from offsetmgr.cli.migrate_plan import IfAhead
-from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write
+from offsetmgr.cli.options import Reason, WaitEmpty, Yes, file_to_write, flag, opt
 from offsetmgr.cli.plan_execution import end_of_planning, exit_if_interrupted, plan_writer, print_next_step
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import JournalError, UsageError
@@ -50,35 +50,28 @@ def rollback_command(
     yes: Yes = False,
     reason: Reason = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Restore before-images even if the offset has changed since apply.")
+        bool, flag("--force", "Restore before-images even if the offset has changed since apply.")
     ] = False,
     reverse_plan: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--reverse-plan",
-            metavar="FILE",
+            "FILE",
+            "After a cutover: write a plan that copies the present offsets back.",
             callback=file_to_write,
-            help="After a cutover: write a plan that copies the present offsets back.",
         ),
     ] = None,
     allow_rewind: Annotated[
         bool,
-        typer.Option(
-            "--allow-rewind", help="With --reverse-plan: also rewind offsets that were rewound in the target since."
-        ),
+        flag("--allow-rewind", "With --reverse-plan: also rewind offsets that were rewound in the target since."),
     ] = False,
     if_ahead: IfAhead = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run",
-            metavar="ID",
-            help="Undo only this run of migrate apply, by its id in offsetmgr edits list.",
-            show_default=False,
-        ),
+        opt("--run", "ID", "Undo only this run of migrate apply, by its id in offsetmgr edits list."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the offsets that would be restored or have changed since.")
+        bool, flag("--dry-run", "Only show the offsets that would be restored or have changed since.")
     ] = False,
     wait_empty_s: WaitEmpty = 0.0,
     *,

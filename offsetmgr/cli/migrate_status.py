@@ -12,11 +12,10 @@ import typer
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
-from offsetmgr.cli.options import file_to_write
+from offsetmgr.cli.options import file_to_write, opt, seconds_option
 from offsetmgr.cli.plan_execution import note_expiry, option_text
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows, write_text
 from offsetmgr.cli.table_fit import table_width
@@ -78,25 +77,16 @@ def status_command(
     scope: PlanScope,
     window_s: Annotated[
         float | None,
-        seconds_option(
-            "--window", "Ask the servers too, and watch the members' commits for up to this time.", show_default=False
-        ),
+        seconds_option("--window", "Ask the servers too, and watch the members' commits for up to this time."),
     ] = None,
     watch: Watch = None,
     count: Count = None,
     format: Annotated[
-        StatusFormat, typer.Option("--format", help="Output format; markdown and html write one page instead of rows.")
+        StatusFormat, opt("--format", None, "Output format; markdown and html write one page instead of rows.")
     ] = StatusFormat.TABLE,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            callback=file_to_write,
-            help="Write the page to FILE, and replace it.",
-            show_default=False,
-        ),
+        opt("--output -o", "FILE", "Write the page to FILE, and replace it.", callback=file_to_write),
     ] = None,
     *,
     configs: SideConfigs,

@@ -14,7 +14,7 @@ from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
-from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.options import FormatOption, flag
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 from offsetmgr.migration.plan_run import open_plan
 
@@ -28,7 +28,7 @@ def verify_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
     scope: PlanScope,
-    all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
+    all_rows: Annotated[bool, flag("--all", "List equal partitions too.")] = False,
     format: FormatOption = OutputFormat.TABLE,
     *,
     configs: SideConfigs,

@@ -12,7 +12,7 @@ from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption
+from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption, opt
 from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError
@@ -46,15 +46,11 @@ def diff(
     groups: GroupFlags,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="URI", help="One store (default: the configured ZooKeeper).", show_default=False
-        ),
+        opt("--from", "URI", "One store (default: the configured ZooKeeper)."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="URI", help="The other store (default: the configured brokers).", show_default=False
-        ),
+        opt("--to", "URI", "The other store (default: the configured brokers)."),
     ] = None,
     topic: TopicsOption = None,
     output: FormatOption = OutputFormat.TABLE,

@@ -19,6 +19,8 @@ from offsetmgr.cli.options import (
     UnterminatedOption,
     WaitEmpty,
     check_topics,
+    flag,
+    opt,
     running_edit,
 )
 from offsetmgr.core.errors import GroupNotFound
@@ -26,7 +28,7 @@ from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 
 app = typer.Typer()
 
-NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that does not exist yet.")]
+NewGroup = Annotated[bool, flag("--new-group", "Allow a group that does not exist yet.")]
 
 
 LARGEST_OFFSET: Final = 2**63 - 1
@@ -43,7 +45,7 @@ def _offset(text: str) -> int:
 
 ToOffsetOption = Annotated[
     int | None,
-    typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False),
+    opt("--to-offset", "N", "Move to this offset.", parser=_offset),
 ]
 
 
@@ -54,22 +56,19 @@ def set_offsets(
     group: OneGroup,
     topic: Annotated[
         list[str],
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="NAME[:0,1]",
-            help="Partitions; without numbers, the topic's committed ones; repeatable.",
+        opt(
+            "--topic -t",
+            "NAME[:0,1]",
+            "Partitions; without numbers, the topic's committed ones; repeatable.",
         ),
     ],
-    to_offset: Annotated[
-        int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")
-    ],
+    to_offset: Annotated[int, opt("--to-offset", "N", "The next offset to consume.", parser=_offset)],
     metadata: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--metadata",
-            help="Metadata to commit with the offset; without it, an offset that stays keeps its metadata.",
-            show_default=False,
+            None,
+            "Metadata to commit with the offset; without it, an offset that stays keeps its metadata.",
         ),
     ] = None,
     new_group: NewGroup = False,
@@ -117,51 +116,35 @@ def reset(
     groups: GroupFlags,
     topic: TopicsOption = None,
     all_topics: AllTopics = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
-    to_current: Annotated[
-        bool, typer.Option("--to-current", help="To the committed offset; to the log's end without one.")
-    ] = False,
+    to_earliest: Annotated[bool, flag("--to-earliest", "To the log's start.")] = False,
+    to_latest: Annotated[bool, flag("--to-latest", "To the log's end.")] = False,
+    to_current: Annotated[bool, flag("--to-current", "To the committed offset; to the log's end without one.")] = False,
     to_offset: ToOffsetOption = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; backward with -N.", show_default=False)
-    ] = None,
+    shift_by: Annotated[int | None, opt("--shift-by", "N", "By N offsets; backward with -N.")] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To this long ago; also 1d2h30m.", show_default=False),
+        opt("--by-duration", "PnDTnHnMnS", "To this long ago; also 1d2h30m."),
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--to-datetime",
-            metavar="YYYY-MM-DDTHH:mm:SS.sss",
-            help="To the first record at or after this time; also 'yesterday 14:00'; UTC without a zone.",
-            show_default=False,
+            "YYYY-MM-DDTHH:mm:SS.sss",
+            "To the first record at or after this time; also 'yesterday 14:00'; UTC without a zone.",
         ),
     ] = None,
     from_file: Annotated[
         str | None,
-        typer.Option(
-            "--from-file",
-            metavar="FILE",
-            help="To the offsets of a file: .avro, .csv, .zk or .json (any other name: CSV).",
-            show_default=False,
-        ),
+        opt("--from-file", "FILE", "To the offsets of a file: .avro, .csv, .zk or .json (any other name: CSV)."),
     ] = None,
     skip: Annotated[
         int | None,
-        typer.Option(
-            "--skip",
-            metavar="N",
-            min=1,
-            help="Past the next N records of one partition, if the group does not move meanwhile.",
-            show_default=False,
-        ),
+        opt("--skip", "N", "Past the next N records of one partition, if the group does not move meanwhile.", min=1),
     ] = None,
     accept_unterminated: UnterminatedOption = False,
     translate: TranslateOption = None,
     export_csv: Annotated[
-        bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
+        bool, flag("--export", "Print the new offsets alone, as CSV that --from-file reads back.")
     ] = False,
     new_group: NewGroup = False,
     running: RunningFlag = False,

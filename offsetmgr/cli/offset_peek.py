@@ -12,7 +12,7 @@ from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.offset_reports import UncommittedTopics
-from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption
+from offsetmgr.cli.options import FormatOption, GroupFlags, TopicsOption, opt
 from offsetmgr.cli.read_error_report import ReadErrorReport, unrecognised_errors
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows, write_structured_rows
 from offsetmgr.core.clock import SystemClock
@@ -52,9 +52,7 @@ def peek(
     connect: ConnectFlags,
     groups: GroupFlags,
     topic: TopicsOption = None,
-    max_bytes: Annotated[
-        int, typer.Option("--max-bytes", metavar="N", min=0, help="Show at most N bytes of a key or value.")
-    ] = 1_000,
+    max_bytes: Annotated[int, opt("--max-bytes", "N", "Show at most N bytes of a key or value.", min=0)] = 1_000,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the record at the committed offset of each partition: the one that a consumer gets next.

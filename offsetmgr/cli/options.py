@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.render import OutputFormat
-from offsetmgr.core.durations import parse_milliseconds
+from offsetmgr.core.durations import parse_duration, parse_milliseconds
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.groups.running_groups import RunningEdit
+
+
+def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
+    """An option with a value. ``names`` are separated by spaces."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, **more)
+
+
+def flag(names: str, help: str, **more: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(*names.split(), help=help, **more)
+
+
+def parse_seconds(text: str, option: str, least: float = 0) -> float:
+    """Converts a number of seconds, or a duration such as ``5m``, to seconds. Raises `UsageError` if it is less than
+    ``least``."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parse_duration(text, option) / 1000
+        except UsageError:
+            why = f"{text!r} is not a number of seconds or a duration"
+            raise UsageError(option, why, "as in 30, 0.5, 90s, 5m, 1h30m") from None
+    if not least <= seconds < math.inf:
+        raise UsageError(option, f"{text} is not allowed", f"the least value is {least:g} s")
+    return seconds
+
+
+def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "SECONDS", **others: Any) -> Any:
+    """An option whose value is a number of seconds, or a duration such as ``5m``."""
+    parse: Callable[[Any], float] = lambda value: parse_seconds(str(value), option, least)  # noqa: E731
+    return typer.Option(option, metavar=metavar, parser=parse, help=help, **others)
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
@@ -28,157 +61,115 @@ def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path 
 
 BootstrapServer = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--bootstrap-server",
-        metavar="HOST:PORT,...",
-        help="Kafka brokers. They are also the store, unless --store or --zookeeper names another store.",
-        show_default=False,
+        "HOST:PORT,...",
+        "Kafka brokers. They are also the store, unless --store or --zookeeper names another store.",
     ),
 ]
 Zookeeper = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--zookeeper",
-        metavar="HOST:PORT/CHROOT",
-        help="ZooKeeper as the store (old consumers); add --bootstrap-server for commands that read logs.",
-        show_default=False,
+        "HOST:PORT/CHROOT",
+        "ZooKeeper as the store (old consumers); add --bootstrap-server for commands that read logs.",
     ),
 ]
 Store = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        metavar="URI",
-        help="The store: kafka://H:P, zookeeper://H:P/chroot, manager://H:P, dual:NAME, file:PATH.",
-        show_default=False,
-    ),
+    opt("--store", "URI", "The store: kafka://H:P, zookeeper://H:P/chroot, manager://H:P, dual:NAME, file:PATH."),
 ]
 ContextName = Annotated[
     str | None,
-    typer.Option(
-        "--context", metavar="NAME", help="Settings of [context.NAME] of the config file.", show_default=False
-    ),
+    opt("--context", "NAME", "Settings of [context.NAME] of the config file."),
 ]
 ContextNames = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--context",
-        metavar="NAME,...",
-        help="Settings of [context.NAME] of the config file; a list or a glob reads several clusters at once.",
-        show_default=False,
+        "NAME,...",
+        "Settings of [context.NAME] of the config file; a list or a glob reads several clusters at once.",
     ),
 ]
 CommandConfig = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--command-config",
-        metavar="FILE",
-        help="Client .properties, as for kafka-consumer-groups; also zookeeper.auth=digest:USER:PASSWORD.",
-        show_default=False,
+        "FILE",
+        "Client .properties, as for kafka-consumer-groups; also zookeeper.auth=digest:USER:PASSWORD.",
     ),
 ]
 Timeout = Annotated[
     int | None,
-    typer.Option(
+    opt(
         "--timeout",
-        metavar="MS",
+        "MS",
+        "Maximum wait for one response of a server: milliseconds (30000), or a duration such as 30s.",
         parser=lambda value: parse_milliseconds(str(value), "--timeout"),
-        help="Maximum wait for one response of a server: milliseconds (30000), or a duration such as 30s.",
-        show_default=False,
     ),
 ]
 IgnorePersistentMembers = Annotated[
     bool | None,
-    typer.Option(
+    opt(
         "--ignore-persistent-members",
-        help="Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
-        show_default=False,
+        None,
+        "Consumers with persistent member nodes in ZooKeeper have stopped: ignore them unless a commit is seen.",
     ),
 ]
 GroupsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="NAME",
-        help="A group, or a glob (a literal star: [*]); repeatable.",
-        show_default=False,
-    ),
+    opt("--group -g", "NAME", "A group, or a glob (a literal star: [*]); repeatable."),
 ]
-OneGroup = Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The group.")]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
+OneGroup = Annotated[str, opt("--group -g", "NAME", "The group.")]
+AllGroups = Annotated[bool, flag("--all-groups", "All groups of the store.")]
 ExcludeGroup = Annotated[
     list[str] | None,
-    typer.Option(
-        "--exclude-group",
-        metavar="NAME",
-        help="Leave out this selected group, or those that match a glob; repeatable.",
-        show_default=False,
-    ),
+    opt("--exclude-group", "NAME", "Leave out this selected group, or those that match a glob; repeatable."),
 ]
-OnlyWithLag = Annotated[
-    bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
-]
+OnlyWithLag = Annotated[bool, flag("--only-with-lag", "Show only partitions with lag, an error or an unknown lag.")]
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        metavar="NAME[:0,1]",
-        help="A topic, a glob, or some partitions of it; repeatable.",
-        show_default=False,
-    ),
+    opt("--topic -t", "NAME[:0,1]", "A topic, a glob, or some partitions of it; repeatable."),
 ]
-AllTopics = Annotated[bool, typer.Option("--all-topics", help="All topics in which the group has committed.")]
-Execute = Annotated[
-    bool, typer.Option("--execute/--dry-run", help="Make the changes; without it the command only shows them.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before acting.")]
+AllTopics = Annotated[bool, flag("--all-topics", "All topics in which the group has committed.")]
+Execute = Annotated[bool, flag("--execute/--dry-run", "Make the changes; without it the command only shows them.")]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask before acting.")]
 BeforeImage = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--before-image",
-        metavar="FILE",
+        "FILE",
+        "File for the before-images, which undo the edit (default: a new file in the state directory).",
         callback=file_to_write,
-        help="File for the before-images, which undo the edit (default: a new file in the state directory).",
-        show_default=False,
     ),
 ]
 Reason = Annotated[
     str | None,
-    typer.Option(
-        "--reason", metavar="TEXT", help="Why, for the operation log (offsetmgr edits list).", show_default=False
-    ),
+    opt("--reason", "TEXT", "Why, for the operation log (offsetmgr edits list)."),
 ]
-FormatOption = Annotated[
-    OutputFormat, typer.Option("--format", help="Output format of stdout; --wide shows a table in full.")
-]
+FormatOption = Annotated[OutputFormat, opt("--format", None, "Output format of stdout; --wide shows a table in full.")]
 UnterminatedOption = Annotated[
     bool,
-    typer.Option(
-        "--accept-unterminated", help="Accept a text file whose last line has no line end: the file is complete."
-    ),
+    flag("--accept-unterminated", "Accept a text file whose last line has no line end: the file is complete."),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace an existing file.")]
 TranslateOption = Annotated[
     OffsetTranslation | None,
-    typer.Option(
-        "--translate",
-        help="Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same.",
-        show_default=False,
+    opt(
+        "--translate", None, "Allow another Kafka cluster as the target. none: equal topics, so offsets stay the same."
     ),
 ]
 AcceptUnseen = Annotated[
-    bool, typer.Option("--accept-unseen", help="Also delete offsets that this login cannot read, or may not see.")
+    bool, flag("--accept-unseen", "Also delete offsets that this login cannot read, or may not see.")
 ]
-AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
+AllowRewind = Annotated[bool, flag("--allow-rewind", "Allow offsets to go backwards.")]
 
 
 RunningFlag = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--running",
-        help="Edit groups while their consumers run: the members leave for some seconds and continue at the edit.",
+        "Edit groups while their consumers run: the members leave for some seconds and continue at the edit.",
     ),
 ]
 

@@ -14,7 +14,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
@@ -29,9 +29,7 @@ app = typer.Typer(
     help="Runs of the period coordinator: all partitions finish a period before any begins the next.",
 )
 
-Root = Annotated[
-    str, typer.Option("--root", metavar="PATH", help="The run's root in ZooKeeper, as in /offsetmgr/periods/daily.")
-]
+Root = Annotated[str, opt("--root", "PATH", "The run's root in ZooKeeper, as in /offsetmgr/periods/daily.")]
 
 _STATUS: Final = (
     Column("period", right=True),
@@ -114,9 +112,7 @@ def status(
     root: Root,
     holding: Annotated[
         bool,
-        typer.Option(
-            "--holding", help="Show only partitions that still hold the period open; exit code 1 if there are any."
-        ),
+        flag("--holding", "Show only partitions that still hold the period open; exit code 1 if there are any."),
     ] = False,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -164,9 +160,7 @@ def history(
     root: Root,
     period: Annotated[
         list[int] | None,
-        typer.Option(
-            "--period", metavar="NUMBER", min=0, help="Show only this period; repeatable.", show_default=False
-        ),
+        opt("--period", "NUMBER", "Show only this period; repeatable.", min=0),
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -192,25 +186,25 @@ def history(
 def rerun(
     connect: ConnectFlags,
     root: Root,
-    begin: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of the first period (UTC).")],
-    length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of the periods.")],
+    begin: Annotated[str, opt("--from", "TIME", "The start of the first period (UTC).")],
+    length: Annotated[str, opt("--length", "PnDTnHnMnS", "The length of the periods.")],
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="End of the range (default: the present).", show_default=False),
+        opt("--until", "TIME", "End of the range (default: the present)."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Start a separate run under PATH/reruns/NAME.", show_default=False),
+        opt("--name", None, "Start a separate run under PATH/reruns/NAME."),
     ] = None,
     instead: Annotated[
-        bool, typer.Option("--instead", help="Replace the live run: it stops, rewinds and abandons its open period.")
+        bool, flag("--instead", "Replace the live run: it stops, rewinds and abandons its open period.")
     ] = False,
     then: Annotated[
         str,
-        typer.Option(
+        opt(
             "--then",
-            metavar="close|live",
-            help="At the end of the range: close the run, or continue with the live run's periods.",
+            "close|live",
+            "At the end of the range: close the run, or continue with the live run's periods.",
         ),
     ] = "close",
     execute: Execute = False,
@@ -297,9 +291,7 @@ def _end(nodes: BarrierStateStore, why: str) -> None:
 def abort(
     connect: ConnectFlags,
     root: Root,
-    why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="The reason, which the members receive.")
-    ] = "aborted by hand",
+    why: Annotated[str, opt("--why", "TEXT", "The reason, which the members receive.")] = "aborted by hand",
     execute: Execute = False,
     yes: Yes = False,
     reason: Reason = None,

@@ -7,30 +7,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Final
 
-import typer
-
+from offsetmgr.cli.options import flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
 from offsetmgr.cli.watch import Changes
 from offsetmgr.core.errors import UsageError
 
 Sort = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--sort",
-        metavar="COLUMN",
-        help="Sort by a column, such as lag: numbers from the largest, texts from A; unknown values last.",
-        show_default=False,
+        "COLUMN",
+        "Sort by a column, such as lag: numbers from the largest, texts from A; unknown values last.",
     ),
 ]
 Top = Annotated[
     int | None,
-    typer.Option(
-        "--top", metavar="N", min=1, help="Show only the first N rows; sorts by lag without --sort.", show_default=False
-    ),
+    opt("--top", "N", "Show only the first N rows; sorts by lag without --sort.", min=1),
 ]
-Totals = Annotated[
-    bool, typer.Option("--totals", help="Show one row for each group: partitions, total lag, largest lag.")
-]
+Totals = Annotated[bool, flag("--totals", "Show one row for each group: partitions, total lag, largest lag.")]
 TOTALS: Final = (
     Column("group"),
     Column("partitions", right=True),

@@ -13,11 +13,10 @@ import typer
 
 from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
-from offsetmgr.cli.options import FormatOption, OneGroup
+from offsetmgr.cli.options import FormatOption, OneGroup, opt, seconds_option
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_text
 from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups, view_of
@@ -59,21 +58,18 @@ app = typer.Typer(
 @one_cluster("a runbook belongs to the groups of one cluster")
 def write(
     connect: ConnectFlags,
-    to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the groups.")],
+    to: Annotated[PhaseName, opt("--to", None, "Target phase of the groups.")],
     groups: RunbookGroups,
     start: Annotated[
         PhaseName | None,
-        typer.Option(
-            "--from", help="Present phase; without it, inferred from the group's commits.", show_default=False
-        ),
+        opt("--from", None, "Present phase; without it, inferred from the group's commits."),
     ] = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="FILE.json (with the baseline), FILE.html or FILE.md; repeatable. Never overwritten. A page without a "
+        opt(
+            "--output -o",
+            "FILE",
+            "FILE.json (with the baseline), FILE.html or FILE.md; repeatable. Never overwritten. A page without a "
             "baseline gets one of the same name.",
         ),
     ] = None,
@@ -217,7 +213,7 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
 def check(
     connect: ConnectFlags,
     group: OneGroup,
-    phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
+    phase: Annotated[PhaseName, opt("--phase", None, "The phase that every member should be in.")],
     baseline: Baseline = None,
     window_s: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
     poll_s: Poll = 0.5,

@@ -16,11 +16,10 @@ import typer
 from offsetmgr.cli.command_tests import show_command_tests
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.durations import seconds_option
 from offsetmgr.cli.errors import Interrupted, fail_if
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_output import SHOWN
-from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write
+from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write, opt, seconds_option
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups
 from offsetmgr.cli.runbook_options import (
@@ -57,33 +56,31 @@ app = typer.Typer()
 @connected
 def bounce(
     connect: ConnectFlags,
-    to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
+    to: Annotated[PhaseName, opt("--to-phase", None, "The phase that every member is restarted into.")],
     flags: RestartFlags,
     groups: RunbookGroups,
     start: Annotated[
         PhaseName | None,
-        typer.Option("--from-phase", help="Present phase of the group (default: inferred).", show_default=False),
+        opt("--from-phase", None, "Present phase of the group (default: inferred)."),
     ] = None,
     baseline: Baseline = None,
     start_baseline: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--start-baseline",
-            metavar="FILE",
-            help="Runbook or state file of the previous bounce, for the gate before the first step.",
-            show_default=False,
+            "FILE",
+            "Runbook or state file of the previous bounce, for the gate before the first step.",
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--state",
-            metavar="FILE",
-            callback=file_to_write,
-            help="Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json, with "
+            "FILE",
+            "Save progress in FILE, so that the command can be resumed (default: bounce-GROUP-PHASE.json, with "
             "--plan bounce-PLAN-PHASE.json). The output of the commands goes to a file of the same name with the "
             "suffix .log.",
-            show_default=False,
+            callback=file_to_write,
         ),
     ] = None,
     host: Hosts = None,
@@ -93,12 +90,10 @@ def bounce(
     evidence: EvidenceFlags,
     restart_timeout_s: Annotated[
         float,
-        typer.Option(
-            "--restart-timeout", metavar="SECONDS", min=0, help="Maximum time until a restarted member is back."
-        ),
+        opt("--restart-timeout", "SECONDS", "Maximum time until a restarted member is back.", min=0),
     ] = 120,
     command_timeout_s: Annotated[
-        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
+        float, opt("--command-timeout", "SECONDS", "Maximum run time of the command.", min=0)
     ] = 600,
     execute: Execute = False,
     yes: Yes = False,

@@ -8,8 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
+from offsetmgr.cli.options import flag, opt
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,91 +19,77 @@ if TYPE_CHECKING:
 
 Baseline = Annotated[
     Path | None,
-    typer.Option(
-        "--baseline",
-        metavar="FILE",
-        help="The runbook JSON that was written before the bounce; it lists the members at that time.",
-        show_default=False,
+    opt(
+        "--baseline", "FILE", "The runbook JSON that was written before the bounce; it lists the members at that time."
     ),
 ]
-Poll = Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Polling interval.")]
+Poll = Annotated[float, opt("--poll", "SECONDS", "Polling interval.", min=0.05)]
 Quiet = Annotated[
     float,
-    typer.Option(
-        "--quiet", metavar="SECONDS", min=0, help="Time without a change after which a partition counts as idle."
-    ),
+    opt("--quiet", "SECONDS", "Time without a change after which a partition counts as idle.", min=0),
 ]
 AcceptIdle = Annotated[
     bool,
-    typer.Option("--accept-idle", help="Accept partitions without traffic if the offsets show that nothing is lost."),
+    flag("--accept-idle", "Accept partitions without traffic if the offsets show that nothing is lost."),
 ]
 AcceptSpare = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--accept-spare",
-        help="Accept new members that own no partition, although there is no evidence of where they commit.",
+        "Accept new members that own no partition, although there is no evidence of where they commit.",
     ),
 ]
 
 Plan = Annotated[
     Path | None,
-    typer.Option(
+    opt(
         "--plan",
-        metavar="PLAN",
-        help="A migration plan: names the servers, selects groups, and its journal records each group's phase.",
-        show_default=False,
+        "PLAN",
+        "A migration plan: names the servers, selects groups, and its journal records each group's phase.",
     ),
 ]
 
 
 Command = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--command",
-        metavar="TEMPLATE",
-        help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
-        show_default=False,
+        "TEMPLATE",
+        "Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
     ),
 ]
 TestCommand = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--test-command",
-        metavar="TEMPLATE",
-        help="Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
-        show_default=False,
+        "TEMPLATE",
+        "Shell command that tests the restart command of a member and changes nothing, such as 'ssh {host} true'.",
     ),
 ]
 Kubernetes = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--kubernetes",
-        metavar="WORKLOAD",
-        help="In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
-        show_default=False,
+        "WORKLOAD",
+        "In place of --command: restart deployment/NAME or statefulset/NAME with kubectl; {group} is replaced.",
     ),
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="The namespace of the workload.", show_default=False)
-]
-KubeContext = Annotated[
-    str | None, typer.Option("--kube-context", metavar="NAME", help="The context of kubectl.", show_default=False)
-]
+Namespace = Annotated[str | None, opt("--namespace", "NAME", "The namespace of the workload.")]
+KubeContext = Annotated[str | None, opt("--kube-context", "NAME", "The context of kubectl.")]
 Configure = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--configure",
-        metavar="TEMPLATE",
-        help="Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
+        "TEMPLATE",
+        "Command that changes the settings of the workload before its rollout; {settings} {phase} {group} are "
         "replaced. Default: kubectl set env, which sets OFFSETS_STORAGE and DUAL_COMMIT_ENABLED.",
-        show_default=False,
     ),
 ]
 
 
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
+    opt("--host", "MEMBER=HOST", "The host of a member with a configured id; repeatable."),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.cli.errors import Interrupted, fail_if
+from offsetmgr.cli.options import flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError
 
@@ -23,11 +24,10 @@ app = typer.Typer(
 
 StateDirectory = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--state",
-        metavar="DIR",
-        help="Directory of the sandbox's state and data (default: OFFSETMGR_SANDBOX, else a user directory).",
-        show_default=False,
+        "DIR",
+        "Directory of the sandbox's state and data (default: OFFSETMGR_SANDBOX, else a user directory).",
     ),
 ]
 
@@ -64,39 +64,26 @@ def _sandbox(state: str | None) -> Sandbox:
 @app.command()
 def up(
     state: StateDirectory = None,
-    brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", help="Number of brokers; with 3, topics are replicated.")
-    ] = 1,
+    brokers: Annotated[int, opt("--brokers", "N", "Number of brokers; with 3, topics are replicated.")] = 1,
     broker_version: Annotated[
-        str, typer.Option("--broker-version", metavar="X.Y.Z", help="The brokers' release, from 0.8.2.2 to 3.9.1.")
+        str, opt("--broker-version", "X.Y.Z", "The brokers' release, from 0.8.2.2 to 3.9.1.")
     ] = "3.9.1",
-    kraft: Annotated[
-        bool, typer.Option("--kraft", help="Start one Kafka 4.4 broker without ZooKeeper instead.")
-    ] = False,
+    kraft: Annotated[bool, flag("--kraft", "Start one Kafka 4.4 broker without ZooKeeper instead.")] = False,
     old_consumers: Annotated[
         int,
-        typer.Option("--old-consumers", metavar="N", min=0, help="Also start N real old consumers of --group."),
+        opt("--old-consumers", "N", "Also start N real old consumers of --group.", min=0),
     ] = 0,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="The old consumers' group.", show_default=False)
-    ] = None,
+    group: Annotated[str | None, opt("--group", "NAME", "The old consumers' group.")] = None,
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic",
-            metavar="NAME",
-            help="The old consumers' topic; it is created if it does not exist.",
-            show_default=False,
-        ),
+        opt("--topic", "NAME", "The old consumers' topic; it is created if it does not exist."),
     ] = None,
-    partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, help="Number of partitions of a new topic.")
-    ] = 8,
+    partitions: Annotated[int, opt("--partitions", "N", "Number of partitions of a new topic.", min=1)] = 8,
     offsets_storage: Annotated[
-        OffsetsStorage, typer.Option("--offsets-storage", help="Offset storage of the old consumers.")
+        OffsetsStorage, opt("--offsets-storage", None, "Offset storage of the old consumers.")
     ] = OffsetsStorage.ZOOKEEPER,
     dual_commit: Annotated[
-        bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: also commit to ZooKeeper.")
+        bool, flag("--dual-commit/--no-dual-commit", "With kafka: also commit to ZooKeeper.")
     ] = False,
 ) -> None:
     """Start servers, and print the variables to export.
@@ -164,7 +151,7 @@ def down(state: StateDirectory = None) -> None:
 @app.command()
 def status(
     state: StateDirectory = None,
-    output: Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")] = OutputFormat.TABLE,
+    output: Annotated[OutputFormat, opt("--format", None, "Output format of stdout.")] = OutputFormat.TABLE,
 ) -> None:
     """List the servers, and whether they run.
 

@@ -28,6 +28,8 @@ from offsetmgr.cli.options import (
     TranslateOption,
     UnterminatedOption,
     WaitEmpty,
+    flag,
+    opt,
     running_edit,
 )
 from offsetmgr.cli.read_error_report import note_unrecognised
@@ -48,17 +50,11 @@ FileArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
-        show_default=False,
     ),
 ]
 FileFormat = Annotated[
     str | None,
-    typer.Option(
-        "--as",
-        metavar="FORMAT",
-        help="avro|csv|zk|json|spark, if the file name extension does not show it.",
-        show_default=False,
-    ),
+    opt("--as", "FORMAT", "avro|csv|zk|json|spark, if the file name extension does not show it."),
 ]
 
 
@@ -169,7 +165,7 @@ def import_offsets(
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Write the offsets without a check against topics and logs.")
+        bool, flag("--unchecked", "Write the offsets without a check against topics and logs.")
     ] = False,
     running: RunningFlag = False,
     wait_empty_s: WaitEmpty = 0.0,

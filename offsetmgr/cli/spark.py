@@ -24,6 +24,7 @@ from offsetmgr.cli.options import (
     TopicsOption,
     TranslateOption,
     Yes,
+    opt,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
@@ -40,16 +41,14 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Master = Annotated[
     str | None,
-    typer.Option(
-        "--master", metavar="URL", help="Spark's master (default: the cores of this machine).", show_default=False
-    ),
+    opt("--master", "URL", "Spark's master (default: the cores of this machine)."),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.", show_default=False),
+    opt("--conf", "KEY=VALUE", "A Spark setting; repeatable."),
 ]
-OneStore = Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)]
-OtherStore = Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)]
+OneStore = Annotated[str, opt("--from", "URI", "One store.")]
+OtherStore = Annotated[str, opt("--to", "URI", "The other store.")]
 
 _TABLES: Final = (Column("table"), Column("rows", right=True), Column("path"), Column("what"))
 _DIFFERENCES: Final = (
@@ -134,24 +133,19 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
 @one_cluster("Spark runs one job for one pair of stores")
 def audit(
     connect: ConnectFlags,
-    directory: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the results.")],
+    directory: Annotated[Path, opt("--output -o", "DIR", "A new directory for the results.")],
     offsets_topic: Annotated[
-        str, typer.Option("--offsets-topic", metavar="NAME", help="Kafka's own, or an offset manager's.")
+        str, opt("--offsets-topic", "NAME", "Kafka's own, or an offset manager's.")
     ] = "__consumer_offsets",
-    silent_days: Annotated[float, typer.Option("--silent-days", min=0, help="Days without a commit.")] = 7.0,
-    gap_minutes: Annotated[int, typer.Option("--gap", metavar="MINUTES", min=1, help="Minimum length of a gap.")] = 60,
+    silent_days: Annotated[float, opt("--silent-days", None, "Days without a commit.", min=0)] = 7.0,
+    gap_minutes: Annotated[int, opt("--gap", "MINUTES", "Minimum length of a gap.", min=1)] = 60,
     compare: Annotated[
         str | None,
-        typer.Option("--compare", metavar="URI", help="A store to compare the topic with.", show_default=False),
+        opt("--compare", "URI", "A store to compare the topic with."),
     ] = None,
     compare_config: Annotated[
         str | None,
-        typer.Option(
-            "--compare-command-config",
-            metavar="FILE",
-            help="Like --command-config, but only for the compared store.",
-            show_default=False,
-        ),
+        opt("--compare-command-config", "FILE", "Like --command-config, but only for the compared store."),
     ] = None,
     master: Master = None,
     conf: Conf = None,

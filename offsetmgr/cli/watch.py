@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.durations import parse_seconds, seconds_option
 from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import opt, parse_seconds, seconds_option
 from offsetmgr.cli.output_collector import WATCHED_OUTPUT
 from offsetmgr.cli.render import Column, OutputFormat, note, write_csv, write_json_lines, write_table
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -32,12 +32,9 @@ Watch = Annotated[
         "one row a line.",
         least=0.1,
         metavar="[SECONDS]",
-        show_default=False,
     ),
 ]
-Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="End --watch after this many outputs.", show_default=False)
-]
+Count = Annotated[int | None, opt("--count", None, "End --watch after this many outputs.", min=1)]
 
 
 class WatchCommand(typer.core.TyperCommand):

@@ -14,7 +14,7 @@ from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
 from offsetmgr.cli.errors import exit_with
-from offsetmgr.cli.options import TopicsOption, file_to_write
+from offsetmgr.cli.options import TopicsOption, file_to_write, flag, opt
 from offsetmgr.cli.render import Column, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.os_errors import os_error_as
@@ -38,7 +38,7 @@ DELETION: Final = (Column("topic"), Column("partitions", right=True), Column("re
 def elect(
     connect: ConnectFlags,
     topic: TopicsOption = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
+    all_topics: Annotated[bool, flag("--all-topics", "All topics of the cluster.")] = False,
     wait: Wait = WAIT_S,
     *,
     flags: RunFlags,
@@ -131,24 +131,22 @@ def reassign(
     connect: ConnectFlags,
     reassignment_json_file: Annotated[
         Path,
-        typer.Option(
+        opt(
             "--reassignment-json-file",
-            metavar="FILE",
-            help="The brokers for each partition, in the format of kafka-reassign-partitions.",
+            "FILE",
+            "The brokers for each partition, in the format of kafka-reassign-partitions.",
         ),
     ],
     allow_replication_change: Annotated[
-        bool, typer.Option("--allow-replication-change", help="Allow the number of replicas to change.")
+        bool, flag("--allow-replication-change", "Allow the number of replicas to change.")
     ] = False,
     before_image: Annotated[
         Path | None,
-        typer.Option(
+        opt(
             "--before-image",
-            metavar="FILE",
+            "FILE",
+            "File for the present replicas, which undoes the request (default: a new file in the state directory).",
             callback=file_to_write,
-            help="File for the present replicas, which undoes the request (default: a new file in the state "
-            "directory).",
-            show_default=False,
         ),
     ] = None,
     wait: Wait = WAIT_S,
@@ -242,9 +240,7 @@ def _write_before_image(path: Path, data: bytes) -> None:
 @connected
 def delete_topic(
     connect: ConnectFlags,
-    topic: Annotated[
-        list[str], typer.Option("--topic", metavar="NAME", help="A topic, by its whole name; repeatable.")
-    ],
+    topic: Annotated[list[str], opt("--topic", "NAME", "A topic, by its whole name; repeatable.")],
     wait: Wait = WAIT_S,
     *,
     flags: RunFlags,

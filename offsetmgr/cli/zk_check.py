@@ -11,7 +11,7 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption, GroupFlags
+from offsetmgr.cli.options import FormatOption, GroupFlags, opt
 from offsetmgr.cli.read_error_report import empty_note
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
@@ -46,21 +46,20 @@ def check(
     groups: GroupFlags,
     unused_since: Annotated[
         str | None,
-        typer.Option(
+        opt(
             "--unused-since",
-            metavar="YYYY-MM-DD[THH:MM:SS]",
-            help="Also report groups that have no members and in which nothing was written since this time (UTC).",
-            show_default=False,
+            "YYYY-MM-DD[THH:MM:SS]",
+            "Also report groups that have no members and in which nothing was written since this time (UTC).",
         ),
     ] = None,
     settle_s: Annotated[
         float,
-        typer.Option(
+        opt(
             "--settle",
-            metavar="SECONDS",
-            min=0,
-            help="A rebalance can cause faults for a short time: report such a fault only if a second check after this "
+            "SECONDS",
+            "A rebalance can cause faults for a short time: report such a fault only if a second check after this "
             "time finds it again. 0: report at once.",
+            min=0,
         ),
     ] = 5,
     watch: Watch = None,

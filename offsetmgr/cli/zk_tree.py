@@ -10,7 +10,7 @@ import typer
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
-from offsetmgr.cli.options import FormatOption
+from offsetmgr.cli.options import FormatOption, opt
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UsageError
@@ -41,9 +41,7 @@ TREE: Final = (
 def tree(
     connect: ConnectFlags,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="The first node, below the chroot.")] = "/",
-    depth: Annotated[
-        int | None, typer.Option("--depth", min=0, help="Maximum number of levels below it.", show_default=False)
-    ] = None,
+    depth: Annotated[int | None, opt("--depth", None, "Maximum number of levels below it.", min=0)] = None,
     watch: Watch = None,
     count: Count = None,
     output: FormatOption = OutputFormat.TABLE,
