@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 from offsetmgr.app.connections import Connections, kafka_stores
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.errors import exit_with
-from offsetmgr.cli.group_arguments import GroupArguments
 from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
-from offsetmgr.cli.option_groups import OptionGroups
+from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.row_order import ordered
 from offsetmgr.cli.watch import watch_command
@@ -247,7 +246,7 @@ class ConnectFlags(Connections):
         if running is None:
             return self.edit(operation, flags, store, as_csv=as_csv)
         from offsetmgr.app.edit_targets import running_checks
-        from offsetmgr.cli.running_edit import RunningEditCommand
+        from offsetmgr.cli.edit_command import RunningEditCommand
 
         checks = running_checks(self, operation, store)
         options = self.undo_options(store)

@@ -1,29 +1,32 @@
 """The steps of every editing command: show the plan, ask the user, write the offsets, and report the results and the
-command lines that undo them."""
+command lines that undo them. Also the edits of running groups, and the deletion of whole groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from offsetmgr.cli.columns import PLANNED_WRITE
 from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted, exit_with
 from offsetmgr.cli.read_error_report import note_unrecognised
-from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
+from offsetmgr.cli.render import PLANNED_WRITE, Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
 from offsetmgr.core.commit_metadata import dropped_text
-from offsetmgr.core.errors import GateRefused, GroupActive
+from offsetmgr.core.errors import Conflict, GateRefused, GroupActive, OffsetMgrError
+from offsetmgr.core.group_tree import GroupTreeStore
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEditResult, OffsetStore
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.before_images import default_image_path
+from offsetmgr.core.running_store import RunningGroup
+from offsetmgr.groups.before_images import default_image_path, image_file
 from offsetmgr.groups.describe import reject_active
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
+from offsetmgr.groups.edits import tree_store, with_trees
 from offsetmgr.groups.execute import may_have_written
+from offsetmgr.groups.running_groups import UNDO_OPTIONS, RunningChecks, RunningEdit, check_running, execute_running
 from offsetmgr.groups.saved_edit import EditOrigin, SavedEdit, record_operation, start_edit, undo_command
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.stores.cross_cluster_check import OriginStore
+
 
 FailedWrite: TypeAlias = "tuple[str, TopicPartition | None, OffsetMgrError]"
 """A group, the partition or None, and the error."""
@@ -337,3 +341,140 @@ def exit_edit(code: int) -> None:
     """Ends a completed editing command with this exit code. The first Ctrl-C after this call has no effect."""
     ignore_first_signal()
     exit_with(code)
+
+
+class RunningEditCommand(Edit):
+    """An editing command with ``--running``."""
+
+    can_wait: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        operation: str,
+        store: OffsetStore,
+        flags: EditFlags,
+        checks: RunningChecks,
+        options: RunningEdit,
+        *,
+        undo_options: Sequence[str] = (),
+        as_csv: bool = False,
+    ) -> None:
+        undo_options = (*undo_options, *UNDO_OPTIONS)
+        super().__init__(operation, store, checks.all_members, flags, undo_options=undo_options, as_csv=as_csv)
+        self._checks = checks
+        self._options = options._replace(on_step=note)
+
+    def check(self, groups: Iterable[GroupEditPlan]) -> Iterable[GroupEditPlan]:
+        return check_running(self._checks, groups)
+
+    def announce(self, proposal: EditPlan) -> None:
+        super().announce(proposal)
+        if any(group.members for group in self._checks.found.values()):
+            for line in notice(self._checks.found, self._options.wait_s):
+                note(line)
+
+    def report(self, result: GroupEditResult) -> None:
+        if result.atomic and result.how:
+            note(f"group {result.group}: {result.how}")
+
+    def start(self, proposal: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+        return execute_running(self.store, proposal, path, on_durable, self._options)
+
+
+def notice(groups: Mapping[str, RunningGroup], wait_s: float) -> list[str]:
+    """Returns the lines of the prompt that describe the effect on the applications of these groups. ``wait_s`` is the
+    time in seconds for which an edit waits until the members of a group are back."""
+    lines = [
+        "the consumers keep running, and their applications notice this:",
+        "  - one commit fails, and the rebalance listener receives onPartitionsLost",
+    ]
+    for consumer_protocol in (False, True):
+        chosen = {
+            name: group
+            for name, group in groups.items()
+            if group.members and group.consumer_protocol == consumer_protocol
+        }
+        if not chosen:
+            continue
+        heartbeat_s = max(group.heartbeat_s for group in chosen.values())
+        first = next(iter(chosen))
+        which = f"group {first}" if len(chosen) == 1 else f"{first} and {count_of(len(chosen) - 1, 'other group')}"
+        lines.append(f"  - {which}: {_pause(heartbeat_s, consumer_protocol=consumer_protocol)}")
+    return [
+        *lines,
+        f"  - while a consumer is processing records, the other consumers wait for its next poll: up to {wait_s:g} s",
+        "  - if a consumer overwrites the new offsets, the edit and its pause are repeated, at most twice",
+        "  - the other partitions repeat the records that were processed but not committed",
+        "  - transactions with the metadata of the group abort; transactions without it may overwrite the edit",
+    ]
+
+
+def _pause(heartbeat_s: float, *, consumer_protocol: bool) -> str:
+    """Describes the pause. The consumers notice their removal with a heartbeat. In the consumer protocol they need up
+    to two further heartbeats until they have the partitions."""
+    if consumer_protocol:
+        longest = f"up to {3 * heartbeat_s + 3:g} s"
+        setting = f"the group's heartbeat interval is {heartbeat_s:g} s"
+        return f"all partitions pause for about {heartbeat_s + 1:g} s, {longest} ({setting})"
+    setting = f"with a heartbeat.interval.ms of {heartbeat_s:g} s, the default"
+    return (
+        f"the edited partitions pause for about {heartbeat_s + 2:g} s, the others for up to {heartbeat_s + 1:g} s"
+        f" ({setting})"
+    )
+
+
+class GroupDeletion(Edit):
+    """Deletes whole groups. A group in ZooKeeper is a tree of znodes, which the before-images contain."""
+
+    tree_verb = "delete"
+
+    def __init__(self, *arguments: Any, lose: Container[str] = (), **shown: Any) -> None:
+        super().__init__(*arguments, **shown)
+        self._lose = lose
+        self._trees = tree_store(self.store)
+        self._failures: list[FailedWrite] = []
+
+    def check(self, groups: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        return with_trees(self.store, super().check(groups), self._lose)
+
+    def start(self, proposal: EditPlan, path: Path, on_durable: Callable[[Path], None]) -> SavedEdit:
+        """A group in ZooKeeper alone is deleted with its offsets in one transaction."""
+        if not isinstance(self.store, GroupTreeStore):
+            return super().start(proposal, path, on_durable)
+        image = image_file(path, self.store, proposal, on_durable)
+
+        def results() -> Generator[GroupEditResult, None, None]:
+            image.intend(proposal)
+            for plan in proposal:
+                if plan.removes and plan.problem is None:
+                    yield self._delete_tree(plan)
+
+        return SavedEdit((image,), results())
+
+    def finish(self, proposal: EditPlan) -> Iterable[FailedWrite]:
+        if not isinstance(self.store, GroupTreeStore):
+            for plan in proposal:
+                if plan.removes and plan.problem is None and plan.group not in self.failed:
+                    self._delete_tree(plan)
+        return self._failures
+
+    def _delete_tree(self, plan: GroupEditPlan) -> GroupEditResult:
+        assert self._trees is not None  # only a tree store adds trees to plans
+        try:
+            self._trees.delete_group(plan.group, plan.removes)
+        except OffsetMgrError as error:
+            self.failed.add(plan.group)
+            self._failures.append((plan.group, None, error))
+            return GroupEditResult(plan.group, {})
+        note(f"removed group {plan.group!r} with {count_of(len(plan.removes), 'znode')}")
+        written = {one.partition: ChangeOutcome(EditStatus.WRITTEN, one.before) for one in plan.changes if one.writes}
+        return GroupEditResult(plan.group, written)
+
+    def require_complete(self, plan: GroupEditPlan) -> None:
+        """Raises an error if a rename of the group would lose data. ``plan`` is the deletion of the original."""
+        (checked,) = self.check([plan])
+        if left := next((one.path for one in checked.unrecognised if one.path not in self._lose), None):
+            why = f"the data in {left} would not be copied, because offsetmgr does not understand it"
+            raise Conflict(f"group {plan.group!r}", why, f"if no client needs the data, add --lose {left}")
+        if checked.problem is not None:
+            raise checked.problem

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.errors import exit_with, fail_if
-from offsetmgr.cli.group_arguments import Group, one_group
-from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
+from offsetmgr.cli.options import Execute, FormatOption, Group, Reason, Yes, flag, one_group, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of

@@ -1,19 +1,679 @@
-"""``offsetmgr groups``: lists, describes and edits groups. This module only combines the
-commands.
-
-`PARTS` lists the apps of the combined modules, in the order in which the help shows their commands.
-"""
+"""``offsetmgr groups``: lists, describes, locates and edits groups."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli import group_details, group_edits, group_list, group_where
+from offsetmgr.cli.confirm import EditFlags, confirm
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
+from offsetmgr.cli.errors import FAILED, exit_with, report_and_exit_code
+from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.many_clusters import many_clusters
+from offsetmgr.cli.options import (
+    AcceptUnseen,
+    AllowRewind,
+    FormatOption,
+    GroupFilter,
+    GroupFlags,
+    OnlyWithLag,
+    TopicsOption,
+    TranslateOption,
+    flag,
+    opt,
+    seconds_option,
+)
+from offsetmgr.cli.read_error_report import empty_note, note_unrecognised, unrecognised_errors
+from offsetmgr.cli.render import (
+    GROUP_PARTITION,
+    PARTITION,
+    Column,
+    OutputFormat,
+    note,
+    progress,
+    separate_tables,
+    write_rows,
+    write_structured_rows,
+)
+from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
+from offsetmgr.cli.stale_offsets import StaleOffsetCounter
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.core.batches import by_key
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import Committed, GroupDescription, LogRange
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.running_store import OtherGroupKind
 
-PARTS: Final = (group_list.app, group_details.app, group_where.app, group_edits.app)
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.groups.describe import DescribedGroup
+    from offsetmgr.groups.topic_matches import TopicMatches
+    from offsetmgr.migration.group_location import GroupLocation
+
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
-for part in PARTS:
-    app.add_typer(part)
+
+
+STATES: Final = (
+    "Stable",
+    "Empty",
+    "Dead",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Unknown",
+)
+"""Kafka's names of the states of a group (``org.apache.kafka.common.GroupState``)."""
+LIST: Final = (Column("group"), Column("state", optional=True))
+
+
+class _ListCommand(typer.core.TyperCommand):
+    """A command whose option ``--state`` may be given without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        remaining_args: list[str] = []
+        for at, argument in enumerate(args):
+            remaining_args.append(argument)
+            if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+                remaining_args.append("")
+        return super().parse_args(ctx, remaining_args)
+
+
+@app.command("list", cls=_ListCommand)
+@connected
+@many_clusters
+def list_groups(
+    connect: ConnectFlags,
+    groups: GroupFilter,
+    state: Annotated[
+        str | None,
+        opt(
+            "--state", "[STATE,...]", "Also show each group's state; with names, list only the groups in these states."
+        ),
+    ] = None,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """List the groups of a store."""
+    from offsetmgr.core.selection import KNOWN_GROUPS
+    from offsetmgr.groups.edits import tree_store
+
+    store = connect.store()
+    known = set(store.groups())
+    selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
+    if unknown := selected - {_plain_state(name) for name in STATES}:
+        why = f"{', '.join(sorted(unknown))} is not a state of a group"
+        raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
+    names = groups.selection().within(known, store.uri, unlisted=True)
+    others = {found.group: found.error for found in store.scan(name for name in names if name not in known)}
+    errors: list[OffsetMgrError] = [
+        kind
+        if isinstance(kind := others.get(name), OtherGroupKind)
+        else GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
+        for name in names
+        if name not in known
+    ]
+    names = [name for name in names if name in known]
+    if errors and not names:
+        raise errors[0]
+    states = {} if state is None else connect.group_describer()(names)
+
+    def shown(name: str) -> str | None:
+        found = states.get(name)
+        if isinstance(found, OtherGroupKind):
+            return found.state
+        if isinstance(found, OffsetMgrError):
+            errors.append(found)
+            return None
+        # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
+        return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
+
+    rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
+    if selected:
+        rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
+    if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
+        note(empty_note(store, "groups" if not names else f"groups in state {state}"))
+    if (trees := tree_store(store)) is not None:
+        note_unrecognised(trees.unrecognised(names))
+    exit_with(report_and_exit_code(errors))
+
+
+def _plain_state(name: str) -> str:
+    """Returns a state's name in a form that can be compared. Kafka's tool writes PreparingRebalance, and Kafka's
+    protocol PREPARING_REBALANCE."""
+    return name.strip().replace("_", "").upper()
+
+
+DESCRIBE: Final = (
+    Column("group"),
+    Column("state"),
+    *PARTITION,
+    Column("offset", right=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True, attention=True),
+    Column("client_id", optional=True, rank=2),
+    Column("host", optional=True, rank=3),
+    Column("member_id", optional=True, rank=1),
+    Column("note", optional=True),
+)
+MEMBERS: Final = (
+    Column("group"),
+    Column("state"),
+    Column("member_id", rank=1),
+    Column("client_id", optional=True, rank=2),
+    Column("host", optional=True, rank=3),
+    Column("partitions", right=True),
+    Column("assignment", optional=True),
+)
+STATE: Final = (
+    Column("group"),
+    Column("coordinator", rank=1),
+    Column("assignor", rank=1),
+    Column("state"),
+    Column("members", right=True),
+)
+
+
+@app.command("describe", cls=WatchCommand)
+@connected
+@many_clusters
+def describe(
+    connect: ConnectFlags,
+    groups: GroupFlags,
+    topic: TopicsOption = None,
+    members: Annotated[bool, flag("--members", "Show members instead of partitions.")] = False,
+    state: Annotated[bool, flag("--state", "Show coordinator, assignor, state and number of members instead.")] = False,
+    verbose: Annotated[  # noqa: ARG001 - the output is always complete
+        bool, flag("--verbose", "Accepted for compatibility with kafka-consumer-groups; has no effect.")
+    ] = False,
+    only_with_lag: OnlyWithLag = False,
+    show_totals: Totals = False,
+    sort: Sort = None,
+    top: Top = None,
+    watch: Watch = None,
+    count: Count = None,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show the state, members, committed offsets, log ends, lag and owners of groups."""
+    from offsetmgr.core.selection import TopicSelection
+    from offsetmgr.groups.describe import describe as describe_groups
+    from offsetmgr.groups.scan import choose_groups
+    from offsetmgr.groups.topic_matches import TopicMatches
+    from offsetmgr.migration.copied_offsets import last_writes
+
+    selection = groups.selection()
+    if members and state:
+        raise UsageError("groups describe", "both --members and --state are given", "only one of them")
+    of_partitions = {"--topic": topic, "--totals": show_totals, "--sort": sort, "--top": top}
+    if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
+        option = "--members" if members else "--state"
+        raise UsageError(
+            given, f"selects partitions, but {option} shows no partitions", f"leave out {given} or {option}"
+        )
+    table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watch is not None)
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
+    others = connect.other_stores(store)
+    describer = connect.group_describer_with(others)
+
+    def once() -> int:
+        errors: list[OffsetMgrError] = []
+        chosen = choose_groups(store, selection, others)
+        found = _named(
+            describe_groups(store, cluster, describer, chosen, topics, others=others, writes=last_writes), errors
+        )
+        if state:
+            shown = write_rows(STATE, _state_rows(found, errors), output)
+        elif members:
+            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
+        else:
+            stale = StaleOffsetCounter(store, others, connect.given_options)
+            topic_matches = TopicMatches(topics)
+            where = " in these topics" if topic else ""
+            rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
+            shown = table.write(stale.count(rows), output)
+            stale.report()
+            try:
+                topic_matches.require_all(store.uri)
+            except UnknownTopicOrPartition as missing:
+                errors.append(missing)
+        if not shown and not errors:
+            note(empty_note(store, "groups" if not chosen else "partitions that need attention"))
+        return report_and_exit_code(errors)
+
+    exit_with(watch_command(once, watch, count))
+
+
+def _named(found: Iterable[DescribedGroup], errors: list[OffsetMgrError]) -> Iterator[DescribedGroup]:
+    for one in found:
+        errors += unrecognised_errors(one.read)
+        yield one
+
+
+def _partition_rows(
+    found: Iterable[DescribedGroup],
+    errors: list[OffsetMgrError],
+    topic_matches: TopicMatches,
+    *,
+    only_with_lag: bool,
+    where: str,
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of `DESCRIBE`. ``where``, such as " in these topics", is appended to the note of a group without offsets."""
+    from offsetmgr.groups.lag import needs_log_range
+
+    for one in found:
+        topic_matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for partition, owner in one.partitions:
+            group, tp, committed, _, log_end, lag, text, error = partition
+            if error is not None:
+                errors.append(error)
+            if only_with_lag and not needs_log_range(partition):
+                continue
+            who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
+            offset = committed.offset if isinstance(committed, Committed) else None
+            yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
+        if not one.partitions and not only_with_lag:
+            nothing = "offsets unknown" if one.read is not None and one.read.hidden else f"nothing committed{where}"
+            text = f"{count_of(len(description.members), 'member')}, {nothing}"
+            yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
+
+
+def _state_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        a: GroupDescription = one.description
+        yield (one.group, a.coordinator or None, a.partition_assignor or None, a.state, len(a.members))
+
+
+def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for member in description.members:
+            assignment = ",".join(map(str, member.partitions))
+            yield (
+                one.group,
+                description.state,
+                member.member_id,
+                member.client_id or None,
+                member.host or None,
+                len(member.partitions),
+                assignment or None,
+            )
+        if not description.members:
+            yield (one.group, description.state, None, None, None, 0, None)
+
+
+WHERE: Final = (
+    Column("group"),
+    Column("phase"),
+    Column("confidence"),
+    Column("lag", right=True),
+    Column("members"),
+    Column("evidence"),
+)
+PARTITIONS: Final = (
+    *GROUP_PARTITION,
+    Column("zookeeper", right=True, optional=True),
+    Column("kafka", right=True, optional=True),
+    Column("manager", right=True, optional=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("note", optional=True),
+)
+NEXT: Final = (Column("group"), Column("next", command=True))
+OBJECT: Final = tuple(
+    Column(name) for name in ("group", "phase", "confidence", "evidence", "lag", "stores", "partitions", "next")
+)
+_STORES: Final = ("zookeeper", "kafka", "manager")
+_SHORT: Final = 20
+"""The table of partitions is printed without --partitions for at most this number of groups."""
+
+
+@app.command("where")
+@connected
+@many_clusters
+def where(
+    connect: ConnectFlags,
+    groups: GroupFlags,
+    window_s: Annotated[
+        float | None,
+        seconds_option(
+            "--window",
+            "Watch commits for at most this time, to see the phase instead of inferring it.",
+        ),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        opt("--plan", "PLAN", "Use this migration's journal as evidence; repeatable."),
+    ] = None,
+    partitions: Annotated[bool, flag("--partitions", "Show partitions, also for more than 20 groups.")] = False,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show where groups commit: the phase with its evidence, the offset in every configured store, the lag, the
+    members, and the next command.
+
+    The configured stores are those that --zookeeper, --bootstrap-server and --store (or a context) name.
+    """
+    from offsetmgr.migration.group_observer import ObservationWindow
+
+    selection = groups.selection()
+    locator = connect.group_locator()
+    known, errors = locator.groups()
+    names = selection.within(known, ", ".join(one.store.uri for one in locator.stores), unlisted=True)
+    found: list[GroupLocation] = []
+    for file in plan or []:
+        locator.add_plan(file)
+    watched = None if window_s is None else ObservationWindow(window_s, waiting=LockWait().for_commits)
+    for one in progress(locator.locate(names, watched), "groups", len(names)):
+        if (missing := _missing(one, known)) is not None:
+            errors.append(missing)
+        else:
+            found.append(one)
+    for unread in locator.unread_plans:
+        connect.on_warning(f"not used as evidence: {unread}")
+    _write(found, output, connect.given_options, partitions=partitions)
+    note_unrecognised(data for one in found for store in one.sample.stores for data in store.unrecognised)
+    for kind in filter(None, (one.other_kind for one in found)):
+        note(str(kind))
+    _note_expiry(found, connect.followup_options)
+    if not found and not errors:
+        note(empty_note(connect.store(), "groups"))
+    exit_with(report_and_exit_code(errors))
+
+
+def _write(found: list[GroupLocation], output: OutputFormat, options: str, *, partitions: bool) -> None:
+    if output is not OutputFormat.TABLE:
+        write_structured_rows(OBJECT, (_object(one, options) for one in found), output)
+        return
+    write_rows(WHERE, map(_group_row, found), output)
+    if found and (partitions or len(found) <= _SHORT):
+        separate_tables()
+        write_rows(PARTITIONS, _located_rows(found), output)
+    if found:
+        separate_tables()
+        write_rows(NEXT, _next_rows(found, options), output)
+
+
+def _missing(one: GroupLocation, known: Container[str]) -> OffsetMgrError | None:
+    """Returns the error of a group without offsets that is of another kind or that no store knows."""
+    if one.other_kind is not None and not any(store.offsets for store in one.sample.stores):
+        return one.other_kind
+    if one.found or one.group in known:
+        return None
+    stores = ", ".join(store.uri for store in one.sample.stores)
+    return GroupNotFound(f"group {one.group!r}", f"does not exist in {stores}")
+
+
+def _note_expiry(found: Iterable[GroupLocation], options: str) -> None:
+    """Prints when the copied offsets of groups without consumers expire, for each plan."""
+    from offsetmgr.cli.group_next import expiry_of
+    from offsetmgr.cli.migrate_output import note_expiry
+
+    dates = by_key((one.sample.plan.path, expiry_of(one)) for one in found if one.sample.plan is not None)
+    for path, expiring in dates.items():
+        note_expiry(path, expiring, options, watched=True)
+
+
+def _members_text(one: GroupLocation) -> str:
+    parts = []
+    for store in one.sample.stores:
+        if store.members_error is not None:
+            parts.append(f"{store.name} unknown")
+        elif store.members:
+            parts.append(f"{store.name} {len(store.members)}")
+    return ", ".join(parts) or "0"
+
+
+def _group_row(one: GroupLocation) -> tuple[Any, ...]:
+    phase, why = one.phase, one.phase.why
+    if one.below_start:
+        why = f"{why}; the lag lacks the deleted records of {count_of(one.below_start, 'partition')} (see --partitions)"
+    return (one.group, phase.phase.value, phase.confidence.value, one.lag, _members_text(one), why)
+
+
+def _offset(found: Any) -> int | str | None:
+    from offsetmgr.groups.lag import state_of
+
+    return (
+        found.offset if isinstance(found, Committed) else state_of(found) if isinstance(found, OffsetMgrError) else None
+    )
+
+
+def _located_rows(found: Iterable[GroupLocation]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        for p in one.partitions:
+            offsets = (_offset(p.offsets.get(name)) for name in _STORES)
+            end = p.log.end if isinstance(p.log, LogRange) else None
+            yield (one.group, *p.partition, *offsets, end, p.lag, p.note or None)
+
+
+def _next_rows(found: Iterable[GroupLocation], options: str) -> Iterator[tuple[Any, ...]]:
+    from offsetmgr.cli.group_next import next_command
+
+    for one in found:
+        command, why = next_command(one, options)
+        yield one.group, command or f"nothing: {why}"
+
+
+def _object(one: GroupLocation, options: str) -> tuple[Any, ...]:
+    from offsetmgr.cli.group_next import next_command
+
+    stores = {
+        store.name: {
+            "uri": store.uri,
+            "offsets": None if store.error else len(store.committed),
+            "error": str(store.error) if store.error else None,
+            "members": None
+            if store.members_error
+            else [
+                {
+                    "member_id": member.member_id,
+                    "client_id": member.client_id or None,
+                    "host": member.host or None,
+                    "partitions": [str(tp) for tp in member.partitions],
+                }
+                for member in store.members
+            ],
+            "members_error": str(store.members_error) if store.members_error else None,
+        }
+        for store in one.sample.stores
+    }
+    partitions = [
+        {
+            "topic": p.partition.topic,
+            "partition": p.partition.partition if type(p.partition.partition) is int else str(p.partition.partition),
+            "offsets": {n: f.offset if isinstance(f, Committed) else None for n, f in p.offsets.items()},
+            "errors": {n: str(f) for n, f in p.offsets.items() if isinstance(f, OffsetMgrError)},
+            "log_start_offset": p.log.start if isinstance(p.log, LogRange) else None,
+            "log_end_offset": p.log.end if isinstance(p.log, LogRange) else None,
+            "lag": p.lag,
+            "note": p.note or None,
+        }
+        for p in one.partitions
+    ]
+    phase = one.phase
+    command, reason = next_command(one, options)
+    after = {"command": command, "why": reason}
+    return (one.group, phase.phase.value, phase.confidence.value, phase.why, one.lag, stores, partitions, after)
+
+
+ExistingGroup = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.")]
+NewName = Annotated[str, typer.Argument(metavar="NEW", help="New group name.")]
+Lose = Annotated[
+    list[str] | None,
+    opt("--lose", "ZNODE", "Accept that the data of this znode is lost; repeatable."),
+]
+
+
+@app.command("delete")
+@connected
+def delete(
+    connect: ConnectFlags,
+    groups: GroupFlags,
+    lose: Lose = None,
+    accept_unseen: AcceptUnseen = False,
+    *,
+    flags: EditFlags,
+) -> None:
+    """Delete groups with all their committed offsets. Groups with members are refused.
+
+    A group is also refused if it may have offsets that the before-images cannot hold: an offset of a topic that this
+    login may not describe, an offset that is pending in a transaction, or one that cannot be read. In ZooKeeper the
+    before-image holds all znodes of a group, also those that offsetmgr does not understand.
+    """
+    from offsetmgr.cli.edit_command import GroupDeletion, exit_edit
+    from offsetmgr.groups.edits import plan_removal
+    from offsetmgr.groups.scan import choose_groups
+
+    selection = groups.selection()
+    store = connect.store()
+    chosen = choose_groups(store, selection)
+    options, describer = connect.undo_options(store), connect.group_describer_for_edit()
+    edit = GroupDeletion("groups delete", store, describer, flags, undo_options=options, lose=frozenset(lose or ()))
+    code = edit.run(plan_removal(store, chosen, accept_unseen=accept_unseen))
+    left = [name for name in chosen if name not in edit.failed]
+    if flags.execute and left:
+        if not edit.confirmed:
+            confirm(f"groups delete: remove {count_of(len(left), 'group')} without offsets?", yes=flags.yes)
+        empty = not edit.confirmed
+        code = _remove(store, left, empty=empty, reason=flags.reason, accept_unseen=accept_unseen) or code
+    exit_edit(code)
+
+
+def _remove(
+    store: OffsetStore,
+    groups: list[str],
+    *,
+    empty: bool = False,
+    reason: str | None = None,
+    accept_unseen: bool = False,
+) -> int:
+    """Deletes groups that have no offsets. Does nothing in stores in which a group consists only of its offsets.
+    Returns the exit code.
+
+    ``empty``: whether the groups had no offsets from the start. Then no edit is in the operation log, and this function
+    records the deletion there."""
+    from offsetmgr.core.group_tree import GroupTreeStore
+    from offsetmgr.groups.edits import inner_stores, remove_groups
+    from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart, first_groups
+
+    code = 0
+    for inner in inner_stores(store):
+        if isinstance(inner, GroupTreeStore):
+            continue  # `GroupDeletion` has deleted the trees
+        start = OperationStart("groups delete", (inner.uri,), first_groups(groups), len(groups), 0, reason=reason or "")
+        # The edit of the groups' offsets is recorded already.
+        with OperationLog().recorded(start) if empty else nullcontext(OperationProgress("")) as recorded:
+            removed = remove_groups(inner, groups, accept_unseen=accept_unseen)
+            for name, error in progress(removed, "removing", len(groups)):
+                if error is not None:
+                    note(f"error: {error}")
+                    if error.hint:
+                        note(f"hint: {error.hint}")
+                    recorded.failed += 1
+                    code = FAILED
+                else:
+                    note(f"removed {'empty ' if empty else ''}group {name!r} from {inner.uri}")
+    return code
+
+
+@app.command("copy")
+@connected
+def copy(
+    connect: ConnectFlags,
+    source: ExistingGroup,
+    target: NewName,
+    topic: TopicsOption = None,
+    to: Annotated[str | None, opt("--to", "URI", "Another store for the copy.")] = None,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    *,
+    flags: EditFlags,
+) -> None:
+    """Copy a group's committed offsets to another group."""
+    from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
+    from offsetmgr.core.selection import TopicSelection
+    from offsetmgr.groups.copy import plan_copy
+    from offsetmgr.groups.topic_matches import require_topics
+
+    if source == target and to is None:
+        raise UsageError("groups copy", "both names are the same")
+    store = connect.store()
+    connect.require_home([source])
+    into = connect.store(to) if to else store
+    crossing = cross_cluster_check("groups copy", store, into, translate)
+    edit = connect.edit("groups copy", flags, into, connect.group_describer_for_edit(to))
+    topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
+    proposals = plan_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
+    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
+
+
+@app.command("rename")
+@connected
+def rename(
+    connect: ConnectFlags,
+    source: ExistingGroup,
+    target: NewName,
+    lose: Lose = None,
+    accept_unseen: AcceptUnseen = False,
+    *,
+    flags: EditFlags,
+) -> None:
+    """Rename a group: copy, verify by a fresh read, then delete the old one. A group is refused as by groups delete.
+
+    A znode with data that offsetmgr does not understand is not copied, so --lose must name it.
+    """
+    from offsetmgr.cli.edit_command import GroupDeletion, cross_cluster_check, exit_edit
+    from offsetmgr.groups.copy import plan_copy, verify_copy
+    from offsetmgr.groups.describe import require_idle
+    from offsetmgr.groups.edits import plan_removal
+
+    if source == target:
+        raise UsageError("groups rename", "both names are the same")
+    store, describer = connect.store(), connect.group_describer_for_edit()
+    require_idle(describer, [source, target], "renaming")
+    (there,) = store.scan([target])
+    if there.offsets or there.errors:
+        raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
+    if (unknown := there.error or there.hidden) is not None:
+        raise unknown
+    first = connect.edit("groups rename", flags, store, describer, print_undo=False)
+    image = f"{flags.before_image}.deleted" if flags.before_image else None
+    agreed = EditFlags(True, True, image, OutputFormat.TABLE, flags.reason)  # the user has agreed to the whole rename
+    lost, options = frozenset(lose or ()), connect.undo_options(store)
+    second = GroupDeletion(
+        "groups rename delete", store, describer, agreed, undo_options=options, print_undo=False, lose=lost
+    )
+    removal = plan_removal(store, [source], accept_unseen=accept_unseen)
+    second.require_complete(next(removal))  # before the first write
+    try:
+        crossing = cross_cluster_check("groups rename", store, store, None)
+        copied = plan_copy(store, source, store, target, crossing=crossing, accept_unseen=accept_unseen)
+        code = first.run(copied)
+        if flags.execute and not code:
+            count = verify_copy(store, source, store, target, accept_unseen=accept_unseen)
+            note(f"verified: group {target!r} has the {count_of(count, 'offset')} that were read from {source!r}")
+            require_idle(describer, [source], "deletion")
+            code = second.run(plan_removal(store, [source], accept_unseen=accept_unseen))
+            code = code or _remove(store, [source], accept_unseen=accept_unseen)
+    finally:
+        for at, line in enumerate([*second.undo, *first.undo], 1):
+            note(f"undo {at}: {line}")
+    exit_edit(code)
+    if not flags.execute:
+        note(f"then: verify the copy, and delete group {source!r}")

@@ -1,4 +1,4 @@
-"""``offsetmgr log offsets``: committed offsets from the log directories of a stopped cluster."""
+"""x"""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.columns import GROUP_PARTITION
 from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if, report_and_exit_code
 from offsetmgr.cli.options import AllowRewind, GroupFilter, Overwrite, TopicsOption, TranslateOption, opt
-from offsetmgr.cli.render import Column, Meter, note, write_rows
+from offsetmgr.cli.render import GROUP_PARTITION, Column, Meter, note, write_rows
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.segments.committed_offsets import SavedGroup
     from offsetmgr.stores.scheme import StoreUri
+
 
 app = typer.Typer()
 
@@ -106,7 +106,7 @@ def offsets(
     recovery would. If a partition is damaged elsewhere, the command reports an error, reads the other partitions, and
     exits with code 1. It leaves out the offsets of unfinished transactions.
     """
-    from offsetmgr.cli.scenario import parse_datetime
+    from offsetmgr.cli.offset_edits import parse_datetime
     from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.groups.disk_recovery import Expiry

@@ -15,13 +15,15 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted, fail_if
-from offsetmgr.cli.migrate_options import Rename, SideConfigs, SourceStore, TargetStore
-from offsetmgr.cli.migrate_plan import IfAhead, parse_renames
 from offsetmgr.cli.options import (
     BeforeImage,
     FormatOption,
     GroupFlags,
     Reason,
+    Rename,
+    SideConfigs,
+    SourceStore,
+    TargetStore,
     TopicsOption,
     TranslateOption,
     Yes,
@@ -52,6 +54,27 @@ if TYPE_CHECKING:
     from offsetmgr.migration.plan import PlanHeader
 
 app = typer.Typer()
+
+IfAhead = Annotated[
+    AheadPolicy | None,
+    opt(
+        "--if-ahead",
+        None,
+        "For targets that are ahead. Default: keep those that were written last, and refuse the others.",
+    ),
+]
+
+
+def parse_renames(pairs: list[str] | None) -> dict[str, str]:
+    renames: dict[str, str] = {}
+    for pair in pairs or []:
+        old, equals, new = pair.partition("=")
+        if not (equals and new):  # the empty group id is valid in Kafka
+            raise UsageError(f"--rename {pair!r}", "must be OLD=NEW")
+        if old in renames:
+            raise UsageError(f"--rename {pair!r}", f"{old} is renamed twice")
+        renames[old] = new
+    return renames
 
 
 @app.command("mirror")

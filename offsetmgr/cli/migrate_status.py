@@ -14,9 +14,8 @@ from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import PlanPath, PlanScope, SideConfigs
-from offsetmgr.cli.options import file_to_write, opt, seconds_option
-from offsetmgr.cli.plan_execution import note_expiry, option_text
+from offsetmgr.cli.migrate_output import note_expiry, option_text
+from offsetmgr.cli.options import PlanPath, PlanScope, SideConfigs, file_to_write, opt, seconds_option
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows, write_text
 from offsetmgr.cli.table_fit import table_width
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -23,8 +29,26 @@ from offsetmgr.cli.options import (
     opt,
     running_edit,
 )
-from offsetmgr.core.errors import GroupNotFound
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.cli.render import note
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.clock_difference import duration
+from offsetmgr.core.commit_metadata import dropped_text, form_of
+from offsetmgr.core.durations import parse_duration
+from offsetmgr.core.errors import Conflict, CorruptData, GroupNotFound, OffsetMgrError, OffsetOutOfRange, UsageError
+from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
+from offsetmgr.core.offset_store import OffsetStore
+from offsetmgr.core.plurals import count_of
+from offsetmgr.core.selection import GroupSelection, TopicSelection
+
+if TYPE_CHECKING:
+    from offsetmgr.cli.connect_flags import ConnectFlags
+    from offsetmgr.cli.edit_command import Edit
+    from offsetmgr.core.offset_store import GroupOffsets
+    from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange
+    from offsetmgr.groups.export import SnapshotFile
+    from offsetmgr.groups.reset import Scenario, ToOffsets, ToTime
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
+
 
 app = typer.Typer()
 
@@ -82,7 +106,6 @@ def set_offsets(
     The warning needs brokers. offsets reset clamps an offset outside its log.
     """
     from offsetmgr.cli.edit_command import exit_edit
-    from offsetmgr.cli.log_notes import noted_outside_logs
     from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.reset import plan_set
     from offsetmgr.groups.topic_matches import require_topics
@@ -157,8 +180,6 @@ def reset(
     Exactly one of --to-earliest ... --skip. Offsets outside the log are clamped to it, with a note.
     """
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
-    from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
-    from offsetmgr.cli.skip_records import skipped_records
     from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.reset import ToOffsets, plan_reset
     from offsetmgr.groups.scan import choose_groups
@@ -231,3 +252,257 @@ def delete(
     connect.wait_until_empty(chosen, wait_empty_s)
     edit = connect.edit_of("offsets delete", flags, store, how)
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))
+
+
+_DATE_TIME: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})(?: +|T)(?P<hour>\d{1,2})(?=:)")
+_DAY_TIME: Final = re.compile(
+    r"(?P<day>today|yesterday)(?: +(?P<time>\d{1,2}:\d{2}(?::\d{2})?) *(?P<zone>Z|[+-]\d{2}:?\d{2})?)?", re.IGNORECASE
+)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class ScenarioOptions(NamedTuple):
+    """The values of the options of ``offsets reset`` that select a scenario."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_offset: int | None = None
+    shift_by: int | None = None
+    by_duration: str | None = None
+    to_datetime: str | None = None
+    from_file: str | None = None
+    accept_unterminated: bool = False
+    skip: int | None = None
+
+
+def scenario_of(
+    options: ScenarioOptions, selection: GroupSelection, crossing: Callable[[SnapshotFile], CrossClusterCheck]
+) -> Scenario | None:
+    """Returns the scenario that the options select; None for --skip, whose scenario depends on the log. ``crossing``
+    compares the cluster of a snapshot file with the cluster of the target.
+
+    Raises `UsageError` unless the options select exactly one valid scenario. Raises `OtherCluster` if the snapshot file
+    belongs to another cluster than the target.
+    """
+    from offsetmgr.groups.reset import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
+
+    chosen: list[Scenario] = []
+    if options.to_earliest:
+        chosen.append(ToEarliest())
+    if options.to_latest:
+        chosen.append(ToLatest())
+    if options.to_current:
+        chosen.append(ToCurrent())
+    if options.to_offset is not None:
+        chosen.append(ToOffset(options.to_offset))
+    if options.shift_by is not None:
+        chosen.append(ShiftBy(options.shift_by))
+    if options.by_duration is not None:
+        at = SystemClock().now_ms() - parse_duration(options.by_duration)
+        chosen.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
+    if options.to_datetime is not None:
+        at = parse_datetime(options.to_datetime)
+        chosen.append(_to_time(at, "--to-datetime", options.to_datetime))
+        _warn_of_future(at, options.to_datetime)
+    if options.from_file is not None:
+        chosen.append(_from_file(options.from_file, selection, crossing, unterminated=options.accept_unterminated))
+    if options.skip is not None and not chosen:
+        return None
+    if options.skip is not None or len(chosen) != 1:
+        raise UsageError(
+            "offsets reset",
+            "several scenarios are given" if chosen else "no scenario is given",
+            "exactly one of --to-earliest --to-latest --to-current --to-offset --shift-by --by-duration "
+            "--to-datetime --from-file --skip",
+        )
+    return chosen[0]
+
+
+def _to_time(at_ms: int, option: str, text: str) -> ToTime:
+    """Returns the scenario for a time. Raises `UsageError` for a time that no record can have: the timestamps of
+    records are milliseconds since 1970, from 0 to 2^63-1. Negative numbers have other meanings."""
+    from offsetmgr.groups.reset import ToTime
+
+    if not 0 <= at_ms < 2**63:
+        why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
+        raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")
+    return ToTime(at_ms)
+
+
+def _warn_of_future(at_ms: int, text: str) -> None:
+    """Prints a warning if the time is in the future, because a time of another zone was probably given."""
+    if (ahead := at_ms - SystemClock().now_ms()) > 0:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        shown = f"--to-datetime {text!r} is {at:%Y-%m-%d %H:%M:%S} UTC"
+        note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
+        note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
+
+
+def parse_datetime(text: str, option: str = "--to-datetime") -> int:
+    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
+
+    Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in
+    ``yesterday 14:00`` and ``yesterday 14:00+02:00``: the day is that of the zone.
+    """
+    stripped = text.strip()
+    if (of_day := _DAY_TIME.fullmatch(stripped)) is not None:
+        stripped = _dated(of_day, SystemClock().now_ms())
+    if (spoken := _DATE_TIME.match(stripped)) is not None:
+        stripped = f"{spoken['date']}T{spoken['hour']:0>2}{stripped[spoken.end() :]}"
+    try:
+        if "T" not in stripped.upper():
+            raise ValueError
+        at = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise UsageError(
+            option,
+            f"{text!r} is not a time of the form YYYY-MM-DDTHH:mm:SS.sss",
+            "as in '2026-11-21 09:00' or 'yesterday 14:00' (UTC), or with a zone as in 'yesterday 14:00+02:00'",
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+
+
+def _dated(of_day: re.Match[str], now_ms: int) -> str:
+    """Returns the time of ``today`` or ``yesterday`` with its date."""
+    zone = (of_day["zone"] or "Z").upper()
+    try:
+        now = datetime.fromtimestamp(now_ms / 1000, datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo)
+    except ValueError:  # +25:00
+        return of_day.string
+    day = now.date() - timedelta(days=of_day["day"].lower() == "yesterday")
+    return f"{day.isoformat()}T{of_day['time'] or '00:00'}{zone}"
+
+
+def _from_file(
+    file: str,
+    selection: GroupSelection,
+    crossing: Callable[[SnapshotFile], CrossClusterCheck],
+    *,
+    unterminated: bool,
+) -> ToOffsets:
+    from offsetmgr.groups.export import name_of, open_file, seekable
+    from offsetmgr.groups.reset import ToOffsets
+
+    name = None if Path(file).suffix.lower() in (".avro", ".csv", ".zk", ".json") else "csv"
+    with (
+        seekable(file) as path,
+        closing(
+            open_file(path, name, selection.single, accept_unterminated=unterminated, shown=name_of(file), note=note)
+        ) as snapshot,
+    ):
+        crossed = crossing(snapshot)
+        offsets_by_group: dict[str, dict[TopicPartition, int]] = {}
+        rejected: dict[TopicPartition, OffsetMgrError] = {}
+        unread: dict[str, GroupOffsets] = {}
+        dropped: Counter[str] = Counter()
+        for entry in snapshot.read():
+            if entry.errors or entry.error:
+                unread[entry.group] = entry
+            crossed.load_topics({tp.topic for tp in entry.offsets})
+            offsets_by_group[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
+            for tp, committed in entry.offsets.items():
+                if (error := crossed.recreation_error(tp, committed)) is not None:
+                    rejected[tp] = error
+            if selection.matches(entry.group):
+                dropped.update(form_of(one.metadata) for one in entry.offsets.values() if one.metadata)
+        if dropped:
+            note(f"warning: a reset does not write {dropped_text(dropped)} that are in {file}; offsets import does")
+        return ToOffsets(offsets_by_group, rejected, unread)
+
+
+class SkippedRecords:
+    """The records that the group skips: they begin at ``committed``, the committed offset of ``partition``, and end
+    before ``target``."""
+
+    def __init__(self, group: str, partition: TopicPartition, committed: int, target: int) -> None:
+        self.group = group
+        self.partition = partition
+        self.committed = committed
+        self.target = target
+
+    def scenario(self) -> ToOffsets:
+        from offsetmgr.groups.reset import ToOffsets
+
+        return ToOffsets({self.group: {self.partition: self.target}})
+
+    def check(self, plans: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
+        """Yields the plans. If the group has committed since its offset was read, the change gets the problem
+        `Conflict`, because the group would skip other records."""
+        for plan in plans:
+            yield replace(plan, changes=tuple(self._checked(change) for change in plan.changes))
+
+    def _checked(self, change: PlannedChange) -> PlannedChange:
+        before = change.before.offset if isinstance(change.before, Committed) else None
+        if change.problem is not None or before == self.committed:
+            return change
+        why = f"the group has moved from {self.committed} to {before}, so it is not stuck"
+        return change._replace(problem=Conflict(str(change.partition), why), writes=False)
+
+
+def skipped_records(
+    connect: ConnectFlags, store: OffsetStore, groups: list[str], topics: TopicSelection, count: int
+) -> SkippedRecords:
+    """Reads the log from the committed offset on, to find the offset after ``count`` records. Offsets without a record
+    (compaction, transactions) do not count.
+
+    Raises `UsageError` unless exactly one group and one partition are named, `GroupNotFound` if nothing is committed,
+    and `OffsetOutOfRange` if the committed offset is outside the log or the log has fewer records.
+    """
+    named = list(topics.numbered(store.capabilities.partitions))
+    if len(groups) != 1 or len(named) != 1:
+        why = "needs exactly one group and one partition"
+        raise UsageError("--skip", why, "as in --group G --topic orders:3 --skip 1")
+    (group,), (partition,) = groups, named
+    current = store.fetch(group, [partition])[partition]
+    if not isinstance(current, Committed):
+        raise GroupNotFound(f"group {group!r}", f"has committed nothing in {partition}", "use --to-offset")
+    target = _offset_after(connect, partition, current.offset, count)
+    return SkippedRecords(group, partition, current.offset, target)
+
+
+def _offset_after(connect: ConnectFlags, partition: TopicPartition, start: int, count: int) -> int:
+    from offsetmgr.consumer.simple import SimpleConsumer
+
+    connect.cluster("offsets reset --skip")  # raises an error if no brokers are known
+    at, found, bootstrap = start, 0, connect.bootstrap()
+    assert bootstrap is not None
+    with SimpleConsumer(bootstrap, config=connect.resolved.connection) as log:
+        while True:
+            try:
+                read = log.fetch({partition: at})[partition]
+            except CorruptData as error:
+                hint = "the records of a damaged batch cannot be counted: name the offset with --to-offset"
+                raise CorruptData(error.what, error.why, hint) from None
+            except OffsetOutOfRange as error:  # the hint of the library names a parameter of its consumer
+                hint = "--to-earliest goes to the log's start, --to-latest to its end"
+                raise OffsetOutOfRange(error.what, error.why, hint) from None
+            for record in read.records:
+                found += 1
+                if found == count:
+                    return record.offset + 1
+            if read.next_offset <= at or read.next_offset >= read.high_watermark:
+                why = (
+                    f"{count_of(found, 'record')} {'follows' if found == 1 else 'follow'} the committed offset {start}"
+                )
+                raise OffsetOutOfRange(f"--skip {count} in {partition}", why, "--to-latest goes to the log's end")
+            at = read.next_offset
+
+
+def noted_outside_logs(
+    connect: ConnectFlags, edit: Edit, plans: Iterable[GroupEditPlan], verb: str
+) -> Iterator[GroupEditPlan]:
+    """Returns the plans with a note on each offset that is outside its log. The edit then warns of these offsets before
+    its prompt, with ``verb``, a past participle."""
+    from offsetmgr.groups.log_checks import OutsideLogChecks
+
+    if not connect.has_logs(edit.store, note):
+        return iter(plans)
+    # Brokers that do not respond must not prevent an edit in ZooKeeper, so the cluster is opened late.
+    checks = OutsideLogChecks(
+        lambda partitions: connect.cluster_for_edit(edit.operation, edit.store).log_ranges(partitions), verb
+    )
+    edit.more_warnings = checks.warnings
+    return checks.noted(plans)

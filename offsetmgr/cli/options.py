@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -17,6 +18,8 @@ from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.groups.running_groups import RunningEdit
+    from offsetmgr.migration.plan import GroupScope
+    from offsetmgr.migration.plan_file import PlanFile
 
 
 def opt(names: str, metavar: str | None, help: str, **more: Any) -> Any:
@@ -224,3 +227,148 @@ def check_topics(topics: list[str] | None, all_topics: bool) -> None:
     if bool(topics) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
         raise UsageError("--topic", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+
+
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
+PlanGroups = Annotated[
+    list[str] | None,
+    opt("--group -g", "NAME", "Only this group of the plan, or a glob; repeatable."),
+]
+WaveOption = Annotated[
+    list[int] | None,
+    opt("--wave", "N", "Only the groups of this wave; repeatable.", min=1),
+]
+
+
+class PlanScope(NamedTuple):
+    """The options that limit a command to some groups of a plan."""
+
+    group: PlanGroups = None
+    wave: WaveOption = None
+    exclude_group: ExcludeGroup = None
+
+    def select(self, plan: PlanFile) -> GroupScope | None:
+        """Returns the selected groups; None if these are all groups of the plan. See `select_groups`."""
+        from offsetmgr.migration.fleet import select_groups
+
+        return select_groups(
+            plan, GroupSelection(self.group or None, exclude=self.exclude_group or ()), self.wave or ()
+        )
+
+    def words(self) -> tuple[str, ...]:
+        """Returns the options that limit a further command to the same groups."""
+        given = [("--group", name) for name in self.group or ()] + [("--wave", str(wave)) for wave in self.wave or ()]
+        given += [("--exclude-group", name) for name in self.exclude_group or ()]
+        return tuple(word for option in given for word in option)
+
+
+SourceStore = Annotated[str, opt("--from", "URI", "The store to read: zookeeper://..., kafka://..., file:...")]
+TargetStore = Annotated[str, opt("--to", "URI", "The store to write.")]
+Rename = Annotated[
+    list[str] | None,
+    opt("--rename", "OLD=NEW", "Give a group another name in the target; repeatable."),
+]
+FromConfig = Annotated[
+    str | None,
+    opt("--from-command-config", "FILE", "Like --command-config, but only for the source."),
+]
+ToConfig = Annotated[
+    str | None,
+    opt("--to-command-config", "FILE", "Like --command-config, but only for the target."),
+]
+
+
+class SideConfigs(NamedTuple):
+    """The files with the settings of the source and of the target."""
+
+    from_command_config: FromConfig = None
+    to_command_config: ToConfig = None
+
+
+class OptionGroups:
+    """Replaces each parameter whose type is a named tuple with one parameter for each field, and puts the values
+    together again.
+
+    ``parameters`` are the parameters of the command for the option parser.
+    """
+
+    def __init__(self, parameters: Iterable[inspect.Parameter]) -> None:
+        self.parameters: list[inspect.Parameter] = []
+        self._types: dict[str, Any] = {}
+        for given in parameters:
+            kind = given.annotation
+            if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+                self.parameters.append(given)
+                continue
+            fields: Any = kind
+            self._types[given.name] = fields
+            for name, annotation in get_type_hints(fields, include_extras=True).items():
+                default = fields._field_defaults.get(name, inspect.Parameter.empty)
+                self.parameters.append(inspect.Parameter(name, given.kind, default=default, annotation=annotation))
+
+    def combine(self, values: dict[str, Any]) -> None:
+        """Replaces the values of the fields with one value for each group."""
+        for name, fields in self._types.items():
+            values[name] = fields(**{field: values.pop(field) for field in fields._fields})
+
+
+ARGUMENT: Final = "group_arguments"
+"""The name of the added parameter."""
+Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="The same as --group.")]
+Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The same as --group.")]
+OptionalGroup = Annotated[str | None, opt("--group -g", "NAME", "The group.")]
+
+
+class GroupArguments:
+    """Adds an argument to a command with an option ``--group``, and combines the values of both.
+
+    ``parameters`` are the parameters of the command for the option parser. A command keeps its parameters if it has
+    none of the options `GroupsOption`, `OneGroup` and `PlanGroups`, or if it already has an argument that can be left
+    out or repeated.
+    """
+
+    def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self._name = ""
+        self._single = False
+        if any(_is_variable_argument(parameter) for parameter in parameters):
+            return
+        for at, parameter in enumerate(parameters):
+            if parameter.annotation in (GroupsOption, OneGroup, PlanGroups):
+                self._name, self._single = parameter.name, parameter.annotation == OneGroup
+                if self._single:
+                    self.parameters[at] = parameter.replace(annotation=OptionalGroup, default=None)
+                annotation: Any = Group if self._single else Groups
+                added = inspect.Parameter(ARGUMENT, parameter.kind, default=None, annotation=annotation)
+                self.parameters.append(added)
+                return
+
+    def combine(self, values: dict[str, Any]) -> None:
+        """Moves the names of the argument into the value of the option. Raises `UsageError` if a command that needs
+        one group has none, or two."""
+        if not self._name:
+            return
+        given = values.pop(ARGUMENT)
+        if not self._single:
+            values[self._name] = [*(values[self._name] or ()), *(given or ())] or None
+            return
+        names = [name for name in (values[self._name], given) if name is not None]
+        if len(names) != 1:
+            why = "two groups are named" if names else "no group is named"
+            raise UsageError("--group", why, "name one group, as an argument or with --group NAME")
+        values[self._name] = names[0]
+
+
+def one_group(argument: str | None, option: str | None) -> str | None:
+    """Returns the group of a command for which a group is optional. Raises `UsageError` if two groups are named."""
+    if argument is not None and option is not None and argument != option:
+        raise UsageError("--group", f"both {argument} and --group {option} are given")
+    return argument if argument is not None else option
+
+
+def _is_variable_argument(parameter: inspect.Parameter) -> bool:
+    """Whether the parameter is an argument that can be left out or repeated."""
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    if not any(isinstance(entry, typer.models.ArgumentInfo) for entry in metadata):
+        return False
+    return parameter.default is not inspect.Parameter.empty or get_origin(get_args(parameter.annotation)[0]) is list

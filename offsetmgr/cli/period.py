@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.columns import PARTITION
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.render import PARTITION, Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
+    from offsetmgr.period.job_records import Work
+    from offsetmgr.period.records import ClosedPeriod
     from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
     from offsetmgr.zookeeper.client.session import ZookeeperSession
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -168,7 +171,6 @@ def history(
 
     For jobs with fixed offset ranges, the list also shows their attempts and published outputs.
     """
-    from offsetmgr.cli.period_output import history_rows
     from offsetmgr.period.history import History
 
     session = connect.zookeeper("period history")
@@ -217,7 +219,7 @@ def rerun(
     A separate run has its own root and members, independent of the live run. With --instead, the next period that the
     live run opens is in the past, and the members of the live run must rewind their own offsets.
     """
-    from offsetmgr.cli.scenario import parse_datetime
+    from offsetmgr.cli.offset_edits import parse_datetime
     from offsetmgr.core.durations import parse_duration
     from offsetmgr.period import rerun as reruns
     from offsetmgr.period.records import Rerun
@@ -314,3 +316,60 @@ def abort(
     with _recorded(connect.zookeeper("period abort"), "period abort", reason or why):
         _end(nodes, why or "aborted by hand")
     note(f"ended: {root}")
+
+
+def history_rows(
+    closed: Mapping[int, ClosedPeriod], works: Mapping[tuple[int, str], Work]
+) -> Iterator[tuple[Any, ...]]:
+    """Yields rows with the columns that `offsetmgr.cli.period` defines. A period that is not closed yet has only the
+    rows of its jobs."""
+    for number in sorted({*closed, *(number for number, _ in works)}):
+        period = closed.get(number)
+        jobs = [work for (of, _), work in sorted(works.items()) if of == number]
+        begin = _period_cells(number, period, jobs)
+        by = {tp: member for member, tps in period.by.items() for tp in tps} if period else {}
+        ranges = dict(period.ranges) if period else {}
+        of_jobs = {tp for work in jobs for tp in work.ranges}
+        for partition in sorted({*by, *ranges} - of_jobs):
+            offsets = ranges.get(partition)
+            idle = period is not None and partition in period.idle
+            yield (
+                *begin,
+                partition.topic,
+                partition.partition,
+                "idle" if idle else "finished",
+                by.get(partition),
+                None,
+                offsets.first if offsets else None,
+                offsets.end if offsets else None,
+                None,
+                None,
+                None,
+            )
+        for work in jobs:
+            done = work.published
+            state = "published" if done else "under way" if work.attempts else "fixed"
+            for partition, offsets in sorted(work.ranges.items()):
+                who = work.attempts[-1].member if work.attempts else None
+                yield (
+                    *begin,
+                    partition.topic,
+                    partition.partition,
+                    state,
+                    by.get(partition, who),
+                    work.job,
+                    offsets.first,
+                    offsets.end,
+                    work.attempt_count,
+                    done.output if done else None,
+                    None,
+                )
+        if period is not None and period.abandoned:
+            yield (*begin, None, None, "abandoned", None, None, None, None, None, None, period.abandoned)
+
+
+def _period_cells(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
+    if period is None:
+        return number, jobs[0].period.start_ms, jobs[0].period.end_ms, None, None, None
+    duration_ms = period.closed_ms - period.opened_ms
+    return number, period.period.start_ms, period.period.end_ms, period.closed_ms, max(0, duration_ms), period.leader

@@ -12,16 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from offsetmgr.cli.cells import CellCache, PaddedCells, cell_text, time_cell
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
 from offsetmgr.cli.table_fit import (
     distinct_cut,
     fit_note,
     fitted_widths,
+    padded,
     rank_of,
     shortened,
     table_width,
@@ -31,6 +32,47 @@ from offsetmgr.cli.table_fit import (
 from offsetmgr.core.batches import batched
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.core.plurals import printable
+
+_MAX_CACHED: Final = 20_000
+
+
+class CellCache(dict[Any, str]):
+    """A cache of formatted values. The cache saves time because most values of a column occur repeatedly."""
+
+    def __init__(self, encode: Callable[[Any], str]) -> None:
+        self._encode = encode
+
+    def __missing__(self, value: Any) -> str:
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        text = self._encode(value)
+        self[value] = text
+        return text
+
+
+class PaddedCells(CellCache):
+    """A cache of the padded cells of one column of a table."""
+
+    def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
+        self.width = width
+        self.padded: Callable[[str], str] = lambda text: padded(text, width, right=right)
+        super().__init__(lambda value: padded(encode(value), width, right=right))
+
+
+def cell_text(value: Any) -> str:
+    """Formats a value for display, and escapes its control characters."""
+    return "-" if value is None else printable(str(value))
+
+
+def time_cell(value: int | None) -> str:
+    """Formats milliseconds since 1970 as a time. A time that Python's calendar cannot represent stays a number."""
+    if value is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(value)
+
 
 BATCH: Final = 4_000
 """Number of rows that are formatted together. The widths of a table's columns are computed from the first batch."""
@@ -379,3 +421,14 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
         return f"{what}: {done:,}, {rate}"
     filled = min(20, 20 * done // total)
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
+
+
+PARTITION: Final = (Column("topic"), Column("partition", right=True, title="PART"))
+GROUP_PARTITION: Final = (Column("group"), *PARTITION)
+PLANNED_WRITE: Final = (
+    *GROUP_PARTITION,
+    Column("current_offset", right=True, title="CURRENT"),
+    Column("new_offset", right=True, title="NEW"),
+    Column("note", optional=True),
+)
+"""An offset that a command replaces, before the command writes the new one."""

@@ -19,17 +19,19 @@ from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, OneGroup, opt, seconds_option
 from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows, write_text
-from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups, view_of
 from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
     Hosts,
     PhaseName,
     Plan,
+    PlanOfGroups,
     Poll,
     Restart,
     RestartFlags,
+    RunbookGroups,
     baselines_of,
+    view_of,
 )
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown

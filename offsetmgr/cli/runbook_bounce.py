@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from offsetmgr.cli.command_tests import show_command_tests
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import Interrupted, fail_if
@@ -21,17 +20,19 @@ from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write, opt, seconds_option
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.runbook_groups import PlanOfGroups, RunbookGroups
 from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
     Hosts,
     PhaseName,
+    PlanOfGroups,
     Poll,
     Restart,
     RestartFlags,
+    RunbookGroups,
     baselines_of,
     hosts_of,
+    show_command_tests,
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode

@@ -15,12 +15,13 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.migrate_options import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     Execute,
     FormatOption,
+    FromConfig,
     GroupFlags,
     Reason,
+    ToConfig,
     TopicsOption,
     TranslateOption,
     Yes,

@@ -33,7 +33,7 @@ def interrupted_at_import(module: str, directory: Path) -> subprocess.CompletedP
 AT_START = ["offsetmgr.cli.app", "typer", "offsetmgr.config.connection", "offsetmgr.cli.offsets"]
 
 
-@pytest.mark.parametrize("module", [*AT_START, "offsetmgr.groups.scan", "offsetmgr.stores.snapshot"])
+@pytest.mark.parametrize("module", [*AT_START, "offsetmgr.groups.lag", "offsetmgr.stores.snapshot"])
 def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
     done = interrupted_at_import(module, tmp_path)
     end = "nothing was done" if module in AT_START else "stopped before the end"

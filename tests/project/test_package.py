@@ -28,10 +28,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel alone, without any extra."""
     environment = tmp_path_factory.mktemp("environment") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (wheel,) = packages.glob("*.whl")
-    pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(PROJECT / "constraints.txt"), str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
+    options = ["--disable-pip-version-check", "--no-compile", "--constraint", str(PROJECT / "constraints.txt")]
+    subprocess.run([*pip, *options, str(wheel)], check=True)
     return environment / "bin"
 
 
