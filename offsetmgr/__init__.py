@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import Change as Change
     from offsetmgr.core.offset_store import GroupEdit as GroupEdit
     from offsetmgr.core.offset_store import OffsetStore as OffsetStore
+    from offsetmgr.core.selection import GroupSelection as GroupSelection
     from offsetmgr.groups.reset import ShiftBy as ShiftBy
     from offsetmgr.groups.reset import ToCurrent as ToCurrent
     from offsetmgr.groups.reset import ToEarliest as ToEarliest

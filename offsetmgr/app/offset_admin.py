@@ -54,7 +54,7 @@ class OffsetAdmin(Closeable):
 
         with OffsetAdmin("kafka://h1:9092") as admin:
             for group in admin.lag("shop*"):
-                print(group.group, sum(row.lag or 0 for row in group.rows), "records behind")
+                print(group.group, "lag:", group.total)  # None: unknown
             plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
             report = plan.execute()
             print(report.written, "offsets written")

@@ -88,6 +88,23 @@ class GroupLag(NamedTuple):
     error: OffsetMgrError | None = None
     read: GroupOffsets | None = None
 
+    @property
+    def total(self) -> int | None:
+        """The lag of all partitions in records; None if the group could not be read, or if one lag is unknown.
+
+        >>> row = LagRow("g", TopicPartition("t", 0), None, None, None, 5)
+        >>> GroupLag("g", [row, row]).total, GroupLag("g", [row, row._replace(lag=None)]).total
+        (10, None)
+        """
+        lags = [row.lag for row in self.rows if row.lag is not None]
+        return None if self.error is not None or len(lags) < len(self.rows) else sum(lags)
+
+    @property
+    def largest(self) -> int | None:
+        """The largest lag of a partition, in records; None if the group could not be read, if one lag is unknown, or
+        if there is no partition."""
+        return None if self.total is None else max((row.lag for row in self.rows if row.lag is not None), default=None)
+
 
 def needs_log_range(row: LagRow) -> bool:
     """Returns whether a row has a lag, an unknown lag, or a note. Such a row needs attention."""

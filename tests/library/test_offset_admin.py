@@ -83,6 +83,11 @@ def test_topics_are_a_text_a_partition_or_several_of_them(admin: OffsetAdmin) ->
         admin.plan_copy("shop", "new", "bills")
 
 
+def test_the_lag_of_a_group_is_unknown_and_not_zero_if_one_lag_is(admin: OffsetAdmin) -> None:
+    (group,) = admin.lag("shop")  # no brokers are known
+    assert (len(group.rows), group.total, group.largest) == (1, None, None)
+
+
 def test_a_topic_without_an_offset_is_an_error_of_the_lag(admin: OffsetAdmin) -> None:
     with pytest.raises(errors.UnknownTopicOrPartition, match="topic missing"):
         list(admin.lag("shop", "missing"))

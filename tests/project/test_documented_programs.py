@@ -41,7 +41,7 @@ def run(tmp_path: Path, environ: dict[str, str]) -> Callable[[str], str]:
 
 
 def test_a_lag_report(run: Callable[[str], str]) -> None:
-    assert "shop 26 records behind\n" in run("lag_report")
+    assert "shop lag: 26\n" in run("lag_report")
 
 
 def test_a_copy_and_a_reset_that_is_undone(run: Callable[[str], str]) -> None:
