@@ -10,8 +10,9 @@ STORES: Final = Path(__file__).parent / "data" / "key_stores"
 
 
 def command_config(directory: Path, settings: Mapping[str, str]) -> list[str]:
-    """Writes a file with these properties, and returns the option for it."""
-    (directory / "client.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    """Writes a file with these properties, and returns the option for it. Java reads such files as ISO 8859-1."""
+    lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+    (directory / "client.properties").write_text(lines, "latin-1")
     return ["--command-config", "client.properties"]
 
 
