@@ -6,8 +6,7 @@ imported only when a program first uses that name.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 from offsetmgr.core.scheme_table import register_scheme
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.planned_edit import EditReport as EditReport
     from offsetmgr.app.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
-    from offsetmgr.core import errors
+    from offsetmgr.core import errors as errors
     from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
@@ -62,89 +61,5 @@ for _name, _location in {
 }.items():
     register_scheme(_name, _location)
 
-_MODULE_OF: Final = {
-    "ABSENT": "core.model",
-    "Absent": "core.model",
-    "AheadPolicy": "migration.plan",
-    "BrokerPartition": "core.model",
-    "CommitMode": "core.commit_mode",
-    "Committed": "core.model",
-    "ConnectionConfig": "config.connection",
-    "EditReport": "app.planned_edit",
-    "EvidenceThresholds": "migration.evidence",
-    "Migration": "app.migration",
-    "MigrationConfig": "app.migration",
-    "ObservationWindow": "migration.group_observer",
-    "OffsetAdmin": "app.offset_admin",
-    "OffsetAndMetadata": "core.model",
-    "OffsetManager": "manager.embedded",
-    "OffsetMgrError": "core.errors",
-    "Change": "core.offset_store",
-    "GroupEdit": "core.offset_store",
-    "GroupSelection": "core.selection",
-    "KafkaCluster": "kafka.cluster.kafka_cluster",
-    "OffsetStore": "core.offset_store",
-    "OffsetTranslation": "core.log_origin",
-    "PlanOptions": "migration.plan",
-    "PlannedEdit": "app.planned_edit",
-    "RunningEdit": "groups.running_groups",
-    "ShiftBy": "groups.reset",
-    "ToCurrent": "groups.reset",
-    "ToEarliest": "groups.reset",
-    "ToLatest": "groups.reset",
-    "ToOffset": "groups.reset",
-    "ToOffsets": "groups.reset",
-    "ToTime": "groups.reset",
-    "TopicPartition": "core.model",
-    "open_store": "stores.uri",
-    "scram_verifier": "server.security.credentials",
-    "shard_for": "manager.partitioner",
-}
-
-__all__ = [  # noqa: RUF022 - in the order of docs/reference/api.md
-    "OffsetAdmin",
-    "PlannedEdit",
-    "EditReport",
-    "RunningEdit",
-    "GroupSelection",
-    "ToEarliest",
-    "ToLatest",
-    "ToCurrent",
-    "ToOffset",
-    "ToOffsets",
-    "ToTime",
-    "ShiftBy",
-    "Migration",
-    "MigrationConfig",
-    "PlanOptions",
-    "AheadPolicy",
-    "OffsetTranslation",
-    "CommitMode",
-    "ObservationWindow",
-    "EvidenceThresholds",
-    "open_store",
-    "OffsetStore",
-    "GroupEdit",
-    "Change",
-    "KafkaCluster",
-    "ConnectionConfig",
-    "TopicPartition",
-    "BrokerPartition",
-    "OffsetAndMetadata",
-    "Committed",
-    "Absent",
-    "ABSENT",
-    "OffsetManager",
-    "shard_for",
-    "scram_verifier",
-    "OffsetMgrError",
-    "errors",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    _defined, __dir__ = lazy_exports(__name__, _MODULE_OF)
-
-    def __getattr__(name: str) -> Any:
-        if name == "errors":
-            return import_module("offsetmgr.core.errors")
-        return _defined(name)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

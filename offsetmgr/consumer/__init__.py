@@ -8,7 +8,7 @@ and the partitions that they own in ZooKeeper.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 
@@ -23,29 +23,5 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.fetch import LATEST as LATEST
     from offsetmgr.segments.batch_reader import Record as Record
 
-_MODULES: Final = {
-    "ConsumerSettings": "consumer.settings",
-    "EARLIEST": "kafka.client.fetch",
-    "FetchResult": "consumer.simple",
-    "LATEST": "kafka.client.fetch",
-    "StreamMessage": "consumer.streams",
-    "MessageStream": "consumer.streams",
-    "Record": "segments.batch_reader",
-    "SimpleConsumer": "consumer.simple",
-    "ZookeeperConsumer": "consumer.highlevel",
-}
-
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "ConsumerSettings",
-    "FetchResult",
-    "MessageStream",
-    "Record",
-    "SimpleConsumer",
-    "StreamMessage",
-    "ZookeeperConsumer",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

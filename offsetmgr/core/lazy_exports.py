@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+_EXPORT: Final = re.compile(r"^    from (offsetmgr[\w.]*) import (\w+) as \2$", re.MULTILINE)
 
 
-def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the ``__getattr__`` (PEP 562) and the ``__dir__`` of ``package``. ``modules`` maps each public name to
-    the module that defines it, relative to ``offsetmgr``.
+def lazy_exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns the ``__all__``, the ``__getattr__`` (PEP 562) and the ``__dir__`` of ``package``. The public names are
+    those that its source imports ``if TYPE_CHECKING`` with ``import name as name``, so each name is declared once.
 
     The returned ``__getattr__`` raises `AttributeError` for any other name.
     """
     namespace = vars(sys.modules[package])
+    source = namespace["__loader__"].get_source(package) or ""
+    modules = {name: module for module, name in _EXPORT.findall(source)}
 
     def attribute(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"offsetmgr.{modules[name]}"), name)
+        found = vars(import_module(modules[name]))
+        return found[name] if name in found else import_module(f"{modules[name]}.{name}")
 
-    return attribute, lambda: sorted({*namespace, *namespace["__all__"]})
+    return list(modules), attribute, lambda: sorted({*namespace, *modules})

@@ -11,7 +11,7 @@ after the previous period has closed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 
@@ -24,25 +24,5 @@ if TYPE_CHECKING:
     from offsetmgr.period.schedule import Period as Period
     from offsetmgr.period.schedule import PeriodSchedule as PeriodSchedule
 
-_MODULES: Final = {
-    "TopicPartition": "core.model",
-    "CoordinatorOptions": "period.coordinator",
-    "OffsetRange": "period.node_codec",
-    "Period": "period.schedule",
-    "PeriodCoordinator": "period.coordinator",
-    "PeriodSchedule": "period.schedule",
-    "idle_partitions": "period.idle_check",
-}
-
-__all__ = [
-    "CoordinatorOptions",
-    "OffsetRange",
-    "Period",
-    "PeriodCoordinator",
-    "PeriodSchedule",
-    "TopicPartition",
-    "idle_partitions",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

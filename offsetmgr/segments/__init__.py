@@ -6,7 +6,7 @@ other modules read files, or write to directories that no running broker uses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 
@@ -25,37 +25,5 @@ if TYPE_CHECKING:
     from offsetmgr.segments.retention import report as report
     from offsetmgr.segments.time_lookup import at_or_after as at_or_after
 
-_MODULES: Final = {
-    "ZSTD": "segments.compression",
-    "AnyOf": "segments.retention",
-    "LargerThan": "segments.retention",
-    "LogAppender": "segments.log_appender",
-    "MessageFilter": "segments.message_scan",
-    "OlderThan": "segments.retention",
-    "Partition": "segments.partition",
-    "Record": "segments.batch_reader",
-    "RollPolicy": "segments.log_appender",
-    "at_or_after": "segments.time_lookup",
-    "batches": "segments.batch_reader",
-    "messages": "segments.message_scan",
-    "report": "segments.retention",
-}
-
-__all__ = [
-    "ZSTD",
-    "AnyOf",
-    "LargerThan",
-    "LogAppender",
-    "MessageFilter",
-    "OlderThan",
-    "Partition",
-    "Record",
-    "RollPolicy",
-    "at_or_after",
-    "batches",
-    "messages",
-    "report",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

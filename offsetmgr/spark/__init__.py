@@ -6,7 +6,7 @@ of them does not load Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 
@@ -30,46 +30,5 @@ if TYPE_CHECKING:
     from offsetmgr.spark.table_registration import table_session as table_session
     from offsetmgr.stores.uri import open_store as open_store
 
-_MODULES: Final = {
-    "register": "spark.table_registration",
-    "table_session": "spark.table_registration",
-    "open_store": "stores.uri",
-    "BatchCommitter": "spark.foreach_batch",
-    "CommitPolicy": "spark.commit_policy",
-    "Coordination": "spark.periods",
-    "JobSettings": "spark.periods",
-    "LateRecords": "spark.period_dataframes",
-    "OffsetCommitter": "spark.committer",
-    "PeriodRules": "spark.period_work",
-    "PeriodTask": "spark.period_dataframes",
-    "StartingOffsets": "spark.start_offsets",
-    "PeriodStep": "spark.period_work",
-    "published_outputs": "spark.periods",
-    "reader_from_group": "spark.start_offsets",
-    "run_periods": "spark.periods",
-    "session": "spark.spark_session",
-    "starting_offsets": "spark.start_offsets",
-}
-__all__ = [
-    "BatchCommitter",
-    "CommitPolicy",
-    "Coordination",
-    "JobSettings",
-    "LateRecords",
-    "OffsetCommitter",
-    "PeriodRules",
-    "PeriodStep",
-    "PeriodTask",
-    "StartingOffsets",
-    "open_store",
-    "published_outputs",
-    "reader_from_group",
-    "register",
-    "run_periods",
-    "session",
-    "starting_offsets",
-    "table_session",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

@@ -7,7 +7,7 @@ name on first use, because only the contracts need pytest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from offsetmgr.core.lazy_exports import lazy_exports
 
@@ -17,19 +17,5 @@ if TYPE_CHECKING:
     from offsetmgr.testing.memory import MemoryStore as MemoryStore
     from offsetmgr.testing.store_contract import StoreContract as StoreContract
 
-_MODULES: Final = {
-    "Fault": "testing.faulty_store",
-    "FaultyStore": "testing.faulty_store",
-    "MemoryStore": "testing.memory",
-    "StoreContract": "testing.store_contract",
-}
-
-__all__ = [
-    "Fault",
-    "FaultyStore",
-    "MemoryStore",
-    "StoreContract",
-]
-
 if not TYPE_CHECKING:  # a type checker would accept every name of a module that defines __getattr__
-    __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+    __all__, __getattr__, __dir__ = lazy_exports(__name__)

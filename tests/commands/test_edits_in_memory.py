@@ -57,7 +57,7 @@ class Cli:
     def arguments(self, words: tuple[object, ...]) -> tuple[object, ...]:
         return *words, "--store", "memory:store", *(() if self.ranges is None else ("--bootstrap-server", LOGS))
 
-    def __call__(self, *words: object, code: int = 0) -> Output:
+    def __call__(self, *words: object, code: int | None = 0) -> Output:
         with logs_in_memory(Logs(self.ranges or {})):
             return command(*self.arguments(words), code=code)
 

@@ -253,7 +253,7 @@ def test_an_empty_selection_is_not_all_groups_except_in_plans_of_earlier_release
     assert old.selects_group("any")
 
 
-def test_a_plan_keeps_its_excluded_groups(migration: Migration) -> None:
+def test_a_plan_keeps_its_excluded_groups(migration):
     for group in ("a", "b"):
         commit(migration.source, group, 1)
     migration.options = PlanOptions(exclude_groups=("b",))
