@@ -65,7 +65,10 @@ def inner_modules(files: Mapping[str, str]) -> list[str]:
     packages = [f"offsetmgr{one}" for one in PUBLIC]
     exported = {package: text_of(package) or "" for package in packages}
     public = {
-        defined(package, name) for package, text in exported.items() for _, name in imports(text) if f'"{name}"' in text
+        defined(package, name)
+        for package, text in exported.items()
+        for _, name in imports(text)
+        if f'"{name}"' in text or f"import {name} as {name}" in text
     }
     tests = [text for path, text in files.items() if path.startswith("tests/") and path.endswith(".py")]
     used = {defined(*one) for text in tests for one in (*imports(text), *PATCHED.findall(text))} - public

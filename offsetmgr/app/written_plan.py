@@ -47,8 +47,9 @@ def applicable_options(sides: SourceAndTarget, options: PlanOptions) -> PlanOpti
     Raises `UsageError` if a selected topic cannot exist in one of the stores.
     """
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
-    patterns = (*(options.groups or ()), *options.exclude_groups)
-    return options.literal_first(sides.source.groups()) if any(map(is_pattern, patterns)) else options
+    selection = options.group_selection
+    has_globs = any(map(is_pattern, (*(selection.patterns or ()), *selection.excluded)))
+    return options.literal_first(sides.source.groups()) if has_globs else options
 
 
 def write_plan_file(

@@ -153,19 +153,11 @@ def plan_command(
     table = None if waves is None else read_waves(waves)
     if table and not (groups.group or groups.all_groups):
         groups = groups._replace(group=list(table.patterns()))
-    selection = groups.selection()
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     options = PlanOptions(
-        rewind,
-        clamp,
-        tuple(topic or ()),
-        selection.patterns,
-        parse_renames(rename),
-        onto_existing,
-        shift,
-        selection.excluded,
+        rewind, clamp, tuple(topic or ()), groups.selection(), parse_renames(rename), onto_existing, shift
     ).for_source(from_)
     sides = SourceAndTarget(connect, from_, to, *connect.of_sides(*configs))
     options = applicable_options(sides, options)

@@ -133,17 +133,9 @@ def mirror_command(
     from offsetmgr.migration.mirror import Mirror
     from offsetmgr.migration.mirror_images import MirrorImages
 
-    selection = groups.selection()
     if if_ahead is AheadPolicy.REWIND:
         raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
-    options = PlanOptions(
-        if_ahead,
-        False,
-        tuple(topic or ()),
-        selection.patterns,
-        parse_renames(rename),
-        exclude_groups=selection.excluded,
-    )
+    options = PlanOptions(if_ahead, False, tuple(topic or ()), groups.selection(), parse_renames(rename))
     sides = SourceAndTarget(connect, from_, to, *connect.of_sides(*configs))
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)

@@ -41,7 +41,7 @@ def literal_pattern(name: str) -> str:
 
 
 class GroupSelection:
-    """The groups that names and globs select: ``groups`` without those of ``exclude``. None selects all groups.
+    """The groups that names and globs select: ``groups`` (all groups if it is None) without those of ``exclude``.
 
     A pattern that equals the name of an existing group means only that group, even if it could be read as a glob. An
     empty selection is a `UsageError`: it is probably a defect of the caller, and it must not be read as all groups. So
@@ -118,7 +118,7 @@ class GroupSelection:
             chosen.update(found)
         excluded = _Patterns(self.excluded, chosen)
         if missing := sorted(excluded.names - chosen):
-            raise GroupNotFound(f"excluded group {missing[0]!r}", f"is none of the selected groups in {where}")
+            raise GroupNotFound(f"excluded group {missing[0]!r}", f"is not one of the selected groups in {where}")
         left = sorted(group for group in chosen if not excluded.matches(group))
         if chosen and not left:
             raise GroupNotFound(f"groups in {where}", "every selected group is excluded")

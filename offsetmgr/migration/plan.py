@@ -140,11 +140,11 @@ class AheadPolicy(StrEnum):
 class PlanOptions:
     """The options with which a plan is made.
 
-    ``groups`` are names and globs of groups; None means all groups. ``exclude_groups`` are names and globs of groups
-    that are left out. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``); empty means all topics.
-    ``rename`` maps a group to its name in the target. ``if_ahead`` is the caller's word for a partition whose target is
-    ahead of the source. If it is None, the plan keeps the target's offset if evidence shows that the target was written
-    last, and otherwise refuses the partition.
+    ``groups`` are names and globs of groups, or a `GroupSelection`; None means all groups. ``exclude_groups`` are names
+    and globs of groups that are left out. ``topics`` have the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``); empty
+    means all topics. ``rename`` maps a group to its name in the target. ``if_ahead`` is the caller's word for a
+    partition whose target is ahead of the source. If it is None, the plan keeps the target's offset if evidence shows
+    that the target was written last, and otherwise refuses the partition.
     ``clamp`` moves an offset outside the log to the nearest end of the log; without it the plan refuses the partition.
     ``onto_existing`` allows a renamed group to be merged with a group that the target already has. ``shift`` is added
     to each copied offset, for clients that commit the offset of the last processed record and not of the next one.
@@ -159,7 +159,7 @@ class PlanOptions:
     if_ahead: AheadPolicy | None = None
     clamp: bool = False
     topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] | None = None
+    groups: GroupSelection | tuple[str, ...] | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
     shift: int = 0
@@ -171,7 +171,8 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", _as_tuple(self.topics))
-        groups = GroupSelection(self.groups, exclude=self.exclude_groups)
+        groups = GroupSelection.of(self.groups)
+        groups = GroupSelection(groups.patterns, exclude=(*groups.excluded, *_as_tuple(self.exclude_groups)))
         object.__setattr__(self, "group_selection", groups)
         object.__setattr__(self, "groups", groups.patterns)
         object.__setattr__(self, "exclude_groups", groups.excluded)
@@ -191,7 +192,7 @@ class PlanOptions:
         """Returns the options with one change: each pattern that equals the name of an existing group is escaped, so
         that it matches only that group."""
         groups = self.group_selection.literal_first(set(existing))
-        return replace(self, groups=groups.patterns, exclude_groups=groups.excluded)
+        return replace(self, groups=groups, exclude_groups=())
 
     def selects_group(self, group: str) -> bool:
         """Returns whether the plan includes this group of the source (see ``groups``)."""

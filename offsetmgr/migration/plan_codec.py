@@ -145,7 +145,7 @@ def encode_header(header: PlanHeader) -> dict[str, Any]:
             "if_ahead_given": options.if_ahead is not None,
             "clamp": options.clamp,
             "topics": list(options.topics),
-            "groups": list(options.groups or ()),
+            "groups": list(options.group_selection.patterns or ()),
             "rename": dict(options.rename),
             "onto_existing": options.onto_existing,
             **({"shift": options.shift} if options.shift else {}),

@@ -170,7 +170,7 @@ def test_groups_are_chosen_by_name_and_glob(saved: Cli, patterns: list[str], gro
         ("--all-groups --exclude-group b", ["a"], ""),
         ("-g [ab] --exclude-group a*", ["b"], ""),
         ("-g a --exclude-group z*", ["a"], ""),  # a glob may match no group, a name may not
-        ("-g a --exclude-group b", [], "excluded group 'b': is none of the selected groups in memory:store"),
+        ("-g a --exclude-group b", [], "excluded group 'b': is not one of the selected groups in memory:store"),
         ("--all-groups --exclude-group *", [], "groups in memory:store: every selected group is excluded"),
     ],
 )
