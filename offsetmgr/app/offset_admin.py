@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
-from offsetmgr.app.arguments import (
-    GroupsArgument,
-    TopicsArgument,
-    groups_to_edit,
-    offsets_to_commit,
-    require_scenario,
-    topic_selection,
-)
 from offsetmgr.app.connections import Connections
-from offsetmgr.app.edit_targets import checked_crossing, log_checks, store_of_images, without_active_groups
-from offsetmgr.app.located_groups import located_groups
-from offsetmgr.app.planned_edit import PlannedEdit
+from offsetmgr.app.planned_edit import PlannedEdit, checked_crossing, log_checks, store_of_images, without_active_groups
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.core.selection import GroupSelection
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.describe import DescribedGroup, describe
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.lag import GroupLag, lag
@@ -40,9 +30,90 @@ from offsetmgr.groups.topic_matches import TopicMatches, require_topics
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.group_location import GroupLocation
+    from offsetmgr.migration.group_locator import GroupLocator
     from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.phase_inference import PhaseReport
     from offsetmgr.stores.snapshot import SnapshotReport
+
+
+GroupsArgument: TypeAlias = GroupSelection | str | Iterable[str]
+"""A name or a glob of groups, several of them, or a `GroupSelection`, which can exclude groups."""
+
+TopicsArgument: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition]
+"""A topic in the form of ``--topic`` (``orders``, ``orders*``, ``orders:0,4-7``), a partition, or several of them."""
+
+
+def groups_to_edit(store: OffsetStore, groups: GroupsArgument | None) -> list[str]:
+    """Returns the selected groups. Raises `UsageError` if ``groups`` is None, so that an edit of all groups is
+    explicit."""
+    if groups is None:
+        raise UsageError("groups", "no group is named", "name a group, or pass the glob '*' for all groups")
+    return choose_groups(store, GroupSelection.of(groups))
+
+
+def topic_selection(store: OffsetStore, topics: TopicsArgument | None) -> TopicSelection:
+    """Returns the selection; all topics if ``topics`` is None. Raises `UsageError` for an empty selection, which must
+    not be read as all topics, and for a text that names no topic."""
+    if topics is None:
+        return TopicSelection()
+    given = [topics] if isinstance(topics, str | TopicPartition) else list(topics)
+    if not given:
+        raise UsageError("topics", "the selection is empty", "name a topic, or pass None for all topics")
+    texts = [f"{one.topic}:{one.partition}" if isinstance(one, TopicPartition) else one for one in given]
+    return TopicSelection.parse(texts).within(store.capabilities.partitions)
+
+
+def offsets_to_commit(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Returns the offsets as values to commit. Raises `UsageError` if there are none, if a key is not a partition, or
+    if a value is not an offset."""
+    if not offsets:
+        raise UsageError("offsets set", "no offset is given")
+    for tp, found in offsets.items():
+        if not isinstance(tp, TopicPartition):
+            raise UsageError(f"partition {tp!r}", "is not a TopicPartition", 'as in TopicPartition("orders", 0)')
+        if not isinstance(found, int | OffsetAndMetadata):
+            raise UsageError(str(tp), f"{found!r} is not an offset", "an offset is an int or an OffsetAndMetadata")
+    values = {
+        tp: found if isinstance(found, OffsetAndMetadata) else OffsetAndMetadata(found) for tp, found in offsets.items()
+    }
+    for tp, value in values.items():
+        if not is_valid_offset(value.offset):
+            raise UsageError(str(tp), f"{value.offset} is not an offset", f"offsets go from 0 to {MAX_OFFSET}")
+    return values
+
+
+def require_scenario(to: object) -> None:
+    """Raises `UsageError` if ``to`` is not a scenario, for example if it is ``ToEarliest`` without parentheses."""
+    if not isinstance(to, get_args(Scenario)):
+        raise UsageError("offsets reset", f"{to!r} is not a position", "as in ToEarliest() or ToOffset(5)")
+
+
+def located_groups(
+    open_locator: Callable[[], GroupLocator],
+    warn: Callable[[str], None],
+    selection: GroupSelection,
+    window_s: float | None,
+    plans: Iterable[str | Path],
+) -> Iterator[GroupLocation]:
+    """Yields the location of each selected group. See `OffsetAdmin.where`."""
+    from offsetmgr.migration.group_observer import ObservationWindow
+
+    locator = open_locator()
+    for plan in plans:
+        locator.add_plan(Path(plan))
+    known, errors = locator.groups()
+    if selection.patterns is None and errors:
+        raise errors[0]
+    stores = [one.store.uri for one in locator.stores]
+    names = selection.within(known, ", ".join(stores), unlisted=True)
+    for one in locator.locate(names, None if window_s is None else ObservationWindow(window_s)):
+        if not one.found and one.group not in known:
+            raise GroupNotFound(f"group {one.group!r}", f"does not exist in {', '.join(stores)}")
+        yield one
+    for error in locator.unread_plans:
+        warn(f"not used as evidence: {error}")
 
 
 class OffsetAdmin(Closeable):

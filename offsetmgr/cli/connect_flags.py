@@ -245,7 +245,7 @@ class ConnectFlags(Connections):
         """
         if running is None:
             return self.edit(operation, flags, store, as_csv=as_csv)
-        from offsetmgr.app.edit_targets import running_checks
+        from offsetmgr.app.planned_edit import running_checks
         from offsetmgr.cli.edit_command import RunningEditCommand
 
         checks = running_checks(self, operation, store)

@@ -106,7 +106,7 @@ def offsets(
     recovery would. If a partition is damaged elsewhere, the command reports an error, reads the other partitions, and
     exits with code 1. It leaves out the offsets of unfinished transactions.
     """
-    from offsetmgr.cli.offset_edits import parse_datetime
+    from offsetmgr.core.durations import parse_datetime
     from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.disk_layout import find_topic_directories
     from offsetmgr.groups.disk_recovery import Expiry

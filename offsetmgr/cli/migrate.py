@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
-from offsetmgr.app.written_plan import WrittenPlan, applicable_options, write_plan_file, write_reverse_plan_file
+from offsetmgr.app.migration import WrittenPlan, applicable_options, write_plan_file, write_reverse_plan_file
 from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -33,7 +32,7 @@ from offsetmgr.cli.render import note
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
 from offsetmgr.core.commit_metadata import dropped_text, form_of
-from offsetmgr.core.durations import parse_duration
+from offsetmgr.core.durations import parse_datetime, parse_duration
 from offsetmgr.core.errors import Conflict, CorruptData, GroupNotFound, OffsetMgrError, OffsetOutOfRange, UsageError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -254,13 +253,6 @@ def delete(
     exit_edit(edit.run(require_topics(plan_delete(store, chosen, topics), topics, store.uri)))
 
 
-_DATE_TIME: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})(?: +|T)(?P<hour>\d{1,2})(?=:)")
-_DAY_TIME: Final = re.compile(
-    r"(?P<day>today|yesterday)(?: +(?P<time>\d{1,2}:\d{2}(?::\d{2})?) *(?P<zone>Z|[+-]\d{2}:?\d{2})?)?", re.IGNORECASE
-)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-
-
 class ScenarioOptions(NamedTuple):
     """The values of the options of ``offsets reset`` that select a scenario."""
 
@@ -337,43 +329,6 @@ def _warn_of_future(at_ms: int, text: str) -> None:
         shown = f"--to-datetime {text!r} is {at:%Y-%m-%d %H:%M:%S} UTC"
         note(f"warning: {shown}, {duration(ahead)} in the future: no record has this time, so the log's end is used")
         note("hint: a time without a zone is in UTC; with a zone as in 2026-11-21T09:00:00+09:00")
-
-
-def parse_datetime(text: str, option: str = "--to-datetime") -> int:
-    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
-
-    Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in
-    ``yesterday 14:00`` and ``yesterday 14:00+02:00``: the day is that of the zone.
-    """
-    stripped = text.strip()
-    if (of_day := _DAY_TIME.fullmatch(stripped)) is not None:
-        stripped = _dated(of_day, SystemClock().now_ms())
-    if (spoken := _DATE_TIME.match(stripped)) is not None:
-        stripped = f"{spoken['date']}T{spoken['hour']:0>2}{stripped[spoken.end() :]}"
-    try:
-        if "T" not in stripped.upper():
-            raise ValueError
-        at = datetime.fromisoformat(stripped)
-    except ValueError:
-        raise UsageError(
-            option,
-            f"{text!r} is not a time of the form YYYY-MM-DDTHH:mm:SS.sss",
-            "as in '2026-11-21 09:00' or 'yesterday 14:00' (UTC), or with a zone as in 'yesterday 14:00+02:00'",
-        ) from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
-
-
-def _dated(of_day: re.Match[str], now_ms: int) -> str:
-    """Returns the time of ``today`` or ``yesterday`` with its date."""
-    zone = (of_day["zone"] or "Z").upper()
-    try:
-        now = datetime.fromtimestamp(now_ms / 1000, datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo)
-    except ValueError:  # +25:00
-        return of_day.string
-    day = now.date() - timedelta(days=of_day["day"].lower() == "yesterday")
-    return f"{day.isoformat()}T{of_day['time'] or '00:00'}{zone}"
 
 
 def _from_file(

@@ -602,7 +602,7 @@ def import_offsets(
     an offset outside its log gets a note and a warning, and is not clamped. --group names the group for files that do
     not contain it.
     """
-    from offsetmgr.app.edit_targets import log_checks
+    from offsetmgr.app.planned_edit import log_checks
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
     from offsetmgr.cli.offset_edits import noted_outside_logs
     from offsetmgr.core.selection import TopicSelection

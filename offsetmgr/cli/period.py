@@ -219,8 +219,7 @@ def rerun(
     A separate run has its own root and members, independent of the live run. With --instead, the next period that the
     live run opens is in the past, and the members of the live run must rewind their own offsets.
     """
-    from offsetmgr.cli.offset_edits import parse_datetime
-    from offsetmgr.core.durations import parse_duration
+    from offsetmgr.core.durations import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns
     from offsetmgr.period.records import Rerun
     from offsetmgr.period.state_nodes import BarrierStateStore

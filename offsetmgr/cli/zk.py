@@ -621,7 +621,7 @@ def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
 
 def _date(text: str) -> int:
     """Converts a date or a time (UTC) to milliseconds since 1970. Raises `UsageError` for any other text."""
-    from offsetmgr.cli.offset_edits import parse_datetime
+    from offsetmgr.core.durations import parse_datetime
 
     try:
         return parse_datetime(text if "T" in text.upper() else f"{text.strip()}T00:00:00")

@@ -1,10 +1,12 @@
-"""Durations: ISO 8601, ``1h30m``, and numbers of milliseconds."""
+"""Durations (ISO 8601, ``1h30m``, numbers of milliseconds) and times."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
 _DURATION: Final = re.compile(
@@ -15,6 +17,11 @@ _DURATION: Final = re.compile(
 _SHORT_DURATION: Final = re.compile(
     r"(?P<d>\d{1,18}d)?(?P<t>(?:\d{1,18}h)?(?:\d{1,18}m)?(?:\d{1,18}(?:[.]\d{1,9})?s)?)"
 )
+_DATE_TIME: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})(?: +|T)(?P<hour>\d{1,2})(?=:)")
+_DAY_TIME: Final = re.compile(
+    r"(?P<day>today|yesterday)(?: +(?P<time>\d{1,2}:\d{2}(?::\d{2})?) *(?P<zone>Z|[+-]\d{2}:?\d{2})?)?", re.IGNORECASE
+)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def parse_duration(text: str, option: str = "--by-duration") -> int:
@@ -46,3 +53,40 @@ def parse_milliseconds(text: str, option: str) -> int:
     if milliseconds < 1:
         raise UsageError(option, f"{text} is not allowed", "the least value is 1 ms")
     return milliseconds
+
+
+def parse_datetime(text: str, option: str = "--to-datetime") -> int:
+    """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
+
+    Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in
+    ``yesterday 14:00`` and ``yesterday 14:00+02:00``: the day is that of the zone.
+    """
+    stripped = text.strip()
+    if (of_day := _DAY_TIME.fullmatch(stripped)) is not None:
+        stripped = _dated(of_day, SystemClock().now_ms())
+    if (spoken := _DATE_TIME.match(stripped)) is not None:
+        stripped = f"{spoken['date']}T{spoken['hour']:0>2}{stripped[spoken.end() :]}"
+    try:
+        if "T" not in stripped.upper():
+            raise ValueError
+        at = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise UsageError(
+            option,
+            f"{text!r} is not a time of the form YYYY-MM-DDTHH:mm:SS.sss",
+            "as in '2026-11-21 09:00' or 'yesterday 14:00' (UTC), or with a zone as in 'yesterday 14:00+02:00'",
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+
+
+def _dated(of_day: re.Match[str], now_ms: int) -> str:
+    """Returns the time of ``today`` or ``yesterday`` with its date."""
+    zone = (of_day["zone"] or "Z").upper()
+    try:
+        now = datetime.fromtimestamp(now_ms / 1000, datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo)
+    except ValueError:  # +25:00
+        return of_day.string
+    day = now.date() - timedelta(days=of_day["day"].lower() == "yesterday")
+    return f"{day.isoformat()}T{of_day['time'] or '00:00'}{zone}"

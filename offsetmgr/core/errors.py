@@ -154,7 +154,7 @@ class NotCoordinator(OffsetMgrError):
     retriable = True
 
 
-class UnknownTopicOrPartition(OffsetMgrError):
+class UnknownTopicOrPartition(OffsetMgrError, LookupError):
     """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -179,7 +179,7 @@ class OffsetMetadataTooLarge(OffsetMgrError):
     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
-class GroupNotFound(OffsetMgrError):
+class GroupNotFound(OffsetMgrError, LookupError):
     """The group does not exist in this store (GROUP_ID_NOT_FOUND). ``groups`` has the missing names, if known."""
 
     code = ErrorCode.GROUP_ID_NOT_FOUND

@@ -91,7 +91,7 @@ def test_the_lag_of_a_group_is_unknown_and_not_zero_if_one_lag_is(admin: OffsetA
 def test_a_topic_without_an_offset_is_an_error_of_the_lag(admin: OffsetAdmin) -> None:
     with pytest.raises(errors.UnknownTopicOrPartition, match="topic missing"):
         list(admin.lag("shop", "missing"))
-    with pytest.raises(errors.UnknownTopicOrPartition, match="topic missing"):
+    with pytest.raises(LookupError, match="topic missing"):
         list(admin.describe(None, "missing"))
 
 
