@@ -107,7 +107,7 @@ def write_plan_file(
             )
         header = planner.header()
         if waves is not None:
-            waves.require_all(names)
+            waves.require_all(names, options.group_selection)
         planned = require_planned_topics(planner.plan(names), options, f"{sides.source.uri} and {sides.target.uri}")
         if waves is not None:
             planned = waves.assigned(planned)

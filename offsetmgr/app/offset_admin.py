@@ -415,7 +415,7 @@ class OffsetAdmin(Closeable):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection = topic_selection(store, topics)
         with closing(open_file(Path(path), note=self._connections.on_warning)) as snapshot:
-            chosen = selected.within(snapshot.groups(), f"file {os.fspath(path)}")
+            chosen = selected.within(snapshot.groups(), f"file {os.fspath(path)}", hint="")
             if not chosen:
                 raise GroupNotFound(f"file {os.fspath(path)}", "holds no groups")
             crossing = checked_crossing("offsets import", snapshot, store, translate)

@@ -41,7 +41,7 @@ def names_for(parameter: Any, given: Mapping[str, Any]) -> Iterable[str] | None:
     options, metavar = set(parameter.opts), parameter.metavar or ""
     if "--context" in options or metavar == "CONTEXT":
         return printable(Contexts.read().layers)
-    if "--group" in options or "[GROUP]" in metavar or metavar == "GROUP":
+    if {"--group", "--exclude-group"} & options or "[GROUP]" in metavar or metavar == "GROUP":
         plan = given.get("plan_path") or given.get("plan")
         return _groups_of_plan(Path(plan)) if isinstance(plan, str) else _cached("groups", given, _groups)
     if "--topic" in options:

@@ -109,9 +109,10 @@ def list_groups(
     if unknown := selected - {_plain_state(name) for name in STATES}:
         why = f"{', '.join(sorted(unknown))} is not a state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
-    names = groups.selection().within(known, store.uri, unlisted=True)
+    errors: list[OffsetMgrError] = []
+    names = groups.selection(errors.append).within(known, store.uri, unlisted=True)
     others = {found.group: found.error for found in store.scan(name for name in names if name not in known)}
-    errors: list[OffsetMgrError] = [
+    errors += [
         kind
         if isinstance(kind := others.get(name), OtherGroupKind)
         else GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
@@ -374,7 +375,11 @@ def where(
     selection = groups.selection()
     locator = connect.group_locator()
     known, errors = locator.groups()
-    names = selection.within(known, ", ".join(one.store.uri for one in locator.stores), unlisted=True)
+    names: list[str] = []
+    try:
+        names = selection.within(known, ", ".join(one.store.uri for one in locator.stores), unlisted=True)
+    except GroupNotFound as absent:  # the errors of stores that cannot be read may be the reason
+        errors.append(absent)
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)

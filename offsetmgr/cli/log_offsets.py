@@ -65,8 +65,9 @@ ExportTarget = Annotated[
 def offsets(
     connect: ConnectFlags,
     dirs: Dirs,
-    groups: GroupFilter,
     to: ExportTarget = None,
+    *,
+    groups: GroupFilter,
     topic: TopicsOption = None,
     offsets_topic: Annotated[
         str,
@@ -96,7 +97,6 @@ def offsets(
     overwrite: Overwrite = False,
     translate: TranslateOption = None,
     allow_rewind: AllowRewind = False,
-    *,
     flags: EditFlags,
 ) -> None:
     """Save the latest committed offsets of each group from the disks of a lost cluster, without a broker.
@@ -241,6 +241,7 @@ class _SavedOffsets:
         self._expiry = expiry
         self._failed = False
         self._seen: set[str] = set()
+        self._left_out: set[str] = set()
         self._meter = Meter("reading MiB", _MIB)
 
     def groups(self) -> Iterator[SavedGroup]:
@@ -250,6 +251,7 @@ class _SavedOffsets:
         found = saved_groups(self.sources, self, processes=self._processes, expiry=self._expiry)
         for one in found:
             if not self._groups.matches(one.group):
+                self._left_out.add(one.group)
                 continue
             group = self._selected(one)
             for tp, error in group.errors.items():
@@ -287,6 +289,8 @@ class _SavedOffsets:
 
         for name in sorted(self._groups.names - self._seen):
             self.error(GroupNotFound(f"group {name!r}", f"has no committed offsets in {self._where}"))
+        for name in sorted(self._groups.excluded_names - self._left_out):
+            self.error(GroupNotFound(f"excluded group {name!r}", f"has no committed offsets in {self._where}"))
         count = len(self.sources.partitions)
         if (
             target is not None

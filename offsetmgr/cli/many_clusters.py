@@ -106,7 +106,7 @@ def run_for_contexts(
     for text in missing:
         note(text)
     _report(runs)
-    return max(run.code for run in runs)
+    return max(FAILED if run.output.errors else run.code for run in runs)
 
 
 def _wait(runs: list[ClusterRun]) -> None:
@@ -132,13 +132,14 @@ def _drop_missing_groups(runs: list[ClusterRun]) -> list[str]:
     which the group has no offsets."""
     if not any(run.output.has_rows for run in runs):
         return []
-    found = Counter(error.what for run in runs for error in run.output.errors if isinstance(error, GroupNotFound))
+    named = ({error.what for error in run.output.errors if isinstance(error, GroupNotFound)} for run in runs)
+    found = Counter(what for names in named for what in names)
     missing = {what for what, count in found.items() if count < len(runs)}
     absent: Counter[str] = Counter()
     others: list[str] = []
     for run in runs:
         dropped = [e for e in run.output.errors if isinstance(e, GroupNotFound) and e.what in missing]
-        for error in dropped:
+        for error in {str(error): error for error in dropped}.values():
             if error.why.startswith("does not exist"):
                 absent[error.what] += 1
             else:

@@ -96,11 +96,12 @@ def plan_command(
     connect: ConnectFlags,
     from_: SourceStore,
     to: TargetStore,
-    groups: GroupFlags,
     output: Annotated[
         Path | None,
         opt("--output -o", "FILE", "Where to write the plan.", callback=file_to_write),
     ] = None,
+    *,
+    groups: GroupFlags,
     waves: Annotated[
         Path | None,
         opt("--waves", "FILE", "CSV or JSON with group, wave and owner; without --group, it also selects the groups."),
@@ -140,7 +141,6 @@ def plan_command(
         ),
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
-    *,
     configs: SideConfigs,
 ) -> None:
     """Decide which offsets a migration writes, and save them as a plan; nothing else is changed.
@@ -391,7 +391,10 @@ def verify_command(
     *,
     configs: SideConfigs,
 ) -> None:
-    """Read both sides again and compare them with the plan; exit 1 on any difference."""
+    """Read both sides again and compare them with the plan; exit 1 on any difference.
+
+    Groups of the source that are not in the plan are listed, unless an option limits the groups.
+    """
     from offsetmgr.migration.verify_rules import Status
 
     plan, state = open_plan(plan_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.migration import applicable_options
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
@@ -137,6 +138,7 @@ def mirror_command(
         raise UsageError("--if-ahead rewind", "a mirror only moves offsets forward", "use: offsetmgr migrate plan")
     options = PlanOptions(if_ahead, False, tuple(topic or ()), groups.selection(), parse_renames(rename))
     sides = SourceAndTarget(connect, from_, to, *connect.of_sides(*configs))
+    options = applicable_options(sides, options)
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
     planner = Planner(source, target, options, SystemClock(), translate=translate)

@@ -208,9 +208,10 @@ def reset(
     topics = TopicSelection.parse(topic or [])
     store = connect.store()
     cluster = connect.cluster_for_edit("offsets reset", store)
-    chosen = choose_groups(store, selection)
     if isinstance(scenario, ToOffsets) and groups.all_groups:
-        chosen = selection.within(scenario.offsets, f"file {from_file}")
+        chosen = selection.within(scenario.offsets, f"file {from_file}", hint="")
+    else:
+        chosen = choose_groups(store, selection)
     connect.wait_until_empty(chosen, wait_empty_s)
     skipped = None if skip is None else skipped_records(connect, store, chosen, topics, skip)
     edit = connect.edit_of("offsets reset", flags, store, how, as_csv=export_csv)

@@ -618,11 +618,12 @@ def import_offsets(
     topics.within(store.capabilities.partitions)
     if file == "-" and file_format is None:
         format_name(file)  # raises an error, because the format of standard input is unknown
+    where = name_of(file) if file == "-" else f"file {file}"
     with seekable(file) as path:
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
                 crossing = cross_cluster_check("offsets import", images_file, store, translate)
-            undone = selection.within((one.group for one in load_images(path)), f"file {file}")
+            undone = selection.within((one.group for one in load_images(path)), where, hint="")
             connect.wait_until_empty(undone, wait_empty_s)
             edit = connect.edit_of("offsets import undo", flags, store, how)
             selected = set(undone)
@@ -640,8 +641,7 @@ def import_offsets(
             path, file_format, selection.single, accept_unterminated=unterminated, shown=name_of(file), note=note
         )
         with closing(opened) as snapshot:
-            where = name_of(file) if file == "-" else f"file {file}"
-            chosen = selection.within(snapshot.groups(), where)
+            chosen = selection.within(snapshot.groups(), where, hint="")
             if not chosen:
                 raise GroupNotFound(where, "holds no groups")
             connect.wait_until_empty(chosen, wait_empty_s)
@@ -671,7 +671,6 @@ options --from and --to."""
 @many_clusters
 def diff(
     connect: ConnectFlags,
-    groups: GroupFlags,
     source: Annotated[
         str | None,
         opt("--from", "URI", "One store (default: the configured ZooKeeper)."),
@@ -680,6 +679,8 @@ def diff(
         str | None,
         opt("--to", "URI", "The other store (default: the configured brokers)."),
     ] = None,
+    *,
+    groups: GroupFlags,
     topic: TopicsOption = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -698,10 +699,11 @@ def diff(
     connect.reject_for_many({"--from": source, "--to": target}, "it names a store of one cluster")
     left, right = _sides(connect, source, target)
     topics.within(left.capabilities.partitions, right.capabilities.partitions)
+    known = {*left.groups(), *right.groups()}
     try:
-        chosen = selection.within({*left.groups(), *right.groups()}, f"{left.uri} and {right.uri}")
-    except GroupNotFound as missing:
-        for name, store in product(missing.groups, (left, right)):
+        chosen = selection.within(known, f"{left.uri} and {right.uri}")
+    except GroupNotFound:
+        for name, store in product(sorted(selection.names - known), (left, right)):
             require_kind(store, name)
         raise
     if not chosen:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 
 import typer
 
+from offsetmgr.cli.output_collector import COLLECTOR
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.durations import parse_duration, parse_milliseconds
-from offsetmgr.core.errors import UsageError
+from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.selection import GroupSelection
 
@@ -124,7 +125,7 @@ GroupsOption = Annotated[
     opt("--group -g", "NAME", "A group, or a glob (a literal star: [*]); repeatable."),
 ]
 OneGroup = Annotated[str, opt("--group -g", "NAME", "The group.")]
-AllGroups = Annotated[bool, flag("--all-groups", "All groups of the store.")]
+AllGroups = Annotated[bool, flag("--all-groups", "All groups.")]
 ExcludeGroup = Annotated[
     list[str] | None,
     opt("--exclude-group", "NAME", "Leave out this selected group, or those that match a glob; repeatable."),
@@ -208,7 +209,7 @@ class GroupFlags(NamedTuple):
         if bool(self.group) == self.all_groups:
             why = "both --group and --all-groups are given" if self.all_groups else "no group is named"
             raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
-        return GroupSelection(self.group or None, exclude=self.exclude_group or ())
+        return _selection(self.group, self.exclude_group)
 
 
 class GroupFilter(NamedTuple):
@@ -217,9 +218,21 @@ class GroupFilter(NamedTuple):
     group: GroupsOption = None
     exclude_group: ExcludeGroup = None
 
-    def selection(self) -> GroupSelection:
-        """Returns the selected groups."""
-        return GroupSelection(self.group or None, exclude=self.exclude_group or ())
+    def selection(self, on_missing: Callable[[GroupNotFound], None] | None = None) -> GroupSelection:
+        """Returns the selected groups. For ``on_missing`` see `GroupSelection`."""
+        return _selection(self.group, self.exclude_group, on_missing)
+
+
+def _selection(
+    groups: list[str] | None,
+    excluded: list[str] | None,
+    on_missing: Callable[[GroupNotFound], None] | None = None,
+) -> GroupSelection:
+    """Returns the selected groups. A group that only some of several clusters have is no reason to leave out the rest
+    of a cluster."""
+    if on_missing is None and (collector := COLLECTOR.get()) is not None:
+        on_missing = collector.errors.append
+    return GroupSelection(groups or None, exclude=excluded, on_missing=on_missing)
 
 
 def check_topics(topics: list[str] | None, all_topics: bool) -> None:

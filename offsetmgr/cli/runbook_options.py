@@ -20,7 +20,7 @@ from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import ExcludeGroup, GroupsOption, WaveOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.errors import OffsetMgrError, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.bounce_plan import BounceSpec
@@ -247,16 +247,19 @@ class PlanOfGroups(NamedTuple):
         names = {group.target_group if to_zookeeper else group.group: group.group for group in plan.groups()}
         return cls(plan, state, names)
 
-    def select(self, patterns: Iterable[str], waves: Iterable[int]) -> list[str]:
-        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects. A pattern selects names in the
-        plan. It may also be the name in ZooKeeper of a group that the plan renames."""
+    def select(self, patterns: Iterable[str], waves: Iterable[int], excluded: Iterable[str] = ()) -> list[str]:
+        """Returns the names in ZooKeeper of the groups that a pattern or a wave selects, without the excluded ones. A
+        pattern selects names in the plan. It may also be the name in ZooKeeper of a group that the plan renames."""
         of_zookeeper = {planned: name for name, planned in self.names.items()}
-        patterns = [
-            pattern if pattern in of_zookeeper or pattern not in self.names else literal_pattern(self.names[pattern])
-            for pattern in patterns
-        ]
-        chosen = select_groups(self.plan, GroupSelection(list(patterns) or None), waves) or frozenset()
-        return sorted(of_zookeeper[planned] for planned in chosen)
+
+        def planned(patterns: Iterable[str]) -> list[str]:
+            return [
+                one if one in of_zookeeper or one not in self.names else literal_pattern(self.names[one])
+                for one in patterns
+            ]
+
+        selection = GroupSelection(planned(patterns) or None, exclude=planned(excluded))
+        return sorted(of_zookeeper[name] for name in select_groups(self.plan, selection, waves) or frozenset())
 
     def select_one(self, pattern: str) -> str:
         """Returns the name in ZooKeeper of the only group that a pattern selects. Raises `UsageError` if it selects
@@ -366,9 +369,13 @@ def groups_of(
         wide = planned.select(globs, waves or ())
     else:
         wide = GroupSelection(globs).within(view.zookeeper.groups(), view.zookeeper.uri) if globs else []
-    chosen = GroupSelection(exclude=excluded or ()).within({*named, *wide}, view.zookeeper.uri)
-    named = [name for name in named if name in chosen]
-    return sorted({*named, *_with_members(view, planned, sorted(set(chosen) - set(named)), to)})
+    if excluded:
+        known, where = {*named, *view.zookeeper.groups()}, view.zookeeper.uri
+        left = planned.select((), (), excluded) if planned else GroupSelection(exclude=excluded).within(known, where)
+        named, wide = ([name for name in names if name in left] for names in (named, wide))
+        if not named and not wide:
+            raise GroupNotFound("groups", "every selected group is excluded")
+    return sorted({*named, *_with_members(view, planned, sorted(set(wide) - set(named)), to)})
 
 
 def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str], to: PhaseName) -> list[str]:

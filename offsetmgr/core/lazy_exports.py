@@ -18,7 +18,9 @@ def lazy_exports(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
     The returned ``__getattr__`` raises `AttributeError` for any other name.
     """
     namespace = vars(sys.modules[package])
-    source = namespace["__loader__"].get_source(package) or ""
+    source = namespace["__loader__"].get_source(package)
+    if source is None:
+        raise ImportError(f"{package} needs its source file, which lists its public names", name=package)
     modules = {name: module for module, name in _EXPORT.findall(source)}
 
     def attribute(name: str) -> Any:

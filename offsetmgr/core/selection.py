@@ -45,20 +45,37 @@ class GroupSelection:
 
     A pattern that equals the name of an existing group means only that group, even if it could be read as a glob. An
     empty selection is a `UsageError`: it is probably a defect of the caller, and it must not be read as all groups. So
-    is a name that is not a text.
+    is a name that is not a text. ``on_missing`` is called with the error of each name or glob that matches nothing,
+    unless no group is selected; by default `within` raises the first error.
 
     >>> selection = GroupSelection("shop*", exclude=["shop-test"])
     >>> selection.within(["audit", "shop-1", "shop-test"], "the store")
     ['shop-1']
     """
 
-    def __init__(self, groups: str | Iterable[str] | None = None, *, exclude: str | Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        groups: str | Iterable[str] | None = None,
+        *,
+        exclude: str | Iterable[str] | None = (),
+        on_missing: Callable[[GroupNotFound], None] | None = None,
+    ) -> None:
         self.patterns = None if groups is None else _texts(groups)
-        self.excluded = _texts(exclude)
+        self.excluded = _texts(exclude or ())
+        self.on_missing = on_missing
         if self.patterns == ():
             raise UsageError("groups", "the selection is empty", "name a group, or pass the glob '*' for all groups")
-        self._included = _Patterns(self.patterns or (), ())
-        self._excluded = _Patterns(self.excluded, ())
+        self._included = _Patterns(self.patterns or ())
+        self._excluded = _Patterns(self.excluded)
+
+    def __repr__(self) -> str:
+        return f"GroupSelection({self.patterns!r}, exclude={self.excluded!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupSelection) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash((self.patterns, self.excluded))
 
     @classmethod
     def of(cls, groups: GroupSelection | str | Iterable[str] | None) -> GroupSelection:
@@ -71,6 +88,11 @@ class GroupSelection:
         return self._included.names - self._excluded.names
 
     @property
+    def excluded_names(self) -> frozenset[str]:
+        """The groups that are excluded by name."""
+        return self._excluded.names
+
+    @property
     def single(self) -> str | None:
         """The only name or glob of the selection: the group of a file that does not contain the group."""
         return self.patterns[0] if self.patterns is not None and len(self.patterns) == 1 else None
@@ -78,16 +100,20 @@ class GroupSelection:
     @property
     def needs_list(self) -> bool:
         """Whether the selected groups depend on the groups that exist."""
-        return self.patterns is None or any(map(is_pattern, (*self.patterns, *self.excluded)))
+        return self.patterns is None or any(map(is_pattern, self.patterns))
 
     def matches(self, group: str) -> bool:
         """Returns whether the selection contains the group."""
-        return (self.patterns is None or self._included.matches(group)) and not self._excluded.matches(group)
+        return (self.patterns is None or self._included.matches(group)) and not self.excludes(group)
+
+    def excludes(self, group: str) -> bool:
+        """Returns whether the group is excluded."""
+        return self._excluded.matches(group)
 
     def literal_first(self, existing: Container[str]) -> GroupSelection:
         """Returns the selection in which each pattern that equals the name of an existing group matches only it."""
         patterns = None if self.patterns is None else _literal_first(self.patterns, existing)
-        return GroupSelection(patterns, exclude=_literal_first(self.excluded, existing))
+        return GroupSelection(patterns, exclude=_literal_first(self.excluded, existing), on_missing=self.on_missing)
 
     def within(
         self,
@@ -101,10 +127,17 @@ class GroupSelection:
         """Returns the selected groups of ``existing``, sorted. ``where`` names the place for error messages.
 
         ``unlisted`` also returns names that do not exist: a store may hold offsets of a group that it does not list. A
-        glob that matches none of ``existing`` selects groups of ``others``. Raises `GroupNotFound` for a pattern that
-        matches no group, for an excluded name that is not selected, and if every selected group is excluded.
+        glob that matches none of ``existing`` selects groups of ``others``. Raises `GroupNotFound` if nothing exists
+        of a name, an excluded name or a glob, and if every selected group is excluded. ``hint`` is the hint of the
+        first of these errors; an excluded glob may match nothing.
         """
         known = set(existing)
+        missing: list[GroupNotFound] = []
+
+        def report(what: str, why: str, pattern: str) -> None:
+            groups = [pattern] if unlisted else ()
+            missing.append(GroupNotFound(what, why, KNOWN_GROUPS if hint is None else hint, groups=groups))
+
         chosen = set(known) if self.patterns is None else set[str]()
         for pattern in dict.fromkeys(self.patterns or ()):
             name = pattern if pattern in known else literal_of(pattern)
@@ -114,14 +147,21 @@ class GroupSelection:
                 found = fnmatch.filter(known, pattern) or fnmatch.filter(others(), pattern)
             if not found:
                 why = f"does not exist in {where}" if name is not None else f"no group in {where} matches this pattern"
-                raise GroupNotFound(f"group {pattern!r}", why, hint or KNOWN_GROUPS, groups=[pattern])
+                report(f"group {pattern!r}", why, pattern)
             chosen.update(found)
-        excluded = _Patterns(self.excluded, chosen)
-        if missing := sorted(excluded.names - chosen):
-            raise GroupNotFound(f"excluded group {missing[0]!r}", f"is not one of the selected groups in {where}")
+        there = known | chosen
+        excluded = _Patterns(self.excluded, there)
+        for name in sorted(excluded.names - there) if there else ():
+            why = f"does not exist in {where}" if known else "is not one of the selected groups"
+            report(f"excluded group {name!r}", why, name)
         left = sorted(group for group in chosen if not excluded.matches(group))
-        if chosen and not left:
-            raise GroupNotFound(f"groups in {where}", "every selected group is excluded")
+        if chosen and not left and not missing:
+            missing.append(GroupNotFound("groups", f"every selected group of {where} is excluded"))
+        if missing and (self.on_missing is None or not left):
+            raise missing[0]
+        for error in missing:
+            assert self.on_missing is not None  # otherwise the error was raised
+            self.on_missing(error)
         return left
 
     def named(self, chosen: Iterable[str]) -> set[str]:
@@ -130,15 +170,16 @@ class GroupSelection:
 
 
 class _Patterns:
-    """Names and globs. ``names`` is a set, because a reverse plan selects all of its groups by name."""
+    """Names and globs. ``names`` is a set, because a reverse plan selects all of its groups by name. A pattern that is
+    one of the ``existing`` groups is a name."""
 
-    def __init__(self, patterns: Iterable[str], existing: Container[str]) -> None:
+    def __init__(self, patterns: Iterable[str], existing: Container[str] = ()) -> None:
         literals = {one: one if one in existing else literal_of(one) for one in patterns}
         self.names = frozenset(name for name in literals.values() if name is not None)
         self.globs = tuple(pattern for pattern, name in literals.items() if name is None)
 
     def matches(self, group: str) -> bool:
-        return group in self.names or any(fnmatchcase(group, pattern) for pattern in self.globs)
+        return group in self.names or any(group == glob or fnmatchcase(group, glob) for glob in self.globs)
 
 
 def _texts(groups: str | Iterable[str]) -> tuple[str, ...]:

@@ -125,6 +125,8 @@ def select_groups(plan: PlanFile, groups: GroupSelection, waves: Iterable[int] =
     chosen = frozenset(
         name for name in groups.within(known, f"plan {plan.path}", hint=hint) if not waves or known[name] in waves
     )
+    if not chosen and groups.patterns is None:
+        raise GroupNotFound("--wave", "every group of these waves is excluded")
     if not chosen:
         raise GroupNotFound("--group with --wave", "no group of this name is in this wave", "leave out one of them")
     return chosen

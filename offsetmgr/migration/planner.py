@@ -202,8 +202,8 @@ class Planner:
         hint = None if every else no_groups_hint(self.source)
         try:
             groups = self.options.group_selection.within(every, self.source.uri, hint=hint)
-        except GroupNotFound as missing:
-            for name in missing.groups:
+        except GroupNotFound:
+            for name in sorted(self.options.group_selection.names.difference(every)):
                 require_kind(self.source, name)
             raise
         if unused := sorted(set(self.options.rename).difference(groups)):

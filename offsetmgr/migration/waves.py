@@ -46,9 +46,11 @@ class Waves:
         """Returns the names and globs of all rows."""
         return tuple(row.pattern for row in self.rows)
 
-    def require_all(self, groups: Iterable[str]) -> None:
-        """Raises `GroupNotFound` if a row matches none of the groups."""
-        GroupSelection(self.patterns()).within(groups, f"the plan (waves file {self.name})")
+    def require_all(self, groups: Iterable[str], selection: GroupSelection) -> None:
+        """Raises `GroupNotFound` if a row matches none of the groups, and ``selection`` does not exclude it."""
+        rows = [pattern for pattern in self.patterns() if not selection.excludes(pattern)]
+        if rows:
+            GroupSelection(rows).within(groups, f"the plan (waves file {self.name})")
 
     def of(self, group: str) -> Wave | None:
         """Returns the row of a group; None if no row matches it."""

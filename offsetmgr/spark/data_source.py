@@ -74,9 +74,8 @@ class StoreReader(TableReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
-        named = self._options.get("group")
-        selection = GroupSelection(None if named is None else source_options.listed(named))
-        names = select_groups(self._uri, self._connection(), selection)
+        named = source_options.group_patterns(NAME, self._options)
+        names = select_groups(self._uri, self._connection(), GroupSelection(named or None))
         tasks = min(source_options.number(NAME, self._options, "tasks", _DEFAULT_TASKS), len(names))
         return [GroupsTask(tuple(names[first::tasks])) for first in range(tasks)]
 

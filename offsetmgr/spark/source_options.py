@@ -64,13 +64,20 @@ def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
 def groups(source: str, options: Mapping[str, str]) -> list[str]:
     """Returns the names in the option ``group``, which are separated by commas; an empty list means all groups. Raises
     `UsageError` for a pattern."""
-    names = listed(options.get("group"))
-    if not names and "group" in options:
-        raise UsageError(f"format({source!r})", "option 'group' is empty", "leave it out to read all groups")
+    names = group_patterns(source, options)
     if glob := next(filter(is_pattern, names), None):
         raise UsageError(
             f"format({source!r})", f"group {glob!r} is a pattern", "give the names of groups, or filter the table"
         )
+    return names
+
+
+def group_patterns(source: str, options: Mapping[str, str]) -> list[str]:
+    """Returns the names and globs in the option ``group``; an empty list without the option. Raises `UsageError` if the
+    option is empty, because that must not mean all groups."""
+    names = listed(options.get("group"))
+    if not names and "group" in options:
+        raise UsageError(f"format({source!r})", "option 'group' is empty", "leave it out to read all groups")
     return names
 
 

@@ -170,8 +170,10 @@ def test_groups_are_chosen_by_name_and_glob(saved: Cli, patterns: list[str], gro
         ("--all-groups --exclude-group b", ["a"], ""),
         ("-g [ab] --exclude-group a*", ["b"], ""),
         ("-g a --exclude-group z*", ["a"], ""),  # a glob may match no group, a name may not
-        ("-g a --exclude-group b", [], "excluded group 'b': is not one of the selected groups in memory:store"),
-        ("--all-groups --exclude-group *", [], "groups in memory:store: every selected group is excluded"),
+        ("-g a --exclude-group b", [], "excluded group 'b': is not one of the selected groups"),
+        ("-g a* --exclude-group b", ["a"], ""),
+        ("--all-groups --exclude-group c", [], "excluded group 'c': does not exist in memory:store"),
+        ("--all-groups --exclude-group *", [], "groups: every selected group of memory:store is excluded"),
     ],
 )
 def test_groups_are_excluded_by_name_and_glob(saved: Cli, options: str, groups: list[str], error: str) -> None:
@@ -205,6 +207,40 @@ def test_each_command_leaves_out_the_excluded_groups(saved: Cli, words: str) -> 
     assert re.search(r"^b\b", whole, re.MULTILINE) or "undo" in words, whole
     assert re.search(r"^(a|other)\b", done.stdout, re.MULTILINE), done
     assert not re.search(r"^b\b", done.stdout, re.MULTILINE)
+
+
+def test_a_file_is_restored_without_its_excluded_groups(saved: Cli) -> None:
+    """The file has groups that the store does not have. The store has a group that the file does not have."""
+    Path("saved.csv").write_text("a,t,0,1\nnew,t,0,2\nx,t,0,3\n")
+    saved.ranges = {T0: LogRange(0, 9)}
+    reset = ("offsets", "reset", "--all-groups", "--from-file", "saved.csv", "--new-group")
+    for excluded, planned in (("x", ["a", "new"]), ("a*", ["new", "x"])):
+        assert [row["group"] for row in saved.rows(*reset, "--exclude-group", excluded)] == planned
+    missing = saved("offsets", "import", "saved.csv", "-g", "b", code=1)
+    assert missing.stderr == "error: group 'b': does not exist in file saved.csv\n"  # and no hint at another store
+
+
+def test_a_list_of_groups_names_each_name_and_glob_without_a_group(saved: Cli) -> None:
+    done = saved("groups", "list", "-g", "a", "-g", "q*", "-g", "missing", code=1)
+    assert done.stdout == "GROUP\na\n"
+    assert "error: group 'q*': no group in memory:store matches this pattern\n" in done.stderr
+    assert "error: group 'missing': does not exist in memory:store\n" in done.stderr
+
+
+def test_a_group_that_only_one_of_two_clusters_has_is_excluded_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, groups in (("one", "xy"), ("two", "yz")):
+        Path(f"{name}.csv").write_text("".join(f"{group},t,0,1\n" for group in groups))
+    Path("config.toml").write_text("".join(f'[context.{one}]\nstore = "file:{one}.csv"\n' for one in ("one", "two")))
+    monkeypatch.setenv("OFFSETMGR_CONFIG", "config.toml")
+    get, of_all = ("offsets", "get", "--context", "one,two", "--all-groups"), [("one", "y"), ("two", "y"), ("two", "z")]
+    assert [(row["cluster"], row["group"]) for row in rows(*get, "--exclude-group", "x")] == of_all
+    found = rows(*get, "--exclude-group", "missing", code=1)
+    assert [(row["cluster"], row["group"]) for row in found] == [("one", "x"), *of_all]
+    found = rows("groups", "list", "--context", "one,two", "-g", "x*", "-g", "z*")
+    assert [(row["cluster"], row["group"]) for row in found] == [("one", "x"), ("two", "z")]
 
 
 @pytest.mark.parametrize("view", [("groups", "describe"), ("offsets", "get"), ("offsets", "lag")])

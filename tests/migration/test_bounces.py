@@ -573,6 +573,14 @@ def renamed(tmp_path: Path) -> Migration:
     return found
 
 
+@pytest.mark.parametrize("excluded", ["shop-new", "shop", "shop-*"])
+def test_both_names_of_a_renamed_group_exclude_it(renamed, excluded):
+    group, every = live(KAFKA, "audit", "shop"), ("--group", "*")
+    assert selected(bounce(renamed, group, "dual", *every)) == ["audit", "shop"]
+    done = bounce(renamed, group, "dual", *every, "--exclude-group", excluded)
+    assert json.loads(done.stdout)["group"] == "audit"
+
+
 @pytest.mark.parametrize("given", ["shop-new", "shop", "shop-*"])
 def test_both_names_of_a_renamed_group_select_it_and_the_journal_gets_the_name_in_the_plan(renamed, given):
     group = live(DUAL, "shop")

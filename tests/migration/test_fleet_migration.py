@@ -14,6 +14,7 @@ from one_migration import ORDERS, Migration, commit
 from offsetmgr import AheadPolicy, OffsetAndMetadata, PlanOptions
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.errors import JournalError
+from offsetmgr.migration.plan_file import PlanFile
 
 FLEET = [f"group-{n:02d}" for n in range(8)]
 PLANNED = dict.fromkeys(FLEET, "planned")
@@ -184,7 +185,7 @@ JSON = (
 )
 
 
-def planned(tmp_path: Path, text: str, code: int = 0) -> tuple[Migration, str]:
+def planned(tmp_path: Path, text: str, *options: str, code: int = 0) -> tuple[Migration, str]:
     """A plan of all groups with this waves file, and what the command prints on standard error."""
     migration = Migration(tmp_path)
     for name in GROUPS:
@@ -193,7 +194,25 @@ def planned(tmp_path: Path, text: str, code: int = 0) -> tuple[Migration, str]:
     waves = tmp_path / "waves"
     waves.write_text(text)
     sides = ("--from", "memory:source", "--to", "memory:target", "--all-groups")
-    return migration, migration.command("migrate", "plan", *sides, "--waves", waves, "-o", migration.path, code=code)
+    plan = ("migrate", "plan", *sides, "--waves", waves, "-o", migration.path, *options)
+    return migration, migration.command(*plan, code=code)
+
+
+def test_a_row_of_an_excluded_group_is_no_error(tmp_path: Path) -> None:
+    migration, _ = planned(tmp_path, "group,wave\nbilling-*,2\nbilling-core,1\n", "--exclude-group", "billing-core")
+    assert [group.group for group in PlanFile(migration.path).groups()] == ["'odd'", "audit", "billing-eu"]
+    assert "every group of these waves is excluded" in migration.command(
+        "migrate", "apply", migration.path, "--wave", "2", "--exclude-group", "billing-*", "--yes", code=1
+    )
+
+
+def test_a_mirror_leaves_out_exactly_the_excluded_group_that_looks_like_a_glob(tmp_path: Path) -> None:
+    migration = Migration(tmp_path)
+    for name in ("a1", "a[1]"):
+        commit(migration.source, name, 1)
+    sides = ("--from", "memory:source", "--to", "memory:target", "--all-groups", "--once", "--yes")
+    migration.command("migrate", "mirror", *sides, "--exclude-group", "a[1]")
+    assert set(migration.target.groups()) == {"a1"}
 
 
 @pytest.mark.parametrize("text", [CSV, "\ufeff" + CSV.replace("\n", "\r\n"), JSON])

@@ -31,6 +31,11 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path) -> None:
         committed | unknown | {"commit_timestamp": NOON, "log_offset": 0},
     ]
     assert "error: group 'b': has no committed offsets" in saved(tmp_path, "--group", "b", code=1).err
+    assert saved(tmp_path, "--exclude-group", "a", "--format", "json").rows == []
+    assert (
+        "error: excluded group 'typo': has no committed offsets"
+        in saved(tmp_path, "--exclude-group", "typo", code=1).err
+    )
     expired = saved(tmp_path, "--expired-at", "2030-01-01T00:00:00", "--format", "csv")
     assert len(expired.out.splitlines()) == 1
 
