@@ -216,6 +216,12 @@ class MakeTopic(Protocol):
     ) -> str: ...
 
 
+@pytest.fixture(scope="session")
+def kafka_admin(kafka: KafkaBroker) -> AdminClient:
+    """One client for all topics: each new one needs threads and connections."""
+    return AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+
 @pytest.fixture
 def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
     """See `MakeTopic`. Starts `kafka` only if ``bootstrap`` names no other broker."""
@@ -223,8 +229,7 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
     def make(
         name: str, partitions: int = 1, *, bootstrap: str | None = None, config: dict[str, str] | None = None
     ) -> str:
-        address = bootstrap or request.getfixturevalue("kafka").bootstrap
-        admin = AdminClient({"bootstrap.servers": address})
+        admin = AdminClient({"bootstrap.servers": bootstrap}) if bootstrap else request.getfixturevalue("kafka_admin")
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
         deadline = time.monotonic() + 120
         while True:
@@ -238,6 +243,7 @@ def make_topic(request: pytest.FixtureRequest) -> MakeTopic:
                 time.sleep(0.05)
         while not _usable(admin, name, partitions):
             assert time.monotonic() < deadline, f"{name} has no leaders after 120 s"
+            time.sleep(0.02)
         return name
 
     return make

@@ -30,10 +30,14 @@ def pass_margin() -> None:
 
 
 def wait_for(condition: Callable[[], object], description: str, seconds: float = 180) -> None:
+    """Waits until the condition is true. Each pause is longer than the poll before it, because some conditions read
+    much, and the servers and consumers that the test waits for need the processors."""
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not _is_true(condition):
         assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.02)  # the pause between two polls
+        time.sleep(min(max(0.02, 4 * (time.monotonic() - began)), 1))
+        began = time.monotonic()
 
 
 def _is_true(condition: Callable[[], object]) -> bool:

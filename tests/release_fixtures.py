@@ -42,6 +42,7 @@ class ReleaseCluster:
         deadline = time.monotonic() + 120
         while not has_leaders(self.bootstrap, name, partitions):
             assert time.monotonic() < deadline, f"{name} has no leaders after 120 s"
+            time.sleep(0.02)
         return name
 
 

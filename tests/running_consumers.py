@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from offsets_topic import commit_records
+from processes import wait_for
 
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
@@ -259,10 +260,7 @@ def longest_pause(deliveries: Sequence[Delivery], begin: float, end: float) -> f
 
 
 def until(condition: Callable[[], bool], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"
-        time.sleep(0.05)
+    wait_for(condition, "the condition", seconds)
 
 
 class ProcessMember(Member):

@@ -199,6 +199,7 @@ class KraftBroker(ListeningServer):
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "log.dirs": self.directory / "data",
+            "metadata.max.idle.interval.ms": 10_000,  # an idle controller writes twice a second by default
             **self.config,
         }
         file = self.directory / "server.properties"

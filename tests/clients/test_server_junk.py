@@ -32,7 +32,7 @@ from memory_listener import (
 
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
-REQUESTS = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 20_000
+REQUESTS = 200_000 if os.environ.get("OFFSETMGR_SOAK") else 10_000
 SEED = int(os.environ.get("OFFSETMGR_SEED", "20261121"))
 TIMEOUT_S = 30.0
 """Seconds after which a connection counts as hanging: the machine may be busy with other tests."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from processes import own_environment, run_command
+from processes import own_environment, run_command, wait_for
 
 
 class Cli:
@@ -54,6 +54,4 @@ def committed(cli: Cli, flags: list[str], group: str) -> dict[int, int]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"the condition is false after {seconds:g} s"
+    wait_for(condition, "the condition", seconds)

@@ -149,6 +149,7 @@ def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "not within 120 s"
+        time.sleep(0.02)
 
 
 @pytest.mark.matrix
