@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -190,11 +189,8 @@ def test_a_failure_prints_no_completions(monkeypatch: pytest.MonkeyPatch) -> Non
         assert command("__complete", *words, code=1).stdout == "words\n"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_scripts_have_no_syntax_error(tmp_path: Path, shell: str) -> None:
-    script = tmp_path / "script"
-    script.write_text(command("completion", shell).stdout)
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    checked = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
+def test_the_script_for_bash_has_no_syntax_error(tmp_path: Path) -> None:
+    script = tmp_path / "script"  # `test_completion_shells` loads all scripts in their shells
+    script.write_text(command("completion", "bash").stdout)
+    checked = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
