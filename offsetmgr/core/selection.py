@@ -127,9 +127,9 @@ class GroupSelection:
         """Returns the selected groups of ``existing``, sorted. ``where`` names the place for error messages.
 
         ``unlisted`` also returns names that do not exist: a store may hold offsets of a group that it does not list. A
-        glob that matches none of ``existing`` selects groups of ``others``. Raises `GroupNotFound` if nothing exists
-        of a name, an excluded name or a glob, and if every selected group is excluded. ``hint`` is the hint of the
-        first of these errors; an excluded glob may match nothing.
+        glob that matches none of ``existing`` selects groups of ``others``. Raises `GroupNotFound` for a name, a glob
+        or an excluded name that matches nothing, and if every selected group is excluded. An excluded glob may match
+        nothing. ``hint`` replaces the hint of the errors.
         """
         known = set(existing)
         missing: list[GroupNotFound] = []
