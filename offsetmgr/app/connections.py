@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
@@ -37,13 +38,10 @@ class Connections(Closeable):
     given_options: str = ""
     """The connection options of the command line, for commands that messages name."""
 
-    def __init__(self, resolved: ResolvedConnection) -> None:
+    def __init__(self, resolved: ResolvedConnection, ui: Ui | None = None) -> None:
         self.resolved = resolved
-        self.on_lock_wait: Callable[[list[str], float], None] = lambda _groups, _seconds: None
-        """The function that is called with the locked groups and the maximum remaining seconds, while a method waits
-        for the group locks of other runs of offsetmgr."""
-        self.on_warning: Callable[[str], None] = _log_warning
-        """The function that is called with the text of a warning about the configured stores."""
+        self.ui = ui or Ui()
+        self.waits = Waits(self.ui)
         self._homes: dict[str, OtherHome | None] = {}
         """The results of `homes`, so that a command decides once where a group lives."""
         self._stores: dict[str, OffsetStore] = {}
@@ -60,12 +58,16 @@ class Connections(Closeable):
 
     def close(self) -> None:
         """Closes every store, cluster and session that was opened. A second call does nothing. First calls
-        `on_warning` if a Kafka cluster has left out groups or offsets for this login."""
+        `warn` if a Kafka cluster has left out groups or offsets for this login."""
         for text in sorted({text for store in self._kafka if (text := store.filter_note())}):
-            self.on_warning(text)
+            self.warn(text)
         self._kafka.clear()
         self._closed = True
         self._open.close()
+
+    def warn(self, text: str) -> None:
+        """Warns the user, for example of a configured store that does not respond."""
+        self.ui.note(text, warning=True)
 
     def require_open(self) -> None:
         """Raises `UsageError` if `close` was called."""
@@ -168,7 +170,7 @@ class Connections(Closeable):
 
     def lock_waiting(self, cluster: Cluster) -> Cluster:
         """Wraps ``cluster``: its ``describe_groups`` waits until the group locks of other runs have ended."""
-        return lock_waiting_cluster(cluster, SystemClock(), self.on_lock_wait)
+        return lock_waiting_cluster(cluster, SystemClock(), self.waits)
 
     def zookeeper(self, what: str) -> ZookeeperSession:
         """Opens a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what`` names
@@ -197,7 +199,7 @@ class Connections(Closeable):
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators: DescribeGroups = self.cluster_at(bootstrap, self.resolved.connection).describe_groups
             if edits:
-                coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.on_lock_wait)
+                coordinators = wait_for_leftover_locks(coordinators, SystemClock(), self.waits)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_describer(self._session(connect)))
@@ -238,7 +240,7 @@ class Connections(Closeable):
                 for one in (locator := self.group_locator()).locate(new):
                     self._homes[one.group] = other_home(one, kind, self.given_options)
                 for error in locator.unread_plans:
-                    self.on_warning(f"not used as evidence: {error}")
+                    self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}
 
     def home_of(self, groups: Collection[str]) -> tuple[str | None, list[OtherHome]]:
@@ -257,7 +259,7 @@ class Connections(Closeable):
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
-        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `on_warning`) with the
+        Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `warn`) with the
         reason, if ZooKeeper does not show to which cluster it belongs. Raises `OtherCluster` if the brokers belong to
         another cluster.
         """
@@ -274,7 +276,7 @@ class Connections(Closeable):
             return kafka
         if origin.cluster_id is None and not origin.brokers:
             why = f"cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
-            (warn or self.on_warning)(why)
+            (warn or self.warn)(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
         raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
@@ -283,7 +285,7 @@ class Connections(Closeable):
         """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.
 
         For a ZooKeeper store, see `kafka_counterpart`. For Kafka and an offset manager, stores of other clusters are
-        left out; if a store does not respond, ``warn`` (default: `on_warning`) is called with the reason.
+        left out; if a store does not respond, ``warn`` (default: `warn`) is called with the reason.
         """
         from offsetmgr.core.log_origin import compare_origins
 
@@ -300,7 +302,7 @@ class Connections(Closeable):
             try:
                 compared = compare_origins(origin, other.log_origin())
             except OffsetMgrError as error:
-                (warn or self.on_warning)(f"offsets in {other.uri} are not compared: {error}")
+                (warn or self.warn)(f"offsets in {other.uri} are not compared: {error}")
                 continue
             found += [other] if compared.keeps_epochs else []
         return tuple(found)
@@ -422,9 +424,3 @@ def kafka_stores(store: OffsetStore) -> list[KafkaStore]:
     from offsetmgr.stores.kafka import KafkaStore
 
     return [inner for inner in stores if isinstance(inner, KafkaStore)]
-
-
-def _log_warning(text: str) -> None:
-    import logging  # not needed by the command line, which must start fast
-
-    logging.getLogger("offsetmgr").warning("%s", text)

@@ -270,7 +270,7 @@ class OffsetAdmin(Closeable):
         and its members. ``window_s`` is the longest time in seconds to watch commits; without it the phase is inferred.
         The journals of ``plans`` are evidence, too. Raises `GroupNotFound`, `PlanError`, `Unreachable`."""
         known = self._connections
-        return located_groups(known.group_locator, known.on_warning, GroupSelection.of(groups), window_s, plans)
+        return located_groups(known.group_locator, known.warn, GroupSelection.of(groups), window_s, plans)
 
     def write_snapshot(
         self,
@@ -414,7 +414,7 @@ class OffsetAdmin(Closeable):
         if holds_images(Path(path)):
             raise UsageError(f"file {os.fspath(path)}", "it holds the before-images of an edit", "use plan_undo")
         selection = topic_selection(store, topics)
-        with closing(open_file(Path(path), note=self._connections.on_warning)) as snapshot:
+        with closing(open_file(Path(path), note=self._connections.warn)) as snapshot:
             chosen = selected.within(snapshot.groups(), f"file {os.fspath(path)}", hint="")
             if not chosen:
                 raise GroupNotFound(f"file {os.fspath(path)}", "holds no groups")
@@ -470,7 +470,7 @@ class OffsetAdmin(Closeable):
 
         moved, homes = self._connections.home_of(groups)
         if homes:
-            self._connections.on_warning(f"reading {moved or self.store.uri}: {homes_text(homes)}")
+            self._connections.warn(f"reading {moved or self.store.uri}: {homes_text(homes)}")
         return self.store if moved is None else self._target(moved)
 
     def _target(self, uri: str) -> OffsetStore:

@@ -18,13 +18,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from offsetmgr.app.connections import Connections, kafka_stores
-from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.errors import exit_with
-from offsetmgr.cli.lock_wait import LockWait, noted_log_wait
+from offsetmgr.cli.lock_wait import noted_log_wait
 from offsetmgr.cli.many_clusters import reason_for_one, run_for_contexts, runs_for_many
 from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.row_order import ordered
+from offsetmgr.cli.terminal import EditFlags, Terminal
 from offsetmgr.cli.watch import watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.clock import SystemClock
@@ -55,7 +55,7 @@ class ConnectFlags(Connections):
     """The connection options of one command line. Opens the stores and clusters that the options select, and closes
     them at the end of the command."""
 
-    def __init__(self, settings: SettingsLayer, context: str | None) -> None:
+    def __init__(self, settings: SettingsLayer, context: str | None, *, yes: bool = False) -> None:
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""
         named = (
@@ -65,14 +65,12 @@ class ConnectFlags(Connections):
         )
         self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
         self._named_context = context
-        super().__init__(resolve(settings, context))
+        super().__init__(resolve(settings, context), Terminal(yes=yes))
         _note_ignored(self.resolved.command_config)
         self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
         """The text of `repeated_options`. Each word starts with a space."""
         self.given_options += self.followup_options
         """The options of this command line that name stores, followed by `followup_options`."""
-        self.on_lock_wait = LockWait()
-        self.on_warning = lambda text: note(f"warning: {text}")
         self.cluster_name = ""
         """The context of this run if the command runs for several contexts; otherwise an empty string."""
         self.checks_store = False
@@ -210,7 +208,7 @@ class ConnectFlags(Connections):
         try:
             return super().kafka_counterpart(store, warn)
         except OtherCluster as error:
-            (warn or self.on_warning)(f"{error.what} {error.why}")
+            (warn or self.warn)(f"{error.what} {error.why}")
             return None
 
     def edit(
@@ -234,7 +232,7 @@ class ConnectFlags(Connections):
         if seconds:
             from offsetmgr.groups.wait_empty import wait_until_empty
 
-            wait_until_empty(self.group_describer_for_edit(), groups, seconds, SystemClock(), LockWait().for_members)
+            wait_until_empty(self.group_describer_for_edit(), groups, seconds, SystemClock(), self.waits.for_members)
 
     def edit_of(
         self, operation: str, flags: EditFlags, store: OffsetStore, running: RunningEdit | None, *, as_csv: bool = False
@@ -293,9 +291,9 @@ def require_many_clusters(command: Callable[..., Any], context: str, settings: S
 
 
 def _run_for_one(
-    command: Callable[..., Any], context: str | None, settings: SettingsLayer, values: dict[str, Any]
+    command: Callable[..., Any], context: str | None, settings: SettingsLayer, values: dict[str, Any], *, yes: bool
 ) -> Any:
-    with ConnectFlags(settings, context) as connect:
+    with ConnectFlags(settings, context, yes=yes) as connect:
         try:
             return command(connect=connect, **values)
         except GroupNotFound as missing:
@@ -371,10 +369,11 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         flag_values = {name: values.pop(name) for name in options}
         context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
         settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
+        yes = bool(values.get("yes"))
         option_groups.combine(values)
         names = contexts_of(context)
         if names is None:
-            return _run_for_one(command, context, settings, values)
+            return _run_for_one(command, context, settings, values, yes=yes)
         require_many_clusters(command, context, settings)
         return _run_for_contexts(command, names, settings, values)
 

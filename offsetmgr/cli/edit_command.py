@@ -8,11 +8,12 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from offsetmgr.cli.confirm import EditFlags, confirm
-from offsetmgr.cli.errors import FAILED, Interrupted, exit_with
+from offsetmgr.app.ui import Interrupted
+from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import PLANNED_WRITE, Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
+from offsetmgr.cli.terminal import EditFlags, confirm
 from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.errors import Conflict, GateRefused, GroupActive, OffsetMgrError
 from offsetmgr.core.group_tree import GroupTreeStore

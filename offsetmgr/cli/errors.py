@@ -13,8 +13,10 @@ from typing import Final
 
 import typer
 
+from offsetmgr.app.ui import Declined, Interrupted
 from offsetmgr.cli.colours import coloured_message
 from offsetmgr.cli.output_collector import COLLECTOR, WATCHED_OUTPUT
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UsageError
 
 FAILED: Final = 1
@@ -22,19 +24,6 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """The exit code that a shell reports for a process that SIGPIPE killed: 128 + 13."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised if Ctrl-C stopped a command before its end. ``remaining`` is a message about the unfinished work and how
-    to continue it."""
-
-    def __init__(self, remaining: str) -> None:
-        super().__init__(remaining)
-        self.remaining = remaining
-
-
-class Declined(Exception):
-    """Raised if the user answered no. The command has changed nothing."""
 
 
 def report(error: BaseException, *, debug: bool = False) -> int:
@@ -73,13 +62,19 @@ def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
         collector.errors += failed
         return FAILED if failed else 0
     watched = WATCHED_OUTPUT.get()
-    for text in dict.fromkeys(_one_line(str(error)) for error in failed):
+    for text in dict.fromkeys(_one_line(worded(error)) for error in failed):
         _print_line(f"error: {text}" if watched is None else f"error: {watched.time}: {text}")
     if watched is not None:
         return FAILED if failed else 0
-    for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):
+    for hint in dict.fromkeys(_one_line(for_command_line(error.hint)) for error in failed if error.hint):
         _print_line(f"hint: {hint}")
     return FAILED if failed else 0
+
+
+def worded(error: OffsetMgrError) -> str:
+    """Returns the text of an error for the command line."""
+    what, why = for_command_line(error.what), for_command_line(error.why)
+    return f"{what}: {why}" if why else what
 
 
 def exit_with(code: int) -> None:
@@ -94,12 +89,12 @@ def fail_if(failed: object) -> None:
 
 
 def _report_offsetmgr_error(error: OffsetMgrError) -> int:
-    _print_line(f"error: {_one_line(str(error))}")
+    _print_line(f"error: {_one_line(worded(error))}")
     if isinstance(error, PartialFailure):
         for partition, failure in sorted(error.failures.items()):
-            _print_line(f"  {partition}: {_one_line(str(failure))}")
+            _print_line(f"  {partition}: {_one_line(worded(failure))}")
     if error.hint:
-        _print_line(f"hint: {_one_line(error.hint)}")
+        _print_line(f"hint: {_one_line(for_command_line(error.hint))}")
     return USAGE if isinstance(error, UsageError) else FAILED
 
 

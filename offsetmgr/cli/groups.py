@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import EditFlags, confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, exit_with, report_and_exit_code
-from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import (
     AcceptUnseen,
@@ -41,6 +39,7 @@ from offsetmgr.cli.render import (
 )
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
+from offsetmgr.cli.terminal import EditFlags, confirm
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
@@ -383,14 +382,14 @@ def where(
     found: list[GroupLocation] = []
     for file in plan or []:
         locator.add_plan(file)
-    watched = None if window_s is None else ObservationWindow(window_s, waiting=LockWait().for_commits)
+    watched = None if window_s is None else ObservationWindow(window_s, waiting=connect.waits.for_commits)
     for one in progress(locator.locate(names, watched), "groups", len(names)):
         if (missing := _missing(one, known)) is not None:
             errors.append(missing)
         else:
             found.append(one)
     for unread in locator.unread_plans:
-        connect.on_warning(f"not used as evidence: {unread}")
+        connect.warn(f"not used as evidence: {unread}")
     _write(found, output, connect.given_options, partitions=partitions)
     note_unrecognised(data for one in found for store in one.sample.stores for data in store.unrecognised)
     for kind in filter(None, (one.other_kind for one in found)):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 
 from offsetmgr.cli import log_offsets
-from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
 from offsetmgr.cli.options import Execute, FormatOption, Reason, TopicsOption, Yes, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.durations import parse_datetime
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UsageError
 from offsetmgr.core.os_errors import os_error_as

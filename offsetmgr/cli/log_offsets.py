@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if, report_and_exit_code
 from offsetmgr.cli.options import AllowRewind, GroupFilter, Overwrite, TopicsOption, TranslateOption, opt
 from offsetmgr.cli.render import GROUP_PARTITION, Column, Meter, note, write_rows
+from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 

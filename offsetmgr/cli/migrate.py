@@ -13,12 +13,11 @@ import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.app.migration import WrittenPlan, applicable_options, write_plan_file, write_reverse_plan_file
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli import migrate_mirror, migrate_output, migrate_status
-from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import Interrupted, exit_with, fail_if, report_and_exit_code
+from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
 from offsetmgr.cli.followup_commands import command_line, delete_groups_command
-from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_mirror import IfAhead, parse_renames
 from offsetmgr.cli.migrate_output import (
@@ -51,6 +50,7 @@ from offsetmgr.cli.options import (
     seconds_option,
 )
 from offsetmgr.cli.render import PLANNED_WRITE, OutputFormat, note, progress, write_rows
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
@@ -174,7 +174,7 @@ def plan_command(
         translate=translate,
         waves=table,
         shown=lambda plans, count: progress(plans, "groups planned", count),
-        window=ObservationWindow(window_s, waiting=LockWait().for_commits),
+        window=ObservationWindow(window_s, waiting=connect.waits.for_commits),
     )
     header, summary, digest = written.header, written.summary, written.sha256
     if written.is_empty:
@@ -758,7 +758,7 @@ def finalize_command(
     options = option_text(connect.repeated_options(*configs))
     if delete_source or state.finalized_at is None:
         _confirm(plan, only, delete_source=delete_source, yes=yes)
-    watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
+    watched = ObservationWindow(window_s, waiting=connect.waits.for_commits)
     gate = sides.member_gate(plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), watched)
     accept = (Status.REFUSED,) if accept_refused else ()
     if only is not None:

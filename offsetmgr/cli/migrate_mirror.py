@@ -12,10 +12,10 @@ import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.app.migration import applicable_options
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli import migrate_output
-from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import Interrupted, fail_if
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import (
     BeforeImage,
     FormatOption,
@@ -34,6 +34,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import PartitionKinds

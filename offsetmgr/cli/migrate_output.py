@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.cli.errors import Interrupted, fail_if
+from offsetmgr.app.ui import Interrupted, Waits
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.followup_commands import command_line
-from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import GROUP_PARTITION, PARTITION, Column, note, progress
 from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.cli.terminal import Terminal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.errors import OffsetMgrError
@@ -467,11 +468,18 @@ def plan_writer(
 
     groups = plan.summary.groups if run.only is None else len(run.only)
     try:
+        waits = Waits(Terminal())
         with (
             stop_on_signal("groups under way are finished", has_begun) as stop,
             MigrateProgress(f"{run.name}: groups", groups) as shown,
             journaled_writer(
-                plan, run, store, stop=stop, progress=shown.count, wait_empty_s=wait_empty_s, on_lock_wait=LockWait()
+                plan,
+                run,
+                store,
+                stop=stop,
+                progress=shown.count,
+                wait_empty_s=wait_empty_s,
+                on_lock_wait=waits,
             ) as (writer, state),
         ):
             writers.append(writer)

@@ -12,7 +12,6 @@ import typer
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.cli import migrate_output
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_output import note_expiry, option_text
 from offsetmgr.cli.options import PlanPath, PlanScope, SideConfigs, file_to_write, opt, seconds_option
@@ -113,7 +112,7 @@ def status_command(
 
             sides = SourceAndTarget.of_plan(connect, plan.header, *connect.of_sides(*configs))
             note(f"asking the servers, and watching live members for up to {window_s:g} s")
-            watched = ObservationWindow(window_s, waiting=LockWait().for_commits)
+            watched = ObservationWindow(window_s, waiting=connect.waits.for_commits)
             live = sides.fleet_view(plan, state, watched).observe(only)
         found = group_statuses(plan, state, only, live, None if is_page else options, _open_bounces(plan, only))
         if is_page:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.options import (
     AllTopics,
@@ -29,6 +28,7 @@ from offsetmgr.cli.options import (
     running_edit,
 )
 from offsetmgr.cli.render import note
+from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
 from offsetmgr.core.commit_metadata import dropped_text, form_of

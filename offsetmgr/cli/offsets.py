@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli import offset_edits
-from offsetmgr.cli.confirm import EditFlags
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import exit_with, fail_if, report_and_exit_code
 from offsetmgr.cli.followup_commands import delete_groups_command
@@ -47,6 +46,7 @@ from offsetmgr.cli.render import (
 )
 from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
 from offsetmgr.cli.stale_offsets import StaleOffsetCounter
+from offsetmgr.cli.terminal import EditFlags
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration

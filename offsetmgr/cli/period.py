@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, flag, opt
 from offsetmgr.cli.render import PARTITION, Column, OutputFormat, note, write_rows
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
 

@@ -14,7 +14,6 @@ import typer
 from offsetmgr.cli import runbook_bounce
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if
-from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.many_clusters import many_clusters, one_cluster
 from offsetmgr.cli.options import FormatOption, OneGroup, opt, seconds_option
 from offsetmgr.cli.output_collector import COLLECTOR
@@ -90,7 +89,7 @@ def write(
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     planned, view, names = groups.select(connect, to)
     restart = flags.restart(host)
-    wait = LockWait()
+    wait = connect.waits
 
     def make(each: str) -> runbooks.Runbook:
         arguments = replace(
@@ -240,7 +239,7 @@ def check(
         CommitMode(phase.value),
         baseline=baselines_of(view, baseline)(group),
         rules=evidence.thresholds(),
-        window=ObservationWindow(window_s, poll_s, LockWait().for_commits),
+        window=ObservationWindow(window_s, poll_s, connect.waits.for_commits),
     )
     _show_report(report, output)
     if planned is not None and report.passed:

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import Interrupted, fail_if
-from offsetmgr.cli.lock_wait import LockWait
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write, opt, seconds_option
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
@@ -35,6 +34,7 @@ from offsetmgr.cli.runbook_options import (
     show_command_tests,
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, list_of
@@ -117,7 +117,7 @@ def bounce(
         return
     restart = flags.restart(host, command_timeout_s)
     _check_workload(restart, names)
-    waits = LockWait()
+    waits = connect.waits
     baseline_of, start_baseline_of = baselines_of(view, baseline), baselines_of(view, start_baseline)
 
     def spec(name: str) -> bounce_plan.BounceSpec:

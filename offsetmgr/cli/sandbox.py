@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.errors import Interrupted, fail_if
+from offsetmgr.app.ui import Interrupted
+from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.options import flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UsageError

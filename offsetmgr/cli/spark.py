@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, fail_if
 from offsetmgr.cli.many_clusters import one_cluster
@@ -28,6 +27,7 @@ from offsetmgr.cli.options import (
     opt,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.cli.terminal import confirm
 from offsetmgr.core.errors import UnknownTopicOrPartition, UnsupportedOperation, UsageError
 from offsetmgr.core.extras import install_hint
 from offsetmgr.core.model import TopicPartition

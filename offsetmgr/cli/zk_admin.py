@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import RunFlags, confirm
+from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
-from offsetmgr.cli.errors import FAILED, Interrupted, exit_with
+from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.options import TopicsOption, file_to_write, flag, opt
 from offsetmgr.cli.render import PARTITION, Column, OutputFormat, note, write_rows
+from offsetmgr.cli.terminal import RunFlags, confirm
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.os_errors import os_error_as

@@ -1,17 +1,26 @@
-"""The confirmation prompt of commands that change production."""
+"""`Terminal`: notes, progress, clean stops and prompts of the command line, and the options of commands that change
+production."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Final, NamedTuple, TypeVar
 
-from offsetmgr.cli.errors import Declined, Interrupted
+from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, Reason, Yes
-from offsetmgr.cli.render import OutputFormat
-from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups
+from offsetmgr.cli.output_collector import COLLECTOR
+from offsetmgr.cli.render import OutputFormat, note, progress
+from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups, stop_on_signal
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import printable
+
+T = TypeVar("T")
+_TERMINAL_INTERVAL_S: Final = 3.0
+_FILE_INTERVAL_S: Final = 30.0
 
 
 class RunFlags(NamedTuple):
@@ -31,6 +40,36 @@ class EditFlags(NamedTuple):
     before_image: BeforeImage = None
     output: FormatOption = OutputFormat.TABLE
     reason: Reason = None
+
+
+class Terminal(Ui):
+    """Prints notes and progress on stderr, and asks on stdin. ``yes`` is the option ``--yes``.
+
+    Prints at most one repeated note every 3 s, or every 30 s if stderr is not a terminal, and none if the command reads
+    several clusters."""
+
+    def __init__(self, *, yes: bool = False) -> None:
+        self.yes = yes
+        self._next = 0.0
+
+    def confirm(self, question: str) -> None:
+        confirm(question, yes=self.yes)
+
+    def note(self, text: str, *, warning: bool = False, repeated: bool = False) -> None:
+        if repeated:
+            now = time.monotonic()
+            if now < self._next or COLLECTOR.get() is not None:
+                return
+            self._next = now + (_TERMINAL_INTERVAL_S if sys.stderr.isatty() else _FILE_INTERVAL_S)
+        note(f"{'warning: ' if warning else ''}{for_command_line(text)}")
+
+    def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+        return progress(items, what, total)
+
+    def stop(
+        self, what: str, has_begun: Callable[[], bool] = lambda: True
+    ) -> AbstractContextManager[Callable[[], bool]]:
+        return stop_on_signal(what, has_begun)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -1,0 +1,96 @@
+"""`Advice`: a text that names arguments and invocations, worded for a program or for the command line. `Invocation`: one use case
+with its arguments, which is a function of `offsetmgr.app` and a command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
+_FIELD: Final = re.compile(r"\{(\w*)\}")
+
+
+class Invocation(NamedTuple):
+    """A use case with its arguments. ``verb`` is the name of the command, such as "migrate apply". ``positional`` are
+    the arguments without a name. ``named`` maps argument names to values: None and False are left out, True is a flag,
+    and the values of a tuple are repeated.
+
+    >>> call = Invocation("migrate apply", ("shop.plan",), {"group": ("a", "b"), "execute": True})
+    >>> str(call)
+    "migrate.apply('shop.plan', group=('a', 'b'), execute=True)"
+    >>> call.command_line()
+    'offsetmgr migrate apply shop.plan --group a --group b --execute'
+    """
+
+    verb: str
+    positional: tuple[str, ...] = ()
+    named: Mapping[str, Argument] = {}
+
+    def words(self) -> tuple[str, ...]:
+        """Returns the words of the command."""
+        words = ["offsetmgr", *self.verb.split(), *self.positional]
+        for name, value in self.named.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                if one is not None and one is not False:
+                    words += [option(name)] if one is True else [option(name), _number(one)]
+        return tuple(words)
+
+    def command_line(self) -> str:
+        """Returns the command as a line for a shell."""
+        return shlex.join(self.words())
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.named.items() if value not in (None, False))
+        return f"{self.verb.replace(' ', '.').replace('-', '_')}({', '.join((*map(repr, self.positional), *named))})"
+
+
+class Advice(str):
+    """A text for a program, in which ``{name}`` of the template is the argument ``name=``, and ``{}`` is the next one
+    of ``values``. `command_line` words the same text for the command line, with ``--name`` and with commands.
+
+    >>> advice = Advice("add {bootstrap_server}, or call {}", Invocation("groups where", ("shop",)))
+    >>> advice
+    "add bootstrap_server=, or call groups.where('shop')"
+    >>> advice.command_line()
+    'add --bootstrap-server, or call offsetmgr groups where shop'
+    """
+
+    __slots__ = ("template", "values")
+    template: str
+    values: tuple[object, ...]
+
+    def __new__(cls, template: str, *values: object) -> Advice:
+        text = super().__new__(cls, _worded(template, values, lambda name: f"{name}=", str))
+        text.template, text.values = template, values
+        return text
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self.template, *self.values)
+
+    def command_line(self) -> str:
+        """Returns the text for the command line."""
+        return _worded(self.template, self.values, option, for_command_line)
+
+
+def for_command_line(text: object) -> str:
+    """Returns a text as the command line prints it: an `Advice` and a `Invocation` with options, and any other text
+    unchanged."""
+    return text.command_line() if isinstance(text, Advice | Invocation) else str(text)
+
+
+def option(name: str) -> str:
+    """Returns the option of an argument."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def _number(value: str | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _worded(
+    template: str, values: tuple[object, ...], argument: Callable[[str], str], text_of: Callable[[object], str]
+) -> str:
+    rest = iter(values)
+    return _FIELD.sub(lambda field: argument(field[1]) if field[1] else text_of(next(rest)), template)
