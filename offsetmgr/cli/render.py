@@ -29,6 +29,7 @@ from offsetmgr.cli.table_fit import (
     text_width,
     wrapped_line,
 )
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.batches import batched
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.core.plurals import printable
@@ -321,6 +322,7 @@ def separate_tables() -> None:
 
 def note(text: str) -> None:
     """Prints a line on stderr, so that notes are never mixed with the data on stdout."""
+    text = for_command_line(text)
     if (collector := COLLECTOR.get()) is not None:
         collector.notes.append(text)
         return

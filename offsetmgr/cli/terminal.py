@@ -61,7 +61,7 @@ class Terminal(Ui):
             if now < self._next or COLLECTOR.get() is not None:
                 return
             self._next = now + (_TERMINAL_INTERVAL_S if sys.stderr.isatty() else _FILE_INTERVAL_S)
-        note(f"{'warning: ' if warning else ''}{for_command_line(text)}")
+        note(f"warning: {for_command_line(text)}" if warning else text)
 
     def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
         return progress(items, what, total)

@@ -1,5 +1,5 @@
-"""`Advice`: a text that names arguments and invocations, worded for a program or for the command line. `Invocation`: one use case
-with its arguments, which is a function of `offsetmgr.app` and a command."""
+"""`Advice`: a text that names arguments and invocations, worded for a program or for the command line. `Invocation`: a
+use case with its arguments, which is a function of `offsetmgr.app` and a command."""
 
 from __future__ import annotations
 
