@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from offsetmgr.cli.colours import BOLD, YELLOW, coloured, coloured_message, has_colours
@@ -104,7 +105,8 @@ class Column(NamedTuple):
     ``time`` column are milliseconds since 1970, which tables show as a time (UTC). If a table is wider than the
     terminal, the values of columns with a ``rank`` from 1 to 9 are shortened in the middle, and the columns with the
     largest rank are left out. ``attention`` colours unknown values and numbers above 0. A ``command`` in the last
-    column is not broken into lines, so that it can be copied from a terminal.
+    column is not broken into lines, so that it can be copied from a terminal. ``get`` is the path of the attribute that
+    `rows_of` shows, such as "member.host" (default: ``name``).
     """
 
     name: str
@@ -116,6 +118,22 @@ class Column(NamedTuple):
     rank: int = 0
     attention: bool = False
     command: bool = False
+    get: str = ""
+
+
+def rows_of(columns: Sequence[Column], items: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yields one row for each item: for each column the attribute of the item that the column names. The object before
+    a dot in ``Column.get`` may be None; then the cell is None."""
+    getters = [_getter(column.get or column.name) for column in columns]
+    return (tuple([get(item) for get in getters]) for item in items)
+
+
+def _getter(path: str) -> Callable[[Any], Any]:
+    parent, dot, name = path.rpartition(".")
+    if not dot:
+        return attrgetter(path)
+    owner = _getter(parent)
+    return lambda item: None if (found := owner(item)) is None else getattr(found, name)
 
 
 def _json_value(value: Any) -> str:
