@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import Guard as Guard
     from offsetmgr.core.offset_store import PartitionKinds as PartitionKinds
     from offsetmgr.core.offset_store import StoreIdentity as StoreIdentity
+    from offsetmgr.core.phase import Confidence as Confidence
+    from offsetmgr.core.phase import Phase as Phase
+    from offsetmgr.core.phase import Verdict as Verdict
     from offsetmgr.core.selection import TopicPattern as TopicPattern
     from offsetmgr.core.selection import TopicSelection as TopicSelection
     from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
@@ -54,17 +57,14 @@ if TYPE_CHECKING:
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
     from offsetmgr.manager.shard import ShardLimits as ShardLimits
-    from offsetmgr.migration.evidence import Confidence as Confidence
     from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate
     from offsetmgr.migration.finalize_groups import GroupFinalizeReport as GroupFinalizeReport
     from offsetmgr.migration.group_location import GroupLocation as GroupLocation
-    from offsetmgr.migration.group_location import GroupPhase as GroupPhase
     from offsetmgr.migration.group_location import GroupSample as GroupSample
     from offsetmgr.migration.group_location import LocatedPartition as LocatedPartition
     from offsetmgr.migration.group_location import MigratedGroup as MigratedGroup
-    from offsetmgr.migration.group_location import PhaseEvidence as PhaseEvidence
     from offsetmgr.migration.group_location import StoreSample as StoreSample
     from offsetmgr.migration.journaled_writer import GroupOutcome as GroupOutcome
     from offsetmgr.migration.journaled_writer import Report as Report
@@ -83,11 +83,11 @@ if TYPE_CHECKING:
     from offsetmgr.migration.progress import MigrationState as MigrationState
     from offsetmgr.migration.progress import PartitionSet as PartitionSet
     from offsetmgr.migration.progress import RunProgress as RunProgress
+    from offsetmgr.migration.progress import Stage as Stage
     from offsetmgr.migration.rollback import RollbackDifference as RollbackDifference
     from offsetmgr.migration.verify import PartitionResult as PartitionResult
     from offsetmgr.migration.verify import VerifySummary as VerifySummary
     from offsetmgr.migration.verify_rules import Status as Status
-    from offsetmgr.migration.verify_rules import VerifyEvidence as VerifyEvidence
     from offsetmgr.period.barrier import OpenPeriod as OpenPeriod
     from offsetmgr.period.barrier import ReportStatus as ReportStatus
     from offsetmgr.period.barrier import TimePosition as TimePosition

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.core.document import moment
 from offsetmgr.core.model import Committed
+from offsetmgr.core.phase import Confidence, Phase
 from offsetmgr.core.selection import group_words, literal_pattern
 from offsetmgr.groups.last_writes import TITLES
-from offsetmgr.migration.evidence import Confidence
-from offsetmgr.migration.group_location import GroupPhase
+from offsetmgr.migration.progress import Stage
 from offsetmgr.migration.runbook_commands import file_label
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
     """Returns the next command, or None if there is nothing to do, and the reason. ``options`` are the connection
     options of the present command line; they start with a space."""
     plan, phase = one.sample.plan, one.phase.phase
-    if phase is GroupPhase.UNKNOWN:
+    if phase is Phase.UNKNOWN:
         return _determine(one, shlex.join(group_words(one.group)), options)
-    if phase is GroupPhase.MOVED:
+    if phase is Phase.MOVED:
         if plan is not None and (expires := expiry_of(one)) is not None:
             command = shlex.join(("offsetmgr", "migrate", "apply", plan.path, "--refresh"))
             why = f"commits the copied offsets again: without a consumer they expire about {moment(expires)} UTC"
@@ -32,15 +32,15 @@ def next_command(one: GroupLocation, options: str) -> tuple[str | None, str]:
             return None, "the migration is finalized, and the offsets in the source are deleted"
         if _may_be_dual(one, plan):
             why = "writes the steps from dual commit to Kafka, after which the old offsets can be deleted"
-            return _runbook(one, GroupPhase.KAFKA, options), why
+            return _runbook(one, Phase.KAFKA, options), why
         command = f"{_finalize(plan)} --delete-source{options}"
         return command, "deletes the old offsets in the source, once you do not need a way back"
     if plan is not None and (found := _with_plan(one, plan, options)) is not None:
         return found
-    if phase is GroupPhase.DUAL:
-        return _runbook(one, GroupPhase.KAFKA, options), "writes the steps from dual commit to Kafka"
+    if phase is Phase.DUAL:
+        return _runbook(one, Phase.KAFKA, options), "writes the steps from dual commit to Kafka"
     zookeeper, kafka = one.sample.store("zookeeper"), one.sample.store("kafka")
-    if phase is GroupPhase.ZOOKEEPER and kafka is not None and zookeeper is not None:
+    if phase is Phase.ZOOKEEPER and kafka is not None and zookeeper is not None:
         sides = shlex.join(("--from", zookeeper.uri, "--to", kafka.uri, "--group", one.group))
         return f"offsetmgr migrate plan {sides} -o {_plan_file(one)}{options}", "plans the copy of the offsets to Kafka"
     return None, f"the group is in phase {phase.value}"
@@ -52,24 +52,24 @@ def _with_plan(one: GroupLocation, plan: MigratedGroup, options: str) -> tuple[s
     if plan.finalized_at is not None and phase == source:
         again = f"the group commits to {TITLES[phase]} again after the plan was finalized"
         return _show_members(one, options), f"{again}; find the consumer that still commits there"
-    if plan.state == "rolling back":
+    if plan.stage is Stage.ROLLED_BACK_IN_PART:
         return f"{_of_group('rollback', plan)}{options}", "completes the rollback"
-    if plan.state in ("planned", "applying") and phase in (source, GroupPhase.DUAL):
+    if plan.stage in (Stage.PLANNED, Stage.APPLIED_IN_PART) and phase in (source, Phase.DUAL):
         return f"{_of_group('apply', plan)}{options}", "copies the offsets of the plan"
-    if plan.state != "applied":
+    if plan.stage is not Stage.APPLIED:
         return None
     if phase == target:
         return f"{_finalize(plan)}{options}", "verifies again, and records the end of the migration"
-    if phase is GroupPhase.DUAL:
-        last = GroupPhase.ZOOKEEPER if target == GroupPhase.ZOOKEEPER else GroupPhase.KAFKA
+    if phase is Phase.DUAL:
+        last = Phase.ZOOKEEPER if target == Phase.ZOOKEEPER else Phase.KAFKA
         return _runbook(one, last, options), f"writes the steps from dual commit to {TITLES[last]}"
     registry = one.sample.store("zookeeper")
     has_old_members = registry is not None and bool(registry.members)
-    if phase != source or (phase is GroupPhase.ZOOKEEPER and target == GroupPhase.KAFKA and not has_old_members):
+    if phase != source or (phase is Phase.ZOOKEEPER and target == Phase.KAFKA and not has_old_members):
         return None  # without members that commit, only a new plan copies the offsets that were committed since
     names = f"{TITLES[phase]} to dual commit"
-    if {source, target} == {GroupPhase.ZOOKEEPER, GroupPhase.KAFKA} and has_old_members:
-        return _runbook(one, GroupPhase.DUAL, options), f"the offsets are copied; writes the steps from {names}"
+    if {source, target} == {Phase.ZOOKEEPER, Phase.KAFKA} and has_old_members:
+        return _runbook(one, Phase.DUAL, options), f"the offsets are copied; writes the steps from {names}"
     return None, f"the offsets are copied to {plan.target_uri}, and the group still commits to {TITLES[phase]}"
 
 
@@ -98,10 +98,10 @@ def expiry_of(one: GroupLocation) -> int | None:
     return None if moved_on else plan.expires_at
 
 
-def _runbook(one: GroupLocation, to: GroupPhase, options: str) -> str:
+def _runbook(one: GroupLocation, to: Phase, options: str) -> str:
     """Returns the command that writes the runbook to the phase, as a file for offsetmgr and as a page."""
     plan, label = one.sample.plan, file_label(one.group)
-    named = ("--plan", plan.path) if plan is not None and plan.state == "applied" else ()
+    named = ("--plan", plan.path) if plan is not None and plan.stage is Stage.APPLIED else ()
     outputs = ("-o", f"{label}.json", "-o", f"{label}.html")
     return shlex.join(("offsetmgr", "runbook", "write", "--group", one.group, "--to", to, *named, *outputs)) + options
 

@@ -22,7 +22,6 @@ from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
     Hosts,
-    PhaseName,
     Plan,
     PlanOfGroups,
     Poll,
@@ -59,10 +58,10 @@ app = typer.Typer(
 @one_cluster("a runbook belongs to the groups of one cluster")
 def write(
     connect: ConnectFlags,
-    to: Annotated[PhaseName, opt("--to", None, "Target phase of the groups.")],
+    to: Annotated[CommitMode, opt("--to", None, "Target phase of the groups.")],
     groups: RunbookGroups,
     start: Annotated[
-        PhaseName | None,
+        CommitMode | None,
         opt("--from", None, "Present phase; without it, inferred from the group's commits."),
     ] = None,
     output: Annotated[
@@ -101,8 +100,8 @@ def write(
         return runbooks.write_runbook(
             view,
             each,
-            CommitMode(to.value),
-            start=CommitMode(start.value) if start else None,
+            to,
+            start=start,
             window=ObservationWindow(window_s, poll_s, wait.for_commits),
             arguments=arguments,
         )
@@ -214,7 +213,7 @@ def _write_books(books: list[runbooks.Runbook], files: list[Path], baseline: str
 def check(
     connect: ConnectFlags,
     group: OneGroup,
-    phase: Annotated[PhaseName, opt("--phase", None, "The phase that every member should be in.")],
+    phase: Annotated[CommitMode, opt("--phase", None, "The phase that every member should be in.")],
     baseline: Baseline = None,
     window_s: Annotated[float, seconds_option("--window", "Maximum time to watch.")] = 180,
     poll_s: Poll = 0.5,
@@ -236,7 +235,7 @@ def check(
     report = runbooks.check_phase(
         view,
         group,
-        CommitMode(phase.value),
+        phase,
         baseline=baselines_of(view, baseline)(group),
         rules=evidence.thresholds(),
         window=ObservationWindow(window_s, poll_s, connect.waits.for_commits),

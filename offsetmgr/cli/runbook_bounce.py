@@ -23,7 +23,6 @@ from offsetmgr.cli.runbook_options import (
     Baseline,
     EvidenceFlags,
     Hosts,
-    PhaseName,
     PlanOfGroups,
     Poll,
     Restart,
@@ -57,11 +56,11 @@ app = typer.Typer()
 @connected
 def bounce(
     connect: ConnectFlags,
-    to: Annotated[PhaseName, opt("--to-phase", None, "The phase that every member is restarted into.")],
+    to: Annotated[CommitMode, opt("--to-phase", None, "The phase that every member is restarted into.")],
     flags: RestartFlags,
     groups: RunbookGroups,
     start: Annotated[
-        PhaseName | None,
+        CommitMode | None,
         opt("--from-phase", None, "Present phase of the group (default: inferred)."),
     ] = None,
     baseline: Baseline = None,
@@ -123,9 +122,9 @@ def bounce(
     def spec(name: str) -> bounce_plan.BounceSpec:
         return bounce_plan.BounceSpec(
             name,
-            CommitMode(to.value),
+            to,
             restart.command or "",
-            start=CommitMode(start.value) if start else None,
+            start=start,
             baseline=baseline_of(name),
             start_baseline=start_baseline_of(name),
             hosts=hosts_of(host),
@@ -182,7 +181,7 @@ def _progress_on_failure(path: Path | None, names: Sequence[str] | None = None) 
         raise
 
 
-def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: PhaseName) -> None:
+def warn_of_unapplied(planned: PlanOfGroups | None, names: Sequence[str], to: CommitMode) -> None:
     """Prints the groups whose offsets are not applied, unless they go back."""
     if planned is not None and to.value != planned.plan.header.source.kind and (early := planned.not_applied(names)):
         note(f"warning: {count_of(len(early), 'group')} not applied, see `migrate apply`: {list_of(early, SHOWN)}")
@@ -229,7 +228,7 @@ def _default_state(
     view: GroupView,
     specs: Sequence[bounce_plan.BounceSpec | GroupBounce],
     plan: Path | None,
-    to: PhaseName,
+    to: CommitMode,
     several: bool,
 ) -> Path:
     """Returns the name of the state file: after the plan, else after the group if there is only one. The name gets a
@@ -250,7 +249,7 @@ def _default_state(
     raise AssertionError
 
 
-def _stem(plan: Path | None, groups: Sequence[str], to: PhaseName) -> str:
+def _stem(plan: Path | None, groups: Sequence[str], to: CommitMode) -> str:
     """Returns the name of the state file without its number and suffix."""
     label = plan.stem if plan is not None else groups[0] if len(groups) == 1 else "groups"
     return f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', label)}-{to.value}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -25,11 +23,11 @@ from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import GroupSelection, is_pattern, literal_pattern
 from offsetmgr.migration.bounce_plan import BounceSpec
 from offsetmgr.migration.command_test import CommandTest, run_command_tests
-from offsetmgr.migration.fleet import GroupState, group_statuses, select_groups
+from offsetmgr.migration.fleet import select_groups
 from offsetmgr.migration.group_observer import GroupView
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import append_to_journal, open_plan
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import MigrationState, Stage
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
@@ -113,14 +111,6 @@ Hosts = Annotated[
     list[str] | None,
     opt("--host", "MEMBER=HOST", "The host of a member with a configured id; repeatable."),
 ]
-
-
-class PhaseName(StrEnum):
-    """The values of options that name a phase of a rolling bounce."""
-
-    ZOOKEEPER = "zookeeper"
-    DUAL = "dual"
-    KAFKA = "kafka"
 
 
 def baselines_of(view: GroupView, path: Path | None) -> Callable[[str], Observation | None]:
@@ -269,17 +259,15 @@ class PlanOfGroups(NamedTuple):
             raise UsageError(f"--group {pattern}", f"matches {len(others) + 1} groups of the plan", "name one group")
         return first
 
-    def closed(self, groups: Iterable[str], to: PhaseName) -> dict[str, GroupState]:
+    def closed(self, groups: Iterable[str], to: CommitMode) -> dict[str, Stage]:
         """Returns the groups, by their names in ZooKeeper, that a bounce to ``to`` leaves out of a wave or a glob, with
         their states. Members of rolled-back groups are restarted only into the phase of the plan's source."""
-        left = {GroupState.FINALIZED, GroupState.NOT_PLANNED}
+        left = {Stage.FINALIZED, Stage.NOT_PLANNED}
         if to.value != self.plan.header.source.kind:
-            left |= {GroupState.ROLLED_BACK, GroupState.ROLLED_BACK_IN_PART}
+            left |= {Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART}
         planned = {self.names[group]: group for group in groups}
-        found = group_statuses(self.plan, self.state, frozenset(planned))
-        ended = {one.group for one in found if self.state.group_finalized_at(one.group) is not None}
-        found = [replace(one, state=GroupState.FINALIZED) if one.group in ended else one for one in found]
-        return {planned[one.group]: one.state for one in found if one.state in left}
+        found = ((one.group, self.state.stage_of(one)) for one in self.plan.groups_of(frozenset(planned)))
+        return {planned[name]: stage for name, stage in found if stage in left}
 
     def not_applied(self, groups: Iterable[str]) -> list[str]:
         """Returns those of the groups, by their names in ZooKeeper, whose offsets apply has not written yet."""
@@ -330,7 +318,7 @@ class RunbookGroups(NamedTuple):
     exclude_group: ExcludeGroup = None
     plan: Plan = None
 
-    def select(self, connect: ConnectFlags, to: PhaseName) -> SelectedGroups:
+    def select(self, connect: ConnectFlags, to: CommitMode) -> SelectedGroups:
         """Opens the plan and the view, and selects the groups. See `groups_of` for the errors."""
         planned = PlanOfGroups.open(self.plan)
         view = view_of(connect, planned)
@@ -349,7 +337,7 @@ def groups_of(
     view: GroupView,
     planned: PlanOfGroups | None,
     options: RunbookGroups,
-    to: PhaseName,
+    to: CommitMode,
 ) -> list[str]:
     """Returns the groups that the options select, sorted. The groups of a wave or of a glob are left out if they
     have no live member in ZooKeeper or if `PlanOfGroups.closed` has them.
@@ -378,7 +366,7 @@ def groups_of(
     return sorted({*named, *_with_members(view, planned, sorted(set(wide) - set(named)), to)})
 
 
-def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str], to: PhaseName) -> list[str]:
+def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[str], to: CommitMode) -> list[str]:
     closed = planned.closed(groups, to) if planned else {}
     alive = [name for name in groups if name not in closed and view.registry.members(name, view.cluster.topics).members]
     if left := len(groups) - len(alive):
@@ -386,7 +374,7 @@ def _with_members(view: GroupView, planned: PlanOfGroups | None, groups: list[st
             f"left out {left} of {len(groups)} groups: finalized, rolled back, not planned, or without a live member in"
             " ZooKeeper"
         )
-    others = [name for name in groups if closed.get(name, GroupState.FINALIZED) is not GroupState.FINALIZED]
+    others = [name for name in groups if closed.get(name, Stage.FINALIZED) is not Stage.FINALIZED]
     if others:
         named = list_of((f"{name} ({closed[name].value})" for name in others), SHOWN)
         note(f"left out by the plan: {named}; name a group with --group to restart its members")

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.phase import Confidence
 from offsetmgr.groups.last_writer import KnownWrite, last_writer
 from offsetmgr.migration.observation import Observation, reading_text
 from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
-
-
-class Confidence(Enum):
-    """The confidence of a result."""
-
-    SEEN = "seen"
-    INFERRED = "inferred"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

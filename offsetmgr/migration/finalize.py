@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.phase import Confidence
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.edits import unseen
 from offsetmgr.migration.group_batches import read_batches
@@ -26,7 +27,7 @@ from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Re
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
-from offsetmgr.migration.verify_rules import Status, VerifyEvidence
+from offsetmgr.migration.verify_rules import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class GroupGate:
 
     group: str
     passed: bool
-    evidence: VerifyEvidence
+    evidence: Confidence
     detail: str
     hint: str = ""
     """The action with which the operator can open the gate. Empty if the action is a rolling bounce."""

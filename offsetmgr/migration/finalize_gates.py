@@ -15,22 +15,16 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, GroupDescription
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.phase import Confidence
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
+from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.verify_rules import VerifyEvidence
 from offsetmgr.zookeeper.groups.registry import GroupMembers
-
-_EVIDENCE = {
-    Confidence.SEEN: VerifyEvidence.SEEN,
-    Confidence.INFERRED: VerifyEvidence.INFERRED,
-    Confidence.UNKNOWN: VerifyEvidence.UNKNOWN,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class OldConsumerGate:
         for name, group in names.items():
             history = watched[name]
             if isinstance(history, OffsetMgrError):
-                yield GroupGate(group.group, False, VerifyEvidence.UNKNOWN, f"it cannot be observed: {history}")
+                yield GroupGate(group.group, False, Confidence.UNKNOWN, f"it cannot be observed: {history}")
             else:
                 yield replace(self._gate(group, history), group=group.group)
 
@@ -69,16 +63,16 @@ class OldConsumerGate:
         assert observation is not None  # a window has at least one observation
         if observation.unreadable:
             return GroupGate(
-                name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
+                name, False, Confidence.UNKNOWN, f"ZooKeeper node {observation.unreadable[0]} cannot be read"
             )
         if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
             return modern
         if not observation.members:
-            return GroupGate(name, True, VerifyEvidence.SEEN, "no old consumer is registered in ZooKeeper")
+            return GroupGate(name, True, Confidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
             members = ", ".join(sorted(observation.members))
             why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
-            return GroupGate(name, False, VerifyEvidence.SEEN, why)
+            return GroupGate(name, False, Confidence.SEEN, why)
         reports = [assess_phase(history, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
         if passed is not None:
@@ -115,13 +109,11 @@ def _accepted_idle(strict: PhaseReport) -> str:
     return f"{count_of(len(idle), 'partition')} without traffic (--accept-idle): {list_of(idle, 5)}" if idle else ""
 
 
-def _weakest(report: PhaseReport) -> VerifyEvidence:
+def _weakest(report: PhaseReport) -> Confidence:
     """Returns the confidence of the report, which is the lowest confidence among the results of its members and
     partitions."""
     kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
-    return next(
-        (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
-    )
+    return next((kind for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), Confidence.SEEN)
 
 
 def closed_gate(
@@ -219,13 +211,11 @@ class InactivityGate:
         for name in names:
             found = alive.get(name, GroupMembers(name))
             if found.error is not None:
-                yield GroupGate(
-                    name, False, VerifyEvidence.UNKNOWN, f"the registered members are unknown: {found.error}"
-                )
+                yield GroupGate(name, False, Confidence.UNKNOWN, f"the registered members are unknown: {found.error}")
             elif found.members:
                 registered = ", ".join(member.member_id for member in found.members)
                 hint = "" if found.live else PERSISTENT_MEMBERS_HINT
-                yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}", hint)
+                yield GroupGate(name, False, Confidence.SEEN, f"registered in ZooKeeper: {registered}", hint)
             else:
                 yield _assess_inactivity(name, before[name], after[name], known)
 
@@ -234,26 +224,24 @@ def _assess_inactivity(name: str, before: GroupOffsets, after: GroupOffsets, kno
     """Compares two reads of the offsets of a group without known members, and returns the gate of the group. ``known``
     is the text for the gate's ``detail`` if the gate passes."""
     if error := before.error or after.error:
-        return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
+        return GroupGate(name, False, Confidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
     if moved is not None:
-        return GroupGate(
-            name, False, VerifyEvidence.SEEN, f"a client commits to the source: {moved} changed while watched"
-        )
-    return GroupGate(name, True, VerifyEvidence.INFERRED, known)
+        return GroupGate(name, False, Confidence.SEEN, f"a client commits to the source: {moved} changed while watched")
+    return GroupGate(name, True, Confidence.INFERRED, known)
 
 
 def _assess_members(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
         return GroupGate(
-            name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator did not report the members: {found}"
+            name, False, Confidence.UNKNOWN, f"the source's coordinator did not report the members: {found}"
         )
     if not found.membership:
-        return GroupGate(name, True, VerifyEvidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
+        return GroupGate(name, True, Confidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
     if not found.idle:
         members = "; ".join(str(member) for member in found.members)
-        return GroupGate(name, False, VerifyEvidence.SEEN, f"active in the source: {members or found.state}")
-    return GroupGate(name, True, VerifyEvidence.SEEN, "the source's coordinator knows no member")
+        return GroupGate(name, False, Confidence.SEEN, f"active in the source: {members or found.state}")
+    return GroupGate(name, True, Confidence.SEEN, "the source's coordinator knows no member")
 
 
 class NoMembersGate:
@@ -261,4 +249,4 @@ class NoMembersGate:
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for plan in groups:
-            yield GroupGate(plan.group, True, VerifyEvidence.SEEN, "no member commits to the source")
+            yield GroupGate(plan.group, True, Confidence.SEEN, "no member commits to the source")

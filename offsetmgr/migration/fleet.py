@@ -11,18 +11,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import moment
 from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.phase import Confidence, Phase
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.selection import GroupSelection, group_words
 from offsetmgr.migration.plan import GroupPlan, GroupScope
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.progress import GroupProgress, MigrationState
+from offsetmgr.migration.progress import GroupProgress, MigrationState, Stage
 
 if TYPE_CHECKING:
     from offsetmgr.migration.fleet_bounce import OpenBounce
@@ -31,46 +30,18 @@ RESTART_VARIABLE: Final = "$RESTART"
 """The restart command of the members in a next command. The operator defines the variable, as in a runbook."""
 
 
-class GroupState(StrEnum):
-    """The state of one group in a migration."""
-
-    NOT_PLANNED = "not planned"
-    """The group as a whole could not be planned, so nothing of it is migrated."""
-    PLANNED = "planned"
-    APPLIED_IN_PART = "applied in part"
-    """Apply has written some offsets, or may have written some, and has to be run again."""
-    APPLIED = "applied"
-    ZOOKEEPER = "zookeeper"
-    """Every member is known to commit to ZooKeeper alone."""
-    DUAL = "dual"
-    KAFKA = "kafka"
-    FINALIZED = "finalized"
-    ROLLED_BACK = "rolled back"
-    ROLLED_BACK_IN_PART = "rolled back in part"
-    """A rollback has begun, and some offsets that apply wrote are not restored yet."""
-
-
-class StateOrigin(StrEnum):
-    """The origin of a state."""
-
-    JOURNAL = "journal"
-    SEEN = "seen"
-    INFERRED = "inferred"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class LiveGroup:
     """Evidence about one group from the servers.
 
-    ``phase`` is the phase of the members; None if it is unknown or if there are no members. ``members`` are the
-    registered old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
+    ``phase`` is the phase of the members; `Phase.UNKNOWN` also if there are no members. ``members`` are the registered
+    old consumers and the members in Kafka. ``obstacles`` are the reasons for which a verification of the
     group would fail now. ``verifies`` is whether its partitions would pass this verification. ``is_lost`` is whether
     the target has no offset for some of these partitions.
     """
 
-    phase: CommitMode | None
-    known: StateOrigin
+    phase: Phase
+    known: Confidence
     why: str
     members: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
@@ -88,9 +59,9 @@ class GroupStatus:
     target_group: str
     wave: int | None
     owner: str
-    state: GroupState
+    state: Stage | Phase
     since_ms: int | None
-    known: StateOrigin
+    known: Confidence
     evidence: str
     blocked_by: str
     next_command: str
@@ -147,15 +118,14 @@ def group_statuses(
     return sorted(found, key=lambda one: (one.wave is None, one.wave or 0, one.group))
 
 
-def counts(found: Iterable[GroupStatus]) -> Iterator[tuple[int | None, Counter[GroupState], int]]:
+def counts(found: Iterable[GroupStatus]) -> Iterator[tuple[int | None, Counter[Stage | Phase], int]]:
     """Yields, for each wave, the number of groups in each state and the number of blocked groups."""
     for wave, members in by_key((one.wave, one) for one in found).items():
         yield wave, Counter(one.state for one in members), sum(bool(one.blocked_by) for one in members)
 
 
-_ROLLED_BACK = frozenset((GroupState.ROLLED_BACK, GroupState.ROLLED_BACK_IN_PART))
-_CLOSED = frozenset((GroupState.FINALIZED, GroupState.NOT_PLANNED)) | _ROLLED_BACK
-_PHASES = frozenset((GroupState.ZOOKEEPER, GroupState.DUAL, GroupState.KAFKA))
+_ROLLED_BACK = frozenset((Stage.ROLLED_BACK, Stage.ROLLED_BACK_IN_PART))
+_CLOSED = frozenset((Stage.FINALIZED, Stage.NOT_PLANNED)) | _ROLLED_BACK
 
 
 @dataclass(frozen=True)
@@ -169,20 +139,20 @@ class _Statuses:
     bounces: Mapping[str, OpenBounce]
 
     @property
-    def end(self) -> GroupState:
-        return GroupState(self.plan.header.end.value)
+    def end(self) -> Phase:
+        return Phase.of(self.plan.header.end)
 
     @property
-    def start(self) -> GroupState:
-        return GroupState.KAFKA if self.end is GroupState.ZOOKEEPER else GroupState.ZOOKEEPER
+    def start(self) -> Phase:
+        return Phase.KAFKA if self.end is Phase.ZOOKEEPER else Phase.ZOOKEEPER
 
     def status(self, group: GroupPlan, live: LiveGroup | None) -> GroupStatus:
         word, since, evidence = self._recorded(group)
-        known = StateOrigin.JOURNAL
-        left_end = word is GroupState.FINALIZED and live is not None and _has_left(live, self.plan.header.end)
+        known = Confidence.RECORDED
+        left_end = word is Stage.FINALIZED and live is not None and _has_left(live, self.end)
         if live is not None and (word not in _CLOSED or left_end):
             evidence, known = live.why, live.known
-            in_end = live.phase is None and left_end  # members are in different phases
+            in_end = live.phase is Phase.UNKNOWN and left_end  # members are in different phases
             seen = self.end if in_end else self._visible(self.end if left_end else word, live.phase)
             since = since if seen is word else None  # the journal does not record the time of this change
             word = seen
@@ -197,48 +167,40 @@ class _Statuses:
         later = (note and note.at, self.state.group_finalized_at(name))
         return None if bounce is None or any(at is not None and at > bounce.at_ms for at in later) else bounce
 
-    def _expires(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> int | None:
+    def _expires(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> int | None:
         """Returns the time at which the copied offsets of a group without consumers expire."""
         has_consumers = bool(live.members) if live is not None else group.group in self.state.phases
         gone = live is not None and live.is_lost
-        if has_consumers or gone or word in _ROLLED_BACK | {GroupState.NOT_PLANNED}:
+        if has_consumers or gone or word in _ROLLED_BACK | {Stage.NOT_PLANNED}:
             return None
         return self.plan.header.expiry_of(self.state.copied_at(group))
 
-    def _recorded(self, group: GroupPlan) -> tuple[GroupState, int | None, str]:
+    def _recorded(self, group: GroupPlan) -> tuple[Stage | Phase, int | None, str]:
         """Returns the state that the plan and the journal record, its time and its evidence."""
         name, state = group.group, self.state
-        if group.error:
-            return GroupState.NOT_PLANNED, self.plan.header.created_at, ""
-        if state.is_group_rolled_back(name):
-            in_part = state.is_rolled_back_in_part(name)
-            word = GroupState.ROLLED_BACK_IN_PART if in_part else GroupState.ROLLED_BACK
-            return word, state.undo.at.get(name, state.last_at), ""
-        if (finalized := state.group_finalized_at(name)) is not None:
+        stage, note = state.stage_of(group), state.phases.get(name)
+        if stage in _ROLLED_BACK:
+            return stage, state.undo.at.get(name, state.last_at), ""
+        if stage is Stage.FINALIZED:
             if (later := state.phase_after_end(name, self.plan.header.end)) is not None and later.phase is not None:
-                return GroupState(later.phase.value), later.at, later.text
+                return Phase.of(later.phase), later.at, later.text
             if (bounce := self._bounce(name)) is not None and bounce.state is not None:
-                return GroupState(bounce.state.change.start.value), bounce.at_ms, bounce.text
+                return Phase.of(bounce.state.change.start), bounce.at_ms, bounce.text
             removed = "the source's offsets were deleted" if name in state.delete.done else ""
-            return GroupState.FINALIZED, finalized, removed
-        if (phase := state.phases.get(name)) is not None and phase.phase is not None:
-            return GroupState(phase.phase.value), phase.at, phase.text
-        if name in state.apply.done:
-            return GroupState.APPLIED, state.apply.at.get(name), ""
-        if name in state.apply.written:
-            return GroupState.APPLIED_IN_PART, state.apply.at.get(name), ""
-        return GroupState.PLANNED, self.plan.header.created_at, ""
+            return stage, state.group_finalized_at(name), removed
+        if stage is not Stage.NOT_PLANNED and note is not None and note.phase is not None:
+            return Phase.of(note.phase), note.at, note.text
+        was_applied = stage in (Stage.APPLIED, Stage.APPLIED_IN_PART)
+        return stage, state.apply.at.get(name) if was_applied else self.plan.header.created_at, ""
 
-    def _visible(self, recorded: GroupState, phase: CommitMode | None) -> GroupState:
+    def _visible(self, recorded: Stage | Phase, phase: Phase) -> Stage | Phase:
         """Returns the state for the phase in which the members were observed. Members in the first phase, which have
         not been restarted yet, do not change the states before it."""
-        if phase is None:
-            return recorded
-        seen = GroupState(phase.value)
-        return recorded if seen is self.start and recorded not in _PHASES else seen
+        is_before = phase is self.start and isinstance(recorded, Stage)
+        return recorded if phase is Phase.UNKNOWN or is_before else phase
 
-    def _obstacles(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> Iterator[str]:
-        if word is GroupState.NOT_PLANNED:
+    def _obstacles(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> Iterator[str]:
+        if word is Stage.NOT_PLANNED:
             yield group.error
         if self._was_undo_last(group.group) and (
             failures := self._failures(self.state.undo, group.group, "not rolled back")
@@ -247,7 +209,7 @@ class _Statuses:
         bounce = self._bounce(group.group)
         if bounce is not None and word not in _ROLLED_BACK:
             yield bounce.text
-        if word is GroupState.FINALIZED and live is not None:
+        if word is Stage.FINALIZED and live is not None:
             yield from live.obstacles
         if word in _CLOSED:
             return
@@ -262,14 +224,14 @@ class _Statuses:
         if not self.state.is_applied(group):
             if failures := self._failures(self.state.apply, group.group, "not applied"):
                 yield failures
-            elif word in _PHASES:
+            elif isinstance(word, Phase):
                 yield "its offsets are not applied"
         if (note := self.state.blocked.get(group.group)) is not None and not _has_ended(note.text, live):
             yield note.text
         if live is not None:
             yield from live.obstacles
 
-    def _is_back(self, group: GroupPlan, word: GroupState) -> bool:
+    def _is_back(self, group: GroupPlan, word: Stage | Phase) -> bool:
         """Whether a finalized group has left the last phase. A group in phase dual may have been finalized there."""
         note, end = self.state.phases.get(group.group), self.plan.header.end
         was_at_end = note is not None and note.phase is end
@@ -297,12 +259,12 @@ class _Statuses:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{label}: {topic}-{partition}: {why}{more}"
 
-    def _next_command(self, group: GroupPlan, word: GroupState, live: LiveGroup | None) -> str:
+    def _next_command(self, group: GroupPlan, word: Stage | Phase, live: LiveGroup | None) -> str:
         plan, name = shlex.quote(str(self.plan.path)), shlex.quote(group.group)
         options, of_members = self.options.plan, self.options.members
-        if word is GroupState.ROLLED_BACK_IN_PART:
+        if word is Stage.ROLLED_BACK_IN_PART:
             return f"offsetmgr migrate rollback {plan} --group {name}{options}"
-        if word is GroupState.FINALIZED and self._expires(group, word, live) is not None:
+        if word is Stage.FINALIZED and self._expires(group, word, live) is not None:
             return f"offsetmgr migrate apply {plan} --refresh{options}"
         if word in _CLOSED:
             return ""
@@ -312,11 +274,11 @@ class _Statuses:
             return f'{bounce} --command "{RESTART_VARIABLE}"{of_members} --execute'
         if not self.state.is_applied(group):
             return f"offsetmgr migrate apply {plan} --group {name}{options}"
-        if live is not None and live.is_lost and word is GroupState.APPLIED:
+        if live is not None and live.is_lost and word is Stage.APPLIED:
             return f"offsetmgr migrate rollback {plan} --group {name}{options}"
         has_members = bool(group.old_members if live is None else live.members)
-        phase = self.end if word is GroupState.DUAL else GroupState.DUAL
-        if word is GroupState.DUAL or (has_members and word is not self.end):
+        phase = self.end if word is Phase.DUAL else Phase.DUAL
+        if word is Phase.DUAL or (has_members and word is not self.end):
             bounce = f"offsetmgr runbook bounce --plan {plan} --group {name} --to-phase {phase.value}"
             return f'{bounce} --command "{RESTART_VARIABLE}"{of_members}'
         if live is not None and not live.verifies:  # finalize would refuse the group
@@ -326,10 +288,10 @@ class _Statuses:
         return f"offsetmgr migrate finalize {plan} {shlex.join(group_words(group.group))}{options}"
 
 
-def _has_left(live: LiveGroup, end: CommitMode) -> bool:
+def _has_left(live: LiveGroup, end: Phase) -> bool:
     """Whether members of a finalized group were seen in another phase than the last one."""
-    if live.phase is None:
-        return live.known is StateOrigin.SEEN and bool(live.members)
+    if live.phase is Phase.UNKNOWN:
+        return live.known is Confidence.SEEN and bool(live.members)
     return live.phase is not end
 
 
@@ -349,7 +311,7 @@ def expiry_texts(dates: Iterable[int | None], now_ms: int, refresh: str, *, watc
 def _has_ended(blocked: str, live: LiveGroup | None) -> bool:
     """Whether the members were seen in the phase to which a bounce was blocked. ``blocked`` begins with the step, as in
     ``bounce zookeeper -> dual: ...``."""
-    if live is None or live.phase is None or live.known is not StateOrigin.SEEN:
+    if live is None or live.phase is Phase.UNKNOWN or live.known is not Confidence.SEEN:
         return False
     step = blocked.partition(":")[0]
     return step.startswith("bounce ") and step.endswith(f"-> {live.phase.value}")

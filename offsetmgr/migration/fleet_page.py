@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from offsetmgr.core.document import DocumentColumn, DocumentPart, Facts, Paragraph, SectionTitle, Table, moment
-from offsetmgr.migration.fleet import RESTART_VARIABLE, GroupState, GroupStatus, counts, expiry_texts
+from offsetmgr.migration.fleet import RESTART_VARIABLE, GroupStatus, counts, expiry_texts
 from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import Stage
 from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
 
 _GROUP: Final = DocumentColumn("group", "name")
@@ -51,10 +52,8 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
     """Returns the parts of the page. ``watched`` is True if the servers were asked; otherwise the page shows what the
     plan and the journal record."""
     states = Counter(one.state for one in found)
-    finalized = states[GroupState.FINALIZED]
-    other_plan = (
-        states[GroupState.NOT_PLANNED] + states[GroupState.ROLLED_BACK] + states[GroupState.ROLLED_BACK_IN_PART]
-    )
+    finalized = states[Stage.FINALIZED]
+    other_plan = states[Stage.NOT_PLANNED] + states[Stage.ROLLED_BACK] + states[Stage.ROLLED_BACK_IN_PART]
     refresh = f"offsetmgr migrate apply {shlex.quote(str(plan.path))} --refresh"
     expiring = expiry_texts((one.expires_ms for one in found), made_at, refresh, watched=watched)
     origin = "from the servers, the plan and its journal" if watched else "from the plan and its journal"
@@ -96,7 +95,7 @@ def fleet_parts(plan: PlanFile, found: Sequence[GroupStatus], made_at: int, *, w
 def _wave_row(wave: int | None, states: Any, blocked: int) -> Sequence[Any]:
     named = ", ".join(f"{count} {state.value}" for state, count in sorted(states.items()))
     label = "no wave" if wave is None else str(wave)
-    return label, states.total(), states[GroupState.FINALIZED], blocked, named
+    return label, states.total(), states[Stage.FINALIZED], blocked, named
 
 
 def _group_row(one: GroupStatus) -> Sequence[Any]:

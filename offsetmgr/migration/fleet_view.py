@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
+from offsetmgr.core.phase import Confidence, Phase
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
-from offsetmgr.migration.fleet import LiveGroup, StateOrigin
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.fleet import LiveGroup
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_groups
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import assess_phase, infer_phase
@@ -21,11 +22,6 @@ from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
 from offsetmgr.migration.verify_rules import Status
 
-_ORIGINS = {
-    Confidence.SEEN: StateOrigin.SEEN,
-    Confidence.INFERRED: StateOrigin.INFERRED,
-    Confidence.UNKNOWN: StateOrigin.UNKNOWN,
-}
 _BEFORE_APPLY = frozenset((Status.MISSING, Status.BEHIND, Status.NOT_REWOUND))
 _WHILE_THE_SOURCE_IS_USED = frozenset((Status.SOURCE_AHEAD, Status.NOT_IN_PLAN))
 
@@ -56,7 +52,7 @@ class FleetView:
 
     def _members(self, groups: list[GroupPlan]) -> dict[str, LiveGroup]:
         if self.view is None:
-            return {group.group: LiveGroup(None, StateOrigin.UNKNOWN, "") for group in groups}
+            return {group.group: LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, "") for group in groups}
         to_kafka = self.end is CommitMode.KAFKA
         old = {group.group: group.group if to_kafka else group.target_group for group in groups}
         new = {group.group: group.target_group if to_kafka else group.group for group in groups}
@@ -64,7 +60,7 @@ class FleetView:
         described = self.view.cluster.describe_groups(list(new.values())) if groups else {}
         found = {name: _live(watched[old[name]], described.get(new[name])) for name in old}
         for name in (group.group for group in groups if self._is_finalized(group)):
-            if found[name].known is StateOrigin.UNKNOWN:  # without traffic, the phase of its members is not visible
+            if found[name].known is Confidence.UNKNOWN:  # without traffic, the phase of its members is not visible
                 found[name] = replace(found[name], obstacles=())
         return found
 
@@ -94,7 +90,7 @@ class FleetView:
     def _problem(self, group: GroupPlan, result: PartitionResult, live: LiveGroup) -> str:
         """Returns the problem of a partition; an empty string if it verifies, or if a later step is expected to change
         it."""
-        uses_source = bool(live.members) and live.phase not in (self.end, CommitMode.DUAL)
+        uses_source = bool(live.members) and live.phase not in (Phase.of(self.end), Phase.DUAL)
         if result.status.ok or result.status is Status.REFUSED:  # the plan lists the refused partitions
             return ""
         if self._is_finalized(group) and result.status not in (Status.MISSING, Status.SOURCE_AHEAD):
@@ -123,7 +119,7 @@ def _is_enough(history: GroupHistory) -> bool:
 
 def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
     if isinstance(history, OffsetMgrError):
-        return LiveGroup(None, StateOrigin.UNKNOWN, f"it cannot be observed: {history}")
+        return LiveGroup(Phase.UNKNOWN, Confidence.UNKNOWN, f"it cannot be observed: {history}")
     old: Iterable[str] = history.latest.members if history.latest is not None else ()
     modern = described if isinstance(described, GroupDescription) and not described.idle else None
     new = [str(member) for member in modern.members] if modern is not None else []
@@ -131,22 +127,24 @@ def _live(history: GroupHistory | OffsetMgrError, described: GroupDescription | 
     if history.latest is None or not history.latest.members:
         return _without_old_consumers(members, described)
     found = infer_phase(history)
-    if found.phase is None:
+    if (mode := found.phase.mode) is None:
         obstacle = (found.why,) if found.members else ()
-        return LiveGroup(None, _ORIGINS[found.confidence], found.why, members, obstacle)
+        return LiveGroup(Phase.UNKNOWN, found.confidence, found.why, members, obstacle)
     if found.confidence is not Confidence.SEEN:
-        return LiveGroup(found.phase, _ORIGINS[found.confidence], found.why, members)
-    report = assess_phase(history, found.phase, rules=EvidenceThresholds(accept_idle=True))
+        return LiveGroup(found.phase, found.confidence, found.why, members)
+    report = assess_phase(history, mode, rules=EvidenceThresholds(accept_idle=True))
     if report.passed:
-        return LiveGroup(found.phase, StateOrigin.SEEN, found.why, members)
+        return LiveGroup(found.phase, Confidence.SEEN, found.why, members)
     why = f"{found.why}; not known for the whole group: {missing_evidence(report)}"
-    return LiveGroup(found.phase, StateOrigin.INFERRED, why, members)
+    return LiveGroup(found.phase, Confidence.INFERRED, why, members)
 
 
 def _without_old_consumers(members: tuple[str, ...], described: GroupDescription | OffsetMgrError | None) -> LiveGroup:
     if isinstance(described, OffsetMgrError):
-        return LiveGroup(None, StateOrigin.UNKNOWN, f"Kafka's coordinator did not report the members: {described}")
+        return LiveGroup(
+            Phase.UNKNOWN, Confidence.UNKNOWN, f"Kafka's coordinator did not report the members: {described}"
+        )
     if members:
         why = f"no old consumer is registered, and Kafka's coordinator reports {count_of(len(members), 'member')}"
-        return LiveGroup(CommitMode.KAFKA, StateOrigin.SEEN, why, members)
-    return LiveGroup(None, StateOrigin.SEEN, "no member is registered", members)
+        return LiveGroup(Phase.KAFKA, Confidence.SEEN, why, members)
+    return LiveGroup(Phase.UNKNOWN, Confidence.SEEN, "no member is registered", members)

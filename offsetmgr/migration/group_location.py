@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.group_tree import UnrecognisedData
@@ -21,26 +20,16 @@ from offsetmgr.core.model import (
     LogRange,
     TopicPartition,
 )
+from offsetmgr.core.phase import Confidence, Phase, Verdict
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.running_store import OtherGroupKind
 from offsetmgr.groups.lag import BELOW_START, lag_of
 from offsetmgr.groups.last_writer import LastWriter
 from offsetmgr.groups.last_writes import TITLES
-from offsetmgr.migration.evidence import Confidence
 from offsetmgr.migration.observation import OffsetReadResult, at
 from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.migration.phase_inference import infer_phase
-
-
-class GroupPhase(StrEnum):
-    """The stores to which the members of a group commit. ``MOVED`` is the phase after a finalized migration."""
-
-    ZOOKEEPER = "zookeeper"
-    DUAL = "dual"
-    KAFKA = "kafka"
-    MANAGER = "manager"
-    MOVED = "moved"
-    UNKNOWN = "unknown"
+from offsetmgr.migration.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +70,15 @@ class StoreSample:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseEvidence:
-    """The phase of a group, its confidence, and the evidence as text."""
-
-    phase: GroupPhase
-    confidence: Confidence
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class MigratedGroup:
-    """The migration of a group by a plan: its state in words, and the kinds of the source and the target. A kind is
+    """The migration of a group by a plan: its stage, and the kinds of the source and the target. A kind is
     None if the settings do not name this store."""
 
     path: str
     group: str
     """The name of the group in the plan and in the source."""
     target_group: str
-    state: str
+    stage: Stage
     source: str | None
     target: str | None
     source_uri: str
@@ -119,7 +99,7 @@ class GroupSample:
     group: str
     stores: tuple[StoreSample, ...]
     logs: Mapping[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
-    seen: PhaseEvidence | None = None
+    seen: Verdict | None = None
     plan: MigratedGroup | None = None
     writers: Mapping[TopicPartition, LastWriter] = field(default_factory=dict)
     """The last writers where ZooKeeper and Kafka hold different offsets."""
@@ -154,7 +134,7 @@ class GroupLocation:
     unknown."""
 
     sample: GroupSample
-    phase: PhaseEvidence
+    phase: Verdict
     partitions: tuple[LocatedPartition, ...]
 
     @property
@@ -191,7 +171,7 @@ def locate(sample: GroupSample) -> GroupLocation:
     phase = sample.seen or _moved(sample) or _infer(sample)
     valid: str | None = phase.phase
     unread = ""
-    if phase.phase is GroupPhase.MOVED and sample.plan is not None:
+    if phase.phase is Phase.MOVED and sample.plan is not None:
         valid = sample.plan.target
         if sample.group != sample.plan.target_group:
             unread = f"lag unknown, because the group is {sample.plan.target_group} in {sample.plan.target_uri}"
@@ -204,30 +184,27 @@ def locate(sample: GroupSample) -> GroupLocation:
 # --- the phase ---------------------------------------------------------------------------------------
 
 
-def _unknown(why: str) -> PhaseEvidence:
-    return PhaseEvidence(GroupPhase.UNKNOWN, Confidence.UNKNOWN, why)
+def _unknown(why: str) -> Verdict:
+    return Verdict(Phase.UNKNOWN, Confidence.UNKNOWN, why)
 
 
-def _inferred(name: str, why: str) -> PhaseEvidence:
-    return PhaseEvidence(GroupPhase(name), Confidence.INFERRED, why)
+def _inferred(name: str, why: str) -> Verdict:
+    return Verdict(Phase(name), Confidence.INFERRED, why)
 
 
-def seen_phase(history: GroupHistory) -> PhaseEvidence | None:
+def seen_phase(history: GroupHistory) -> Verdict | None:
     """Returns the phase that the observed commits prove; None if they prove no phase."""
     for tp, partition in sorted(history.partitions.items()):
         alone = [partition.zookeeper_alone if partition.kafka.changes else None]
         alone += [partition.kafka_alone if partition.zookeeper.changes else None]
         if proof := next(filter(None, alone), None):
             why = f"{tp}: {proof}; then the other store changed too, so another client (a mirror?) writes there"
-            return PhaseEvidence(GroupPhase.UNKNOWN, Confidence.SEEN, why)
+            return Verdict(Phase.UNKNOWN, Confidence.SEEN, why)
     found = infer_phase(history)
-    if found.confidence is not Confidence.SEEN:
-        return None
-    phase = GroupPhase.UNKNOWN if found.phase is None else GroupPhase(found.phase.value)
-    return PhaseEvidence(phase, Confidence.SEEN, found.why)
+    return found if found.confidence is Confidence.SEEN else None
 
 
-def _moved(sample: GroupSample) -> PhaseEvidence | None:
+def _moved(sample: GroupSample) -> Verdict | None:
     """Returns the phase of a group whose migration is finalized; None for any other group."""
     plan = sample.plan
     if plan is None or plan.finalized_at is None:
@@ -235,9 +212,9 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
     why = f"{plan.path} moved it from {plan.source_uri} to {plan.target_uri}, finalized {at(plan.finalized_at)}"
     source, target = sample.side(plan.source), sample.side(plan.target)
     if target is None or target.error is not None:
-        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the target was not read")
+        return Verdict(Phase.MOVED, Confidence.INFERRED, f"{why}; the target was not read")
     if source is None or source.error is not None:
-        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
+        return Verdict(Phase.MOVED, Confidence.INFERRED, f"{why}; the source was not read")
     for store in (source, target):
         if store.problem is not None:
             return _unknown(f"{why}, but offsets in {store.title} cannot be read: {store.problem}")
@@ -253,11 +230,11 @@ def _moved(sample: GroupSample) -> PhaseEvidence | None:
             return _unknown(f"{why}, but {source.title} {newer}: a client may still commit to the source{evidence}")
         undecided = undecided or f"{why}; whether a client has committed {tp} to {source.title} since is not known"
     if undecided:
-        return PhaseEvidence(GroupPhase.MOVED, Confidence.INFERRED, undecided)
-    return PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
+        return Verdict(Phase.MOVED, Confidence.INFERRED, undecided)
+    return Verdict(Phase.MOVED, Confidence.SEEN, f"{why}; {source.title} has no newer offset")
 
 
-def _infer(sample: GroupSample) -> PhaseEvidence:
+def _infer(sample: GroupSample) -> Verdict:
     """Infers the phase from offsets and members."""
     for store in sample.stores:
         if store.problem is not None:
@@ -303,7 +280,7 @@ def _count(store: StoreSample) -> str:
     return f"{count_of(len(store.committed), 'offset')} in {store.title}"
 
 
-def _compare(sample: GroupSample, holding: list[StoreSample], old: list[GroupMember]) -> PhaseEvidence:
+def _compare(sample: GroupSample, holding: list[StoreSample], old: list[GroupMember]) -> Verdict:
     """Infers the phase from the partitions in which the stores hold different offsets: the members commit to the store
     that was written last. ``old`` are the old consumers that are registered in ZooKeeper."""
     every = sorted({tp for store in holding for tp in store.committed})
@@ -360,7 +337,7 @@ def _valid_offsets(
     offsets: Mapping[str, OffsetReadResult], phase: str | None
 ) -> Iterator[tuple[str, OffsetReadResult]]:
     """Yields the offsets from which the members may start, by the store's name."""
-    if phase == GroupPhase.DUAL:
+    if phase == Phase.DUAL:
         both = [(name, offsets[name]) for name in ("zookeeper", "kafka") if name in offsets]
         if all(isinstance(found, Committed) for _, found in both):
             yield max(both, key=lambda one: one[1].offset if isinstance(one[1], Committed) else -1)

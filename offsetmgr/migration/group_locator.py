@@ -15,6 +15,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, LogRange, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.phase import Verdict
 from offsetmgr.groups.describe import DescribeGroups
 from offsetmgr.groups.last_writer import LastWriter
 from offsetmgr.groups.last_writes import VIEW_LIMIT_S, GroupPair
@@ -24,7 +25,6 @@ from offsetmgr.migration.group_location import (
     GroupLocation,
     GroupSample,
     MigratedGroup,
-    PhaseEvidence,
     StoreSample,
     locate,
 )
@@ -33,7 +33,7 @@ from offsetmgr.migration.group_watch import scan_tolerantly, watch_groups
 from offsetmgr.migration.plan import StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.plan_run import OPERATIONS, open_plan, open_renewed
-from offsetmgr.migration.progress import MigrationState
+from offsetmgr.migration.progress import MigrationState, Stage
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class GroupLocator:
                 self.unread_plans.append(error)
                 continue
             for group, migrated in found.items():
-                if migrated.state not in ("planned", "rolled back"):
+                if migrated.stage not in (Stage.PLANNED, Stage.ROLLED_BACK):
                     self._plans.setdefault(group, migrated)
 
     def _migrated(self, plan: PlanFile, state: MigrationState) -> dict[str, MigratedGroup]:
@@ -135,11 +135,11 @@ class GroupLocator:
         for group in plan.groups():
             if not group.error:
                 deleted = group.group in state.delete.done
-                phase, finalized_at = state.phase_of(group), state.group_finalized_at(group.group)
+                stage, finalized_at = state.stage_of(group), state.group_finalized_at(group.group)
                 if state.phase_after_end(group.group, plan.header.end) is not None:
                     finalized_at = None  # its members were taken back afterwards
                 found = MigratedGroup(
-                    str(plan.path), group.group, group.target_group, phase, here, there, source.uri, target.uri,
+                    str(plan.path), group.group, group.target_group, stage, here, there, source.uri, target.uri,
                     finalized_at, deleted, plan.header.expiry_of(state.copied_at(group)),
                 )  # fmt: skip
                 migrated.update(dict.fromkeys((group.group, group.target_group), found))
@@ -185,7 +185,7 @@ class GroupLocator:
         except OffsetMgrError:  # the differing offsets are shown without evidence
             return {}
 
-    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, PhaseEvidence]:
+    def _watch(self, names: list[str], window: ObservationWindow | None) -> Mapping[str, Verdict]:
         zookeeper, kafka = (next((s for s in self.stores if s.name == name), None) for name in ("zookeeper", "kafka"))
         if window is None or zookeeper is None or zookeeper.session is None or kafka is None:
             return {}

@@ -9,7 +9,8 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.migration.group_location import PhaseEvidence, seen_phase
+from offsetmgr.core.phase import Verdict
+from offsetmgr.migration.group_location import seen_phase
 from offsetmgr.migration.group_observer import ObservationWindow
 from offsetmgr.migration.observation import Observation, PartitionOwner
 from offsetmgr.migration.ownership_history import GroupHistory
@@ -31,7 +32,7 @@ def watch_groups(
     names: list[str],
     window: ObservationWindow,
     clock: Clock,
-) -> dict[str, PhaseEvidence]:
+) -> dict[str, Verdict]:
     """Reads the groups repeatedly until commits have proved the phase of each, or until the window is over. Returns the
     proved phases."""
     histories = {name: GroupHistory() for name in names}

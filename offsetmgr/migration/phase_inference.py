@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, TopicPartition
+from offsetmgr.core.phase import Confidence, Phase, Verdict
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import (
-    Confidence,
     EvidenceThresholds,
     PartitionEvidence,
     assess_owned,
@@ -253,18 +253,7 @@ def _assess_member(
 # --- the phase of the group --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InferredPhase:
-    """The inferred phase of a group; ``phase`` is None if the evidence is insufficient, or if members are in different
-    phases. ``members`` has the phases that the observed commits prove."""
-
-    phase: CommitMode | None
-    confidence: Confidence
-    why: str
-    members: frozenset[CommitMode] = frozenset()
-
-
-def infer_phase(history: GroupHistory) -> InferredPhase:
+def infer_phase(history: GroupHistory) -> Verdict:
     """Infers the phase of a watched group from the observed commits. If the commits prove no phase, infers the phase
     from the offsets in both stores."""
     proven: dict[CommitMode, list[str]] = {}
@@ -273,19 +262,19 @@ def infer_phase(history: GroupHistory) -> InferredPhase:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({partition.owned.member}): {behaviour[1]}")
     if len(proven) == 1:
         ((phase, whys),) = proven.items()
-        return InferredPhase(
-            phase,
+        return Verdict(
+            Phase.of(phase),
             Confidence.SEEN,
             f"{describe_behaviour(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
             frozenset(proven),
         )
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
-        return InferredPhase(None, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
+        return Verdict(Phase.UNKNOWN, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
     return _phase_by_offsets(history)
 
 
-def _phase_by_offsets(history: GroupHistory) -> InferredPhase:
+def _phase_by_offsets(history: GroupHistory) -> Verdict:
     observation = history.latest
     if observation is None:
         raise ValueError("nothing has been observed")
@@ -293,21 +282,21 @@ def _phase_by_offsets(history: GroupHistory) -> InferredPhase:
     unreadable = [tp for tp in every if isinstance(observation.zookeeper.get(tp), OffsetMgrError | None)]
     unreadable += [tp for tp in every if isinstance(observation.kafka.get(tp), OffsetMgrError | None)]
     if unreadable:
-        return InferredPhase(None, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
+        return Verdict(Phase.UNKNOWN, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
     in_zookeeper = [tp for tp in every if not isinstance(observation.zookeeper[tp], Absent)]
     in_kafka = [tp for tp in every if not isinstance(observation.kafka[tp], Absent)]
     if in_zookeeper and not in_kafka:
-        return InferredPhase(
-            CommitMode.ZOOKEEPER,
+        return Verdict(
+            Phase.ZOOKEEPER,
             Confidence.INFERRED,
             f"{count_of(len(in_zookeeper), 'offset')} in ZooKeeper and none in Kafka",
         )
     if in_kafka and not in_zookeeper:
-        return InferredPhase(
-            CommitMode.KAFKA, Confidence.INFERRED, f"{count_of(len(in_kafka), 'offset')} in Kafka and none in ZooKeeper"
+        return Verdict(
+            Phase.KAFKA, Confidence.INFERRED, f"{count_of(len(in_kafka), 'offset')} in Kafka and none in ZooKeeper"
         )
     if not every or not in_zookeeper:
-        return InferredPhase(
-            None, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
+        return Verdict(
+            Phase.UNKNOWN, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
         )
-    return InferredPhase(None, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window")
+    return Verdict(Phase.UNKNOWN, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window")

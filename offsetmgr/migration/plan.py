@@ -18,6 +18,7 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.phase import Confidence
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 from offsetmgr.groups.last_writer import LastWriter, skip_text
 from offsetmgr.migration.partition_map import MapOrigin
@@ -89,7 +90,7 @@ class PlanSource(NamedTuple):
 
     partition: int
     how: str
-    evidence: str = "inferred"
+    evidence: Confidence = Confidence.INFERRED
 
 
 class PlanStep(NamedTuple):

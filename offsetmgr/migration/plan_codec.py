@@ -11,6 +11,7 @@ from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
+from offsetmgr.core.phase import Confidence
 from offsetmgr.migration.partition_map import MapOrigin
 from offsetmgr.migration.plan import (
     Action,
@@ -92,7 +93,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
     origin = None
     if (found := get("origin")) is not None:
-        origin = PlanSource(BrokerPartition.from_json(found["partition"]), found["how"], found["evidence"])
+        origin = PlanSource(BrokerPartition.from_json(found["partition"]), found["how"], Confidence(found["evidence"]))
     action, proven = _ACTIONS[encoded["action"]], get("proven", False)
     return new(PlanStep, (tp, action, source_offset, target_offset, expected, note, origin, proven))
 

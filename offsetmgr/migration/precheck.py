@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
+from offsetmgr.core.phase import Confidence, Phase, Verdict
 from offsetmgr.core.plurals import list_of
-from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
+from offsetmgr.migration.evidence import EvidenceThresholds, behaviour_of
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, OffsetReadResult
 from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
 from offsetmgr.stores.dual_policy import partitions_ahead
 
 
@@ -112,16 +113,16 @@ def _can_begin(history: GroupHistory) -> bool:
     found = infer_phase(history)
     if found.confidence is not Confidence.SEEN:
         return False
-    if found.phase is CommitMode.DUAL:  # the phase is proved only if every partition has evidence
+    if found.phase is Phase.DUAL:  # the phase is proved only if every partition has evidence
         return all(behaviour_of(partition) is not None for partition in history.partitions.values())
     others = found.members - {CommitMode.DUAL}
     return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), history)
 
 
-def _start_of(found: InferredPhase) -> CommitMode:
+def _start_of(found: Verdict) -> CommitMode:
     """Returns the phase from which a bounce to dual starts. Members that are already dual are ignored."""
-    if found.phase is not None:
-        return found.phase
+    if (mode := found.phase.mode) is not None:
+        return mode
     others = found.members - {CommitMode.DUAL}
     if len(others) == 1:
         return next(iter(others))
@@ -188,8 +189,9 @@ def _check_change_from_dual(
 
     history = watch_group(view, group, window, enough=lambda w: report_of(w).final)
     report, found, observation = report_of(history), infer_phase(history), history.latest
-    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and observation is not None:
-        require_safe(found.phase, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
+    mode = found.phase.mode if found.confidence is Confidence.SEEN else None
+    if mode not in (None, CommitMode.DUAL) and observation is not None:
+        require_safe(mode, to, zookeeper=_committed(observation.zookeeper), kafka=_committed(observation.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate of phase dual is closed", report)
     return BounceStart(change, history, report)

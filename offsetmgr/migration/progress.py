@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +127,21 @@ class PartitionSet:
     in_doubt: frozenset[TopicPartition]
 
 
+class Stage(StrEnum):
+    """The stage of a group in a migration."""
+
+    NOT_PLANNED = "not planned"
+    """The group as a whole could not be planned, so nothing of it is migrated."""
+    PLANNED = "planned"
+    APPLIED_IN_PART = "applied in part"
+    """Apply has written some offsets, or may have written some, and has to be run again."""
+    APPLIED = "applied"
+    FINALIZED = "finalized"
+    ROLLED_BACK = "rolled back"
+    ROLLED_BACK_IN_PART = "rolled back in part"
+    """A rollback has begun, and some offsets that apply wrote are not restored yet."""
+
+
 class GroupNote(NamedTuple):
     """A record of the journal about one group: its time, and its text. For a blocked group, the text is the reason; for
     a phase, it is the evidence."""
@@ -216,18 +232,18 @@ class MigrationState:
         """Whether apply has nothing left to write for the group."""
         return plan.group in self.apply.done or not plan.writes()
 
-    def phase_of(self, plan: GroupPlan) -> str:
-        """Returns the state of a group's migration in words: planned, applying, applied, finalized, rolling back or
-        rolled back."""
+    def stage_of(self, plan: GroupPlan) -> Stage:
+        """Returns the stage of a group."""
         group = plan.group
+        if plan.error:
+            return Stage.NOT_PLANNED
         if self.is_group_rolled_back(group):
-            done = group in self.undo.done and not self.is_rolled_back_in_part(group)
-            return "rolled back" if done else "rolling back"
+            return Stage.ROLLED_BACK_IN_PART if self.is_rolled_back_in_part(group) else Stage.ROLLED_BACK
         if self.group_finalized_at(group) is not None:
-            return "finalized"
+            return Stage.FINALIZED
         if self.apply.opened and self.is_applied(plan):
-            return "applied"
-        return "applying" if group in self.apply.intents else "planned"
+            return Stage.APPLIED
+        return Stage.APPLIED_IN_PART if group in self.apply.written else Stage.PLANNED
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:

@@ -14,15 +14,16 @@ from typing import Any, Final, NamedTuple
 from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, route
 from offsetmgr.core.errors import GateRefused, GroupNotFound
 from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.phase import Confidence, Phase, Verdict
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import observation
 from offsetmgr.migration.baseline_file import FORMAT, VERSION
-from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
+from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind, read_writers
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.observation import Observation, at
 from offsetmgr.migration.ownership_history import GroupHistory
-from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
 from offsetmgr.migration.runbook_commands import RunbookArguments, RunbookCommands, RunbookStep, RunbookSubject
 from offsetmgr.migration.runbook_steps import abort_criteria, runbook_steps
 from offsetmgr.stores.dual_policy import partitions_ahead
@@ -53,7 +54,7 @@ class Runbook:
 
     group: str
     to: CommitMode
-    found: InferredPhase
+    found: Verdict
     baseline: Observation
     changes: tuple[CommitModeChange, ...]
     steps: tuple[RunbookStep, ...]
@@ -89,14 +90,14 @@ def write_runbook(
             "no live member is registered in ZooKeeper, so there is no member to bounce",
             "check the name and the chroot; to move an idle group, use `offsetmgr migrate`",
         )
-    found = infer_phase(history) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
-    if found.phase is None:
+    found = infer_phase(history) if start is None else Verdict(Phase.of(start), Confidence.UNKNOWN, "given by --from")
+    if (present := found.phase.mode) is None:
         raise GateRefused(
             f"runbook of group {group}",
             f"its phase is unknown: {found.why}",
             _hint_for_unknown_phase(history),
         )
-    changes = route(found.phase, to)
+    changes = route(present, to)
     subject = RunbookSubject(
         group,
         to,
@@ -238,7 +239,7 @@ def _to_json(book: Runbook) -> dict[str, Any]:
         "group": book.group,
         "to": book.to.value,
         "from": {
-            "phase": book.found.phase.value if book.found.phase else None,
+            "phase": book.found.phase.value,
             "known": book.found.confidence.value,
             "why": book.found.why,
         },

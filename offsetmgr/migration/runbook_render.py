@@ -49,7 +49,7 @@ _STOP: Final = (DocumentColumn("if the command stops with", "words"), DocumentCo
 def runbook_title(books: Sequence[Runbook]) -> str:
     if len(books) > 1:
         return f"Runbook: {len(books)} groups"
-    return f"Runbook: group {books[0].group}, {_phase(books[0])} -> {books[0].to.value}"
+    return f"Runbook: group {books[0].group}, {books[0].found.phase} -> {books[0].to.value}"
 
 
 def runbook_parts(books: Sequence[Runbook]) -> list[DocumentPart]:
@@ -57,7 +57,8 @@ def runbook_parts(books: Sequence[Runbook]) -> list[DocumentPart]:
     parts: list[DocumentPart] = []
     if len(books) > 1:
         rows = [
-            (b.group, _phase(b), b.to.value, len(b.baseline.members), len(b.changes), len(b.warnings)) for b in books
+            (b.group, b.found.phase.value, b.to.value, len(b.baseline.members), len(b.changes), len(b.warnings))
+            for b in books
         ]
         parts = [
             Table(_GROUPS, rows),
@@ -65,13 +66,9 @@ def runbook_parts(books: Sequence[Runbook]) -> list[DocumentPart]:
         ]
     for book in books:
         if len(books) > 1:
-            parts.append(SectionTitle(f"Group {book.group}: {_phase(book)} -> {book.to.value}"))
+            parts.append(SectionTitle(f"Group {book.group}: {book.found.phase} -> {book.to.value}"))
         parts += _book_parts(book, 3 if len(books) > 1 else 2)
     return parts
-
-
-def _phase(book: Runbook) -> str:
-    return book.found.phase.value if book.found.phase else "unknown"
 
 
 def _book_parts(book: Runbook, level: int) -> list[DocumentPart]:
@@ -81,7 +78,7 @@ def _book_parts(book: Runbook, level: int) -> list[DocumentPart]:
             f"Written {at(book.baseline.at_ms)} from the group's state at that moment. ZooKeeper:"
             f" {book.baseline.stores['zookeeper']}. Kafka: {book.baseline.stores['kafka']}."
         ),
-        Paragraph(f"Phase now: {_phase(book)} ({book.found.confidence.value}: {book.found.why})."),
+        Paragraph(f"Phase now: {book.found.phase} ({book.found.confidence.value}: {book.found.why})."),
     ]
     if book.warnings:
         parts += [SectionTitle("Warnings", level), Items([str(warning) for warning in book.warnings])]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.phase import Confidence
 from offsetmgr.groups.last_writer import LastWriter
 from offsetmgr.groups.last_writes import GroupPair, LastWrites
 from offsetmgr.kafka.cluster.base import Logs
@@ -29,7 +30,6 @@ from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify_rules import (
     ReadLastWriter,
     Status,
-    VerifyEvidence,
     check_planned,
     check_unplanned,
     outside,
@@ -44,7 +44,7 @@ class PartitionResult(NamedTuple):
     target_group: str
     tp: TopicPartition | None
     status: Status
-    evidence: VerifyEvidence
+    evidence: Confidence
     expected: int | None = None
     source: int | None = None
     target: int | None = None
@@ -64,7 +64,7 @@ class VerifySummary:
     def add(self, result: PartitionResult) -> None:
         """Adds one result to the counts."""
         self.counts[result.status] += 1
-        self.inferred += result.status.ok and result.evidence is VerifyEvidence.INFERRED
+        self.inferred += result.status.ok and result.evidence is Confidence.INFERRED
 
     @property
     def ok(self) -> bool:
@@ -148,13 +148,13 @@ class MigrationVerifier:
         source, target = pair.source, pair.target
         hidden = source.hidden if source.offsets or not plan.steps else None  # finalize deletes offsets, and only them
         if failed := source.error or hidden or target.error or target.hidden:
-            yield _group_result(plan, Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(failed))
+            yield _group_result(plan, Status.UNREADABLE, Confidence.UNKNOWN, str(failed))
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
-            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"target: {unfit}")
+            yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"target: {unfit}")
             return
         if plan.error:
-            yield _group_result(plan, Status.REFUSED, VerifyEvidence.SEEN, f"could not be planned: {plan.error}")
+            yield _group_result(plan, Status.REFUSED, Confidence.SEEN, f"could not be planned: {plan.error}")
         if self._shift:
             source = _shifted(source, self._shift)
         steps = {step.tp: _shifted_step(step, self._shift) if self._shift else step for step in plan.steps}
@@ -174,7 +174,7 @@ class MigrationVerifier:
             unchanged = readable and step and target_offset and _is_unchanged(step, source_offset, target_offset)
             if unchanged and target_offset and log.holds(tp, target_offset.offset):
                 offset, of_source = target_offset.offset, source_offset.offset if source_offset else None
-                fields = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
+                fields = (Status.EQUAL, Confidence.SEEN, offset, of_source, offset, log.end(tp), "")
                 yield new(PartitionResult, (plan.group, plan.target_group, tp, *fields))
             else:
                 yield self._partition(plan, tp, step, GroupPair(source, target), log, partial(last_writer, tp))
@@ -225,12 +225,12 @@ class MigrationVerifier:
         source, target, word = pair.source, pair.target, self.plan.header.options.if_ahead is AheadPolicy.KEEP
         source_offset, target_offset = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
-            status, evidence, detail = Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(unreadable)
+            status, evidence, detail = Status.UNREADABLE, Confidence.UNKNOWN, str(unreadable)
         else:
             if step is None:
                 status, evidence, detail = check_unplanned(source_offset, target_offset, read)
             elif self._rewind_is_missing(plan.group, step, target_offset):
-                status, evidence, detail = Status.NOT_REWOUND, VerifyEvidence.SEEN, "the rewind was not written"
+                status, evidence, detail = Status.NOT_REWOUND, Confidence.SEEN, "the rewind was not written"
             else:
                 found = check_planned(step, source_offset, target_offset, log.end(tp), read, word=word)
                 status, evidence, detail = found
@@ -252,7 +252,7 @@ class MigrationVerifier:
         )
 
 
-def _group_result(plan: GroupPlan, status: Status, evidence: VerifyEvidence, detail: str) -> PartitionResult:
+def _group_result(plan: GroupPlan, status: Status, evidence: Confidence, detail: str) -> PartitionResult:
     return PartitionResult(plan.group, plan.target_group, None, status, evidence, detail=detail)
 
 

@@ -13,16 +13,9 @@ from typing import Final, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange
+from offsetmgr.core.phase import Confidence
 from offsetmgr.groups.last_writer import LastWriter, skip_text
 from offsetmgr.migration.plan import Action, MissingTopic, PlanSource, PlanStep, clamp_text
-
-
-class VerifyEvidence(StrEnum):
-    """The confidence of a result."""
-
-    SEEN = "seen"
-    INFERRED = "inferred"
-    UNKNOWN = "unknown"
 
 
 class Status(StrEnum):
@@ -69,7 +62,7 @@ _PASSING: Final = frozenset(
 )
 
 
-VerifyOutcome: TypeAlias = tuple[Status, VerifyEvidence, str]
+VerifyOutcome: TypeAlias = tuple[Status, Confidence, str]
 ReadLastWriter: TypeAlias = Callable[[], LastWriter | None]
 """Reads the evidence that shows which store was written last; None if the target is not ahead any more, or was written
 last."""
@@ -79,23 +72,23 @@ def outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -
     """Returns the result for an offset outside its log."""
     if isinstance(log, LogRange) and offset < log.start:
         why = f"below the log start by {log.start - offset}; {clamp_text(offset, log)}"
-        return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
+        return Status.BELOW_LOG_START, Confidence.SEEN, why
     if isinstance(log, LogRange):
-        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
+        return Status.BEYOND_LOG_END, Confidence.SEEN, f"beyond the log end by {offset - log.end}"
     if isinstance(log, MissingTopic):
-        return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
-    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is unknown: {log}"
+        return Status.NO_SUCH_LOG, Confidence.SEEN, log.value
+    return Status.UNKNOWN, Confidence.UNKNOWN, f"the log's end is unknown: {log}"
 
 
 def check_unplanned(source: Committed | None, target: Committed | None, read: ReadLastWriter) -> VerifyOutcome:
     """Returns the result for a partition that is not in the plan, from the current offsets of both stores."""
     if source is None:
-        return Status.NEW_IN_TARGET, VerifyEvidence.SEEN, "committed in the target since the plan"
+        return Status.NEW_IN_TARGET, Confidence.SEEN, "committed in the target since the plan"
     if target is not None and target.offset >= source.offset:
         if target.offset > source.offset and (problem := _unproven(source.offset, target.offset, read())) is not None:
             return problem
-        return Status.PROGRESS, VerifyEvidence.SEEN, "not in the plan; the target is not behind the source"
-    return Status.NOT_IN_PLAN, VerifyEvidence.SEEN, "committed in the source since the plan; make a new plan for it"
+        return Status.PROGRESS, Confidence.SEEN, "not in the plan; the target is not behind the source"
+    return Status.NOT_IN_PLAN, Confidence.SEEN, "committed in the source since the plan; make a new plan for it"
 
 
 def check_planned(
@@ -112,31 +105,31 @@ def check_planned(
     if step.action.rejects:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and source is not None and target is not None and source.offset == target.offset:
-            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it, but source and target are equal now"
-        return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
+            return Status.EQUAL, Confidence.SEEN, "the plan refused it, but source and target are equal now"
+        return Status.REFUSED, Confidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
+        return Status.UNKNOWN, Confidence.UNKNOWN, "the plan expects nothing here"
     if target is None:
-        return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
+        return Status.MISSING, Confidence.SEEN, "the target has no commit"
     expected = step.after.offset
     if target.offset < expected:
-        return Status.BEHIND, VerifyEvidence.SEEN, f"behind the plan by {expected - target.offset}"
+        return Status.BEHIND, Confidence.SEEN, f"behind the plan by {expected - target.offset}"
     if target.offset > expected:
         moved = _check_progress(step, target.offset, log_end)
         if not moved[0].ok:
             return moved
     else:
-        moved = (Status.EQUAL, VerifyEvidence.SEEN, "")
+        moved = (Status.EQUAL, Confidence.SEEN, "")
     return _compare_with_source(step, source, target, moved, (lambda: None) if word else read)
 
 
 def _check_progress(step: PlanStep, offset: int, log_end: int | None) -> VerifyOutcome:
     assert step.after is not None
     if log_end is None:
-        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is unknown"
+        return Status.UNKNOWN, Confidence.UNKNOWN, "moved forward, but the log's end is unknown"
     if offset > log_end:
-        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log_end}"
-    return Status.PROGRESS, VerifyEvidence.SEEN, f"moved forward by {offset - step.after.offset}"
+        return Status.BEYOND_LOG_END, Confidence.SEEN, f"beyond the log end by {offset - log_end}"
+    return Status.PROGRESS, Confidence.SEEN, f"moved forward by {offset - step.after.offset}"
 
 
 def _compare_with_source(
@@ -145,25 +138,25 @@ def _compare_with_source(
     if step.origin is not None:
         return _compare_with_position(step, step.origin, source, result_so_far)
     if source is None:
-        gone = (Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it")
+        gone = (Status.SOURCE_GONE, Confidence.SEEN, "the source no longer holds it")
         return result_so_far if step.source is None else gone
     planned = -1 if step.source is None else step.source.offset
     if source.offset > target.offset and source.offset != planned:
         behind = source.offset - target.offset
         return (
             Status.SOURCE_AHEAD,
-            VerifyEvidence.SEEN,
+            Confidence.SEEN,
             f"the source moved on after the plan; a start from the target would repeat {behind} messages",
         )
     if source.offset < planned:
         back = planned - source.offset
-        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
+        return Status.SOURCE_REWOUND, Confidence.SEEN, f"the source was moved back by {back} after the plan"
     kept = step.action in (Action.KEEP_NEWER, Action.TARGET_ONLY)
     if kept and result_so_far[0] is Status.EQUAL and target.offset > source.offset:
         proven = step.proven and source.offset == planned
         problem = None if proven else _unproven(source.offset, target.offset, read())
         why = f"as planned, the target stays ahead of the source by {target.offset - source.offset}"
-        return problem or (Status.KEPT_AHEAD, VerifyEvidence.SEEN, why)
+        return problem or (Status.KEPT_AHEAD, Confidence.SEEN, why)
     if target.offset > source.offset != planned:  # both stores have moved since the plan
         writer = read()
         if writer is not None and writer.store is not None:
@@ -176,7 +169,7 @@ def _unproven(source: int, target: int, writer: LastWriter | None) -> VerifyOutc
     if writer is None or writer.is_offset(target):
         return None
     why = f"keeps {skip_text(target, source)} ({writer.why}); to accept it, plan it again with --if-ahead keep"
-    return Status.AHEAD_UNPROVEN, VerifyEvidence.UNKNOWN, why
+    return Status.AHEAD_UNPROVEN, Confidence.UNKNOWN, why
 
 
 def _compare_with_position(
@@ -187,14 +180,14 @@ def _compare_with_position(
     derivation."""
     assert step.source is not None
     old = step.source.offset
-    evidence = VerifyEvidence(origin.evidence)
+    evidence = origin.evidence
     if source is None:
         return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
     if source.offset > old:
         why = f"the source moved on after the plan, from byte {old} to {source.offset}; make a new plan"
-        return Status.SOURCE_AHEAD, VerifyEvidence.SEEN, why
+        return Status.SOURCE_AHEAD, Confidence.SEEN, why
     if source.offset < old:
         why = f"the source was moved back after the plan, from byte {old} to {source.offset}"
-        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
+        return Status.SOURCE_REWOUND, Confidence.SEEN, why
     status, _, detail = result_so_far
     return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

@@ -16,9 +16,9 @@ from scripted_group import ScriptedGroup, member, writes
 
 from offsetmgr.app.endpoints import SourceAndTarget
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import JournalError
-from offsetmgr.migration.fleet import LiveGroup, StateOrigin
+from offsetmgr.core.phase import Confidence, Phase
+from offsetmgr.migration.fleet import LiveGroup
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.observation import PartitionOwner
 
@@ -44,8 +44,8 @@ def status(migration: Migration, group: str = "shop", live: LiveGroup | None = N
         return migration.status("--window", "1", *options)[group]
 
 
-def seen(phase: CommitMode | None, *obstacles: str, members: tuple[str, ...] = ("m-1",)) -> LiveGroup:
-    return LiveGroup(phase, StateOrigin.SEEN, "commits were seen", members, obstacles)
+def seen(phase: Phase, *obstacles: str, members: tuple[str, ...] = ("m-1",)) -> LiveGroup:
+    return LiveGroup(phase, Confidence.SEEN, "commits were seen", members, obstacles)
 
 
 def phase(name: str, group: str = "shop") -> dict[str, Any]:
@@ -72,12 +72,12 @@ def test_a_name_of_a_group_or_a_plan_is_no_option_and_no_markup(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mode", "applied", "expected"),
     [
-        (None, False, ["migrate", "apply", "PLAN", "--group", ODD, "--from-command-config", "LOGIN"]),
+        (Phase.UNKNOWN, False, ["migrate", "apply", "PLAN", "--group", ODD, "--from-command-config", "LOGIN"]),
         (
-            *(CommitMode.ZOOKEEPER, True),
+            *(Phase.ZOOKEEPER, True),
             ["runbook", "bounce", "--plan", "PLAN", "--group", ODD, "--to-phase", "dual", "--command", "$RESTART"],
         ),
-        (CommitMode.KAFKA, True, ["migrate", "finalize", "PLAN", ODD, "--from-command-config", "LOGIN"]),
+        (Phase.KAFKA, True, ["migrate", "finalize", "PLAN", ODD, "--from-command-config", "LOGIN"]),
     ],
 )
 def test_the_next_commands_have_the_connection_options_and_are_valid(migration, monkeypatch, mode, applied, expected):
@@ -114,9 +114,9 @@ def test_a_refused_step_blocks_a_group_until_the_step_before_it_is_done(migratio
 def test_members_that_were_seen_in_the_phase_end_the_block_of_their_bounce(migration: Migration) -> None:
     migration.apply()
     blocked(migration, "bounce zookeeper -> dual", "the gate is closed")
-    assert status(migration, live=seen(CommitMode.ZOOKEEPER))["blocked_by"]
-    assert status(migration, live=seen(CommitMode.DUAL))["blocked_by"] is None
-    inferred = LiveGroup(CommitMode.DUAL, StateOrigin.INFERRED, "", ("m-1",))
+    assert status(migration, live=seen(Phase.ZOOKEEPER))["blocked_by"]
+    assert status(migration, live=seen(Phase.DUAL))["blocked_by"] is None
+    inferred = LiveGroup(Phase.DUAL, Confidence.INFERRED, "", ("m-1",))
     assert status(migration, live=inferred)["blocked_by"]
 
 
@@ -132,13 +132,13 @@ def test_a_refused_rollback_does_not_block_a_group_that_was_finalized_later(migr
 @pytest.mark.parametrize(
     ("recorded", "mode", "state"),
     [
-        (None, CommitMode.ZOOKEEPER, "applied"),
-        (None, CommitMode.DUAL, "dual"),
-        (None, None, "applied"),
-        ("dual", CommitMode.DUAL, "dual"),
-        ("dual", CommitMode.KAFKA, "kafka"),
-        ("dual", None, "dual"),
-        ("kafka", CommitMode.ZOOKEEPER, "zookeeper"),
+        (None, Phase.ZOOKEEPER, "applied"),
+        (None, Phase.DUAL, "dual"),
+        (None, Phase.UNKNOWN, "applied"),
+        ("dual", Phase.DUAL, "dual"),
+        ("dual", Phase.KAFKA, "kafka"),
+        ("dual", Phase.UNKNOWN, "dual"),
+        ("kafka", Phase.ZOOKEEPER, "zookeeper"),
     ],
 )
 def test_evidence_from_the_servers_takes_precedence(migration, recorded, mode, state):
@@ -161,11 +161,11 @@ def test_evidence_from_the_servers_takes_precedence(migration, recorded, mode, s
         ("dual", None, None, "finalized", ""),
         ("kafka", "dual", None, "dual", "commit as phase dual does"),
         (None, "zookeeper", None, "zookeeper", "commit as phase zookeeper does"),
-        ("kafka", None, CommitMode.KAFKA, "finalized", ""),
-        ("kafka", None, CommitMode.DUAL, "dual", "commit as phase dual does"),
-        ("kafka", None, CommitMode.ZOOKEEPER, "zookeeper", "commit as phase zookeeper does"),
-        ("dual", None, CommitMode.DUAL, "dual", ""),
-        ("kafka", "dual", CommitMode.KAFKA, "kafka", ""),
+        ("kafka", None, Phase.KAFKA, "finalized", ""),
+        ("kafka", None, Phase.DUAL, "dual", "commit as phase dual does"),
+        ("kafka", None, Phase.ZOOKEEPER, "zookeeper", "commit as phase zookeeper does"),
+        ("dual", None, Phase.DUAL, "dual", ""),
+        ("kafka", "dual", Phase.KAFKA, "kafka", ""),
     ],
 )
 def test_a_finalized_group_whose_members_went_back_is_not_finalized(migration, before, after, live, state, obstacle):
@@ -182,13 +182,13 @@ def test_a_finalized_group_with_members_in_different_phases_is_blocked(migration
     migration.apply()
     migration.append(phase("kafka"), FINALIZED)
     different = "members are in different phases: dual: ...; kafka: ..."
-    found = status(migration, live=seen(None, different))
+    found = status(migration, live=seen(Phase.UNKNOWN, different))
     assert (found["state"], found["blocked_by"]) == ("kafka", different)
-    assert status(migration, live=seen(None, members=()))["state"] == "finalized"
+    assert status(migration, live=seen(Phase.UNKNOWN, members=()))["state"] == "finalized"
 
 
 def test_a_phase_without_copied_offsets_is_an_obstacle(migration: Migration) -> None:
-    found = status(migration, live=seen(CommitMode.KAFKA))
+    found = status(migration, live=seen(Phase.KAFKA))
     assert (found["state"], found["blocked_by"]) == ("kafka", "its offsets are not applied")
     assert found["next"].startswith("offsetmgr migrate apply")
 

@@ -18,23 +18,22 @@ from offsetmgr.app.connections import Connections
 from offsetmgr.cli.group_next import next_command
 from offsetmgr.core.errors import MalformedData, UnknownTopicOrPartition
 from offsetmgr.core.model import Committed, GroupMember, LogRange, TopicPartition
-from offsetmgr.migration.evidence import Confidence
+from offsetmgr.core.phase import Confidence, Phase, Verdict
 from offsetmgr.migration.group_location import (
     GroupLocation,
-    GroupPhase,
     GroupSample,
     MigratedGroup,
-    PhaseEvidence,
     StoreSample,
     locate,
 )
+from offsetmgr.migration.progress import Stage
 
-ZOOKEEPER, DUAL, KAFKA, MANAGER = GroupPhase.ZOOKEEPER, GroupPhase.DUAL, GroupPhase.KAFKA, GroupPhase.MANAGER
+ZOOKEEPER, DUAL, KAFKA, MANAGER = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA, Phase.MANAGER
 OPTIONS = " --zookeeper zk:2181 --bootstrap-server k:9092"
 
 
 def command(
-    phase: GroupPhase, state: str, source: GroupPhase, target: GroupPhase, *members: str, group: str = "shop"
+    phase: Phase, stage: Stage, source: Phase, target: Phase, *members: str, group: str = "shop"
 ) -> tuple[str | None, str]:
     """The next command of a group in the phase, without the connection options, and the reason."""
     live = tuple(GroupMember(member, "", "", None) for member in members)
@@ -46,10 +45,10 @@ def command(
     )
     uris = {store.name: store.uri for store in stores}
     plan = MigratedGroup(
-        "my plan.json", group, group, state, source, target, uris[source], uris[target],
-        finalized_at=1 if state == "finalized" else None,
+        "my plan.json", group, group, stage, source, target, uris[source], uris[target],
+        finalized_at=1 if stage is Stage.FINALIZED else None,
     )  # fmt: skip
-    found = GroupLocation(GroupSample(group, stores, plan=plan), PhaseEvidence(phase, Confidence.SEEN, ""), ())
+    found = GroupLocation(GroupSample(group, stores, plan=plan), Verdict(phase, Confidence.SEEN, ""), ())
     text, why = next_command(found, OPTIONS)
     if text is None:
         return None, why
@@ -60,6 +59,7 @@ def command(
 
 FINALIZE = "offsetmgr migrate finalize 'my plan.json' shop"
 APPLY = "offsetmgr migrate apply 'my plan.json' --group shop"
+ROLLBACK = APPLY.replace("apply", "rollback")
 
 
 def runbook(to: str) -> str:
@@ -67,39 +67,46 @@ def runbook(to: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("phase", "state", "source", "target", "members", "expected"),
+    ("phase", "stage", "source", "target", "members", "expected"),
     [
-        (ZOOKEEPER, "planned", ZOOKEEPER, KAFKA, ("m",), APPLY),
-        (ZOOKEEPER, "applying", ZOOKEEPER, KAFKA, ("m",), APPLY),
-        (MANAGER, "planned", MANAGER, KAFKA, (), APPLY),
-        (ZOOKEEPER, "applied", ZOOKEEPER, KAFKA, ("m",), runbook("dual")),
-        (DUAL, "applied", ZOOKEEPER, KAFKA, ("m",), runbook("kafka")),
-        (DUAL, "applied", KAFKA, ZOOKEEPER, ("m",), runbook("zookeeper")),
-        (KAFKA, "applied", KAFKA, ZOOKEEPER, ("m",), runbook("dual")),
-        (KAFKA, "applied", ZOOKEEPER, KAFKA, (), FINALIZE),
-        (ZOOKEEPER, "applied", KAFKA, ZOOKEEPER, ("m",), FINALIZE),
-        (MANAGER, "applied", KAFKA, MANAGER, (), FINALIZE),
-        (KAFKA, "applied", KAFKA, MANAGER, (), None),
-        (ZOOKEEPER, "rolling back", ZOOKEEPER, KAFKA, (), "offsetmgr migrate rollback 'my plan.json' --group shop"),
+        (ZOOKEEPER, Stage.PLANNED, ZOOKEEPER, KAFKA, ("m",), APPLY),
+        (ZOOKEEPER, Stage.APPLIED_IN_PART, ZOOKEEPER, KAFKA, ("m",), APPLY),
+        (MANAGER, Stage.PLANNED, MANAGER, KAFKA, (), APPLY),
+        (ZOOKEEPER, Stage.APPLIED, ZOOKEEPER, KAFKA, ("m",), runbook("dual")),
+        (DUAL, Stage.APPLIED, ZOOKEEPER, KAFKA, ("m",), runbook("kafka")),
+        (DUAL, Stage.APPLIED, KAFKA, ZOOKEEPER, ("m",), runbook("zookeeper")),
+        (KAFKA, Stage.APPLIED, KAFKA, ZOOKEEPER, ("m",), runbook("dual")),
+        (KAFKA, Stage.APPLIED, ZOOKEEPER, KAFKA, (), FINALIZE),
+        (ZOOKEEPER, Stage.APPLIED, KAFKA, ZOOKEEPER, ("m",), FINALIZE),
+        (MANAGER, Stage.APPLIED, KAFKA, MANAGER, (), FINALIZE),
+        (KAFKA, Stage.APPLIED, KAFKA, MANAGER, (), None),
+        (
+            ZOOKEEPER,
+            Stage.ROLLED_BACK_IN_PART,
+            ZOOKEEPER,
+            KAFKA,
+            (),
+            "offsetmgr migrate rollback 'my plan.json' --group shop",
+        ),
     ],
 )
-def test_the_plan_decides_the_next_step(phase, state, source, target, members, expected):
-    found, why = command(phase, state, source, target, *members)
+def test_the_plan_decides_the_next_step(phase, stage, source, target, members, expected):
+    found, why = command(phase, stage, source, target, *members)
     assert found == expected
     if expected is None:
         assert why == "the offsets are copied to manager://m:9092, and the group still commits to Kafka"
 
 
 @pytest.mark.parametrize("phase", [ZOOKEEPER, DUAL, KAFKA])
-def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: GroupPhase) -> None:
-    text, _ = command(phase, "applied", ZOOKEEPER, KAFKA, "m", group="-dash")  # parses the command
+def test_a_name_that_begins_with_a_dash_is_no_option_of_the_next_command(phase: Phase) -> None:
+    text, _ = command(phase, Stage.APPLIED, ZOOKEEPER, KAFKA, "m", group="-dash")  # parses the command
     assert text is not None and "-o -" not in text
 
 
 def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None:
     def moved(*members: str, in_zookeeper: int) -> str | None:
         sides = sample(held("zookeeper", in_zookeeper, *members), held("kafka", 7), plan=MOVED)
-        evidence = PhaseEvidence(GroupPhase.MOVED, Confidence.SEEN, "")
+        evidence = Verdict(Phase.MOVED, Confidence.SEEN, "")
         return next_command(GroupLocation(sides, evidence, ()), "")[0]
 
     write = "offsetmgr runbook write --group shop --to kafka -o shop.json -o shop.html"
@@ -113,15 +120,15 @@ def test_the_old_offsets_are_not_deleted_while_the_members_may_be_dual() -> None
     [(ZOOKEEPER, KAFKA, "ZooKeeper"), (KAFKA, ZOOKEEPER, "Kafka"), (MANAGER, KAFKA, "the offset manager")],
 )
 def test_a_group_that_commits_to_the_source_of_a_finalized_plan_is_not_planned_again(source, target, title):
-    assert command(source, "finalized", source, target, "m") == (
+    assert command(source, Stage.FINALIZED, source, target, "m") == (
         "offsetmgr groups describe --members --group shop",
         f"the group commits to {title} again after the plan was finalized; find the consumer that still commits there",
     )
 
 
 @pytest.mark.parametrize(("phase", "files"), [(DUAL, ["a_b.json", "a_b.html"]), (ZOOKEEPER, ["a_b.plan"])])
-def test_the_files_of_a_group_have_valid_names(phase: GroupPhase, files: list[str]) -> None:
-    text, _ = command(phase, "rolled back", ZOOKEEPER, KAFKA, group="a/b")
+def test_the_files_of_a_group_have_valid_names(phase: Phase, files: list[str]) -> None:
+    text, _ = command(phase, Stage.ROLLED_BACK, ZOOKEEPER, KAFKA, group="a/b")
     words = shlex.split(text or "")
     assert [word for before, word in pairwise(words) if before == "-o"] == files
 
@@ -148,22 +155,22 @@ def held(name: str, offset: int, *members: str) -> StoreSample:
 
 def test_live_members_in_both_stores_make_no_claim_about_their_commits() -> None:
     found = locate(sample(held("zookeeper", 10, NEW.id), held("kafka", 20, "m-1"))).phase
-    assert found.phase is GroupPhase.UNKNOWN
+    assert found.phase is Phase.UNKNOWN
     assert found.why == ("1 old consumer in ZooKeeper and 1 member in Kafka are live; their commits were not watched")
 
 
 MOVED = MigratedGroup(
-    *("p.json", "shop", "shop", "finalized", "zookeeper", "kafka", "zookeeper://h", "kafka://h"), finalized_at=1
+    "p.json", "shop", "shop", Stage.FINALIZED, "zookeeper", "kafka", "zookeeper://h", "kafka://h", finalized_at=1
 )
 
 
 @pytest.mark.parametrize("others", [(), (held("manager", 70),)])
 def test_the_lag_of_a_moved_group_is_unknown_if_the_target_was_not_read(others: tuple[StoreSample, ...]) -> None:
     read = locate(sample(held("zookeeper", 10), held("kafka", 20), *others, plan=MOVED))
-    assert (read.phase.phase, read.lag) == (GroupPhase.MOVED, 80)
+    assert (read.phase.phase, read.lag) == (Phase.MOVED, 80)
     for plan in (MOVED, replace(MOVED, target=None)):
         found = locate(sample(held("zookeeper", 10), *others, plan=plan))
-        assert (found.phase.phase, found.lag) == (GroupPhase.MOVED, None)
+        assert (found.phase.phase, found.lag) == (Phase.MOVED, None)
         assert found.partitions[0].note == "lag unknown, because the target kafka://h was not read"
 
 
@@ -173,7 +180,7 @@ def test_a_partition_that_cannot_be_read_makes_no_claim_that_the_group_has_moved
     stores = [held("zookeeper", 10), held("kafka", 20)]
     stores = [replace(s, offsets={**s.offsets, T1: broken}) if s.name == unread else s for s in stores]
     found = locate(sample(*stores, plan=MOVED)).phase
-    assert found.phase is GroupPhase.UNKNOWN
+    assert found.phase is Phase.UNKNOWN
     assert found.why.endswith(f"cannot be read: {broken}")
 
 

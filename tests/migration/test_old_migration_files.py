@@ -166,7 +166,7 @@ def test_an_old_plan_from_kafka_0_7_and_its_partition_map_are_read(tmp_path: Pat
     assert header.translate is OffsetTranslation.NONE
     assert header.partition_map is not None and header.partition_map.confirmed_by == "anna"
     hows = ("byte 2001 is offset 80 in the table", "floor: byte 2000 is after byte 1990, offset 70 in the table")
-    first, second = (PlanSource(BrokerPartition(1, 1 - n), how, "inferred") for n, how in enumerate(hows))
+    first, second = (PlanSource(BrokerPartition(1, 1 - n), how) for n, how in enumerate(hows))
     source, before = OffsetAndMetadata(2001), OffsetAndMetadata(60, commit_timestamp=1795876050094)
     notes = [f"from 1-{1 - n}: {how}" for n, how in enumerate(hows)]
     assert group.steps == (
