@@ -1,4 +1,5 @@
-"""`Doctor`: checks every endpoint that the settings name, and this machine. It writes nothing."""
+"""The use case of ``offsetmgr doctor``: checks every endpoint that the settings name, and this machine. It writes
+nothing."""
 
 from __future__ import annotations
 
@@ -6,94 +7,80 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, state_directory
+from offsetmgr.config.connection import ResolvedConnection, state_directory
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.stores.pair_uri import inner_uris
-from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
+
+if TYPE_CHECKING:
+    from offsetmgr.app.connections import Connections
 
 _MIB: Final = 1024 * 1024
 _LOW_DISK_BYTES: Final = 1024 * _MIB
 """Below this free space, the check warns."""
 _FULL_DISK_BYTES: Final = 50 * _MIB
 """Below this free space, the check fails."""
-_MANAGER: Final = "manager"
 
 
-class Doctor:
-    """The checks of one cluster. ``groups`` are the groups whose permissions are checked; existing groups if empty."""
+def doctor(connections: Connections, groups: Sequence[str] = ()) -> list[CheckResult]:
+    """Runs all checks at the same time, and returns their results. ``groups`` are the groups whose permissions are
+    checked; existing groups if empty. Raises `UsageError` if the settings name no server."""
+    resolved = connections.resolved
+    config, clock = resolved.connection, SystemClock()
 
-    def __init__(self, resolved: ResolvedConnection, groups: Sequence[str] = ()) -> None:
-        self._config: ConnectionConfig = resolved.connection
-        self._resolved = resolved
-        self._groups = groups
-        self._clock = SystemClock()
-
-    def run(self) -> list[CheckResult]:
-        """Runs all checks at the same time, and returns their results. Raises `UsageError` if the settings name no
-        server."""
-        zookeepers, clusters, managers = self._endpoints()
-        if not zookeepers and not clusters and not managers:
-            raise UsageError(
-                "no server given",
-                "none of --store, --zookeeper, --bootstrap-server, a context or OFFSETMGR_* names one",
-                "as in --bootstrap-server HOST:9092, or --zookeeper HOST:2181",
-            )
-        checks: list[Callable[[], list[CheckResult]]] = []
-        for connect in zookeepers:
-            hosts, _, _ = connect.partition("/")
-            checks += [self._server(host) for host in hosts.split(",")]
-            checks.append(self._access(connect))
-        checks += [self._cluster(bootstrap, "kafka") for bootstrap in clusters]
-        checks += [self._cluster(bootstrap, _MANAGER) for bootstrap in managers]
-        checks.append(check_this_machine)
-        return _run_all(checks)
-
-    def _endpoints(self) -> tuple[list[str], list[str], list[str]]:
-        """Returns the connect strings of ZooKeeper, and the bootstrap addresses of brokers and of offset managers."""
-        uris: list[str] = []
-        if (selected := self._resolved.store) is not None:
-            pair = parse_uri(selected).kind == "dual"
-            uris += inner_uris(selected, self._config) if pair else [selected]
-        zookeepers = [self._resolved.zookeeper] if self._resolved.zookeeper else []
-        clusters = [self._resolved.bootstrap_server] if self._resolved.bootstrap_server else []
-        managers: list[str] = []
-        for uri in uris:
-            if (connect := zookeeper_of(uri, self._config)) is not None:
-                zookeepers.append(connect)
-            if (bootstrap := bootstrap_of(uri, self._config)) is not None:
-                (managers if parse_uri(uri).kind == _MANAGER else clusters).append(bootstrap)
-        return list(dict.fromkeys(zookeepers)), list(dict.fromkeys(clusters)), list(dict.fromkeys(managers))
-
-    def _server(self, host: str) -> Callable[[], list[CheckResult]]:
+    def check_server(host: str) -> list[CheckResult]:
         from offsetmgr.zookeeper.client.server_checks import check_server
 
-        return lambda: check_server(host.strip(), self._config, self._clock)
+        return check_server(host.strip(), config, clock)
 
-    def _access(self, connect: str) -> Callable[[], list[CheckResult]]:
+    def check_access(connect: str) -> list[CheckResult]:
         from offsetmgr.zookeeper.check.access import check_access
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-        def check() -> list[CheckResult]:
-            with ZookeeperSession(connect, self._config) as session:
-                return check_access(session, self._config, self._groups)
+        with ZookeeperSession(connect, config) as session:
+            return check_access(session, config, groups)
 
-        return check
+    def check_cluster(bootstrap: str, manager: bool) -> list[CheckResult]:
+        from offsetmgr.kafka.cluster.cluster_checks import check_cluster
 
-    def _cluster(self, bootstrap: str, kind: str) -> Callable[[], list[CheckResult]]:
-        def check() -> list[CheckResult]:
-            from offsetmgr.kafka.cluster.cluster_checks import check_cluster
+        try:
+            return check_cluster(bootstrap, config, groups, clock, manager=manager)
+        except OffsetMgrError as error:
+            return [failed_check("broker", bootstrap, error)]
 
-            try:
-                return check_cluster(bootstrap, self._config, self._groups, self._clock, manager=kind == _MANAGER)
-            except OffsetMgrError as error:
-                return [failed_check("broker", bootstrap, error)]
+    zookeepers, clusters = _endpoints(resolved)
+    if not zookeepers and not clusters:
+        raise UsageError(
+            "no server given",
+            Advice("none of {store}, {zookeeper}, {bootstrap_server}, a context or OFFSETMGR_* names one"),
+            Advice("as in {bootstrap_server} HOST:9092, or {zookeeper} HOST:2181"),
+        )
+    checks: list[Callable[[], list[CheckResult]]] = []
+    for connect in zookeepers:
+        checks += [partial(check_server, host) for host in connect.partition("/")[0].split(",")]
+        checks.append(partial(check_access, connect))
+    checks += [partial(check_cluster, at, manager) for at, manager in clusters]
+    return _run_all([*checks, lambda: list(_local_checks())])
 
-        return check
+
+def _endpoints(resolved: ResolvedConnection) -> tuple[list[str], list[tuple[str, bool]]]:
+    """Returns the connect strings of ZooKeeper, and the bootstrap addresses of clusters; the second value of each is
+    whether they are offset managers. Brokers are first."""
+    from offsetmgr.stores.pair_uri import inner_uris
+    from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
+
+    selected, config = resolved.store, resolved.connection
+    pair = selected is not None and parse_uri(selected).kind == "dual"
+    uris: Sequence[str] = () if selected is None else inner_uris(selected, config) if pair else [selected]
+    zookeepers = [resolved.zookeeper, *(zookeeper_of(uri, config) for uri in uris)]
+    clusters = [(resolved.bootstrap_server, False)]
+    clusters += [(bootstrap_of(uri, config), parse_uri(uri).kind == "manager") for uri in uris]
+    found = [(at, manager) for at, manager in dict.fromkeys(clusters) if at]
+    return [at for at in dict.fromkeys(zookeepers) if at], sorted(found, key=lambda one: one[1])
 
 
 def _run_all(checks: Sequence[Callable[[], list[CheckResult]]]) -> list[CheckResult]:
@@ -118,14 +105,10 @@ def _run_all(checks: Sequence[Callable[[], list[CheckResult]]]) -> list[CheckRes
     return [row for number in range(len(checks)) for row in found[number]]
 
 
-def check_this_machine() -> list[CheckResult]:
+def _local_checks() -> Iterator[CheckResult]:
     """Checks the state directory, which gets the before-images and the operation log, and the disk space there."""
     directory = state_directory()
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    return list(_local_rows(directory, existing))
-
-
-def _local_rows(directory: Path, existing: Path) -> Iterator[CheckResult]:
     fix = "change its owner or permissions, or set XDG_STATE_HOME to a writable directory"
     if not existing.is_dir():
         why = f"{existing} is not a directory"

@@ -13,7 +13,7 @@ from offsetmgr.cli.options import FormatOption
 from offsetmgr.cli.render import Column, OutputFormat, note, separate_tables, write_rows
 
 if TYPE_CHECKING:
-    from offsetmgr.kafka.client.brokers import ClusterBroker
+    from offsetmgr.app.cluster import ClusterBroker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka cluster's brokers.")
 
@@ -37,7 +37,9 @@ def describe(connect: ConnectFlags, output: FormatOption = OutputFormat.TABLE) -
     the oldest release that supports all these versions, and the broker may be of a later one. JSON and CSV have a row
     for each broker and capability, with the oldest release.
     """
-    brokers = connect.cluster("cluster describe").describe_brokers()
+    from offsetmgr.app import cluster as app
+
+    brokers = app.describe(connect)
     if output is not OutputFormat.TABLE:
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return

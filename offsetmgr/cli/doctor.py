@@ -13,6 +13,7 @@ from offsetmgr.cli.many_clusters import many_clusters
 from offsetmgr.cli.options import FormatOption, GroupsOption
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.table_fit import NAME_RANK
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.check_result import CheckResult, CheckStatus
 
 app = typer.Typer(rich_markup_mode=None)
@@ -35,18 +36,19 @@ def doctor(connect: ConnectFlags, group: GroupsOption = None, output: FormatOpti
     It only reads: it changes nothing in Kafka, in ZooKeeper or on this machine. The exit code is 1 if a check failed.
     --group checks the permissions on these groups instead of on some existing groups.
     """
-    from offsetmgr.app.doctor import Doctor
+    from offsetmgr.app import doctor as app
 
-    results = Doctor(connect.resolved, group or ()).run()
+    results = app.doctor(connect, group or ())
+    rows = [_row(one) for one in results]
     if output is OutputFormat.TABLE:  # one long text is wrapped at the width of the terminal, two are not
-        rows = [(*_names(one), f"{one.detail}; fix: {one.fix}" if one.fix else one.detail) for one in results]
-        write_rows(CHECKS[:-1], rows, output)
+        table = [(*names, f"{text}; fix: {fix}" if fix else text) for *names, text, fix in rows]
+        write_rows(CHECKS[:-1], table, output)
     else:
-        write_rows(CHECKS, ((*_names(one), one.detail, one.fix or None) for one in results), output)
+        write_rows(CHECKS, rows, output)
     counts = Counter(one.status for one in results)
     note(", ".join(f"{counts[status]} {status.value}" for status in CheckStatus if counts[status]))
     fail_if(counts[CheckStatus.FAILED])
 
 
-def _names(one: CheckResult) -> tuple[str, str, str]:
-    return one.status.value, one.check, one.endpoint
+def _row(one: CheckResult) -> tuple[str | None, ...]:
+    return one.status.value, one.check, one.endpoint, for_command_line(one.detail), for_command_line(one.fix) or None

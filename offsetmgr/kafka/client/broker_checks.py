@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.check_result import CheckResult, CheckStatus, clock_check, failed_check
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError
@@ -116,7 +117,7 @@ def _login_rows(probes: Mapping[Address, _Probe], bootstrap: str, login: str) ->
     accepted = sum(isinstance(p.result, BrokerConnection) for p in probes.values())
     if refused:
         row = failed_check("login", bootstrap, refused[0])
-        return [row._replace(fix=row.fix or "check the credentials in the --command-config file")]
+        return [row._replace(fix=row.fix or Advice("check the credentials in the {command_config} file"))]
     if not accepted:
         return [CheckResult("login", bootstrap, CheckStatus.UNKNOWN, f"{login}; no broker responds")]
     return [CheckResult("login", bootstrap, _OK, f"{login}; accepted by {count_of(accepted, 'server')}")]
