@@ -33,6 +33,12 @@ def flag(names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names.split(), help=help, **more)
 
 
+def parsed_by(parse: Callable[[str], Any]) -> dict[str, Any]:
+    """Returns arguments of an option whose text ``parse`` converts. Typer replaces the message of a `ValueError`, such
+    as a `UsageError`, that its own ``parser`` raises."""
+    return {"parser": str, "callback": lambda value: None if value is None else parse(value)}
+
+
 def parse_seconds(text: str, option: str, least: float = 0) -> float:
     """Converts a number of seconds, or a duration such as ``5m``, to seconds. Raises `UsageError` if it is less than
     ``least``."""
@@ -51,8 +57,8 @@ def parse_seconds(text: str, option: str, least: float = 0) -> float:
 
 def seconds_option(option: str, help: str, *, least: float = 0, metavar: str = "SECONDS", **others: Any) -> Any:
     """An option whose value is a number of seconds, or a duration such as ``5m``."""
-    parse: Callable[[Any], float] = lambda value: parse_seconds(str(value), option, least)  # noqa: E731
-    return typer.Option(option, metavar=metavar, parser=parse, help=help, **others)
+    parser = parsed_by(lambda text: parse_seconds(text, option, least))
+    return typer.Option(option, metavar=metavar, help=help, **parser, **others)
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
@@ -109,7 +115,7 @@ Timeout = Annotated[
         "--timeout",
         "MS",
         "Maximum wait for one response of a server: milliseconds (30000), or a duration such as 30s.",
-        parser=lambda value: parse_milliseconds(str(value), "--timeout"),
+        **parsed_by(lambda text: parse_milliseconds(text, "--timeout")),
     ),
 ]
 IgnorePersistentMembers = Annotated[

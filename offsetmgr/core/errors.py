@@ -59,8 +59,9 @@ class OffsetMgrError(Exception):
 # --- invalid calls -----------------------------------------------------------------------------------
 
 
-class UsageError(OffsetMgrError):
-    """The arguments of the call or of the command line are not valid (exit code 2)."""
+class UsageError(OffsetMgrError, ValueError):
+    """The arguments of the call or of the command line are not valid (exit code 2). The errors of this kind are also
+    `ValueError`."""
 
 
 class ConfigError(UsageError):

@@ -41,6 +41,8 @@ def parse_json(data: bytes, error: Callable[[str], OffsetMgrError], *, unique_ke
     except json.JSONDecodeError as broken:
         where = f"line {broken.lineno}, column {broken.colno}"
         raise error(f"is not JSON: {broken.msg} ({where})") from broken
+    except OffsetMgrError:  # an error of `pairs`, which can be a ValueError
+        raise
     except ValueError as broken:  # Python rejects numbers of more than 4300 digits
         raise error("is JSON with a number that is too long") from broken
     except RecursionError as broken:
