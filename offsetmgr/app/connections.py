@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from shlex import quote
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.app.ui import Ui, Waits
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
+from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
-from offsetmgr.core.errors import OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.selection import GroupSelection
 from offsetmgr.groups.leftover_locks import lock_waiting_cluster, wait_for_leftover_locks
 
 if TYPE_CHECKING:
+    from offsetmgr.core.group_tree import UnrecognisedData
     from offsetmgr.core.log_origin import LogOrigin
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from offsetmgr.stores.kafka import KafkaStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
+_MAX_NAMED: Final = 20
+
 
 class Connections(Closeable):
     """The open stores, clusters and sessions of one program or command. ``close`` closes all of them.
@@ -35,13 +42,17 @@ class Connections(Closeable):
     address. One thread at a time may call the methods.
     """
 
-    given_options: str = ""
-    """The connection options of the command line, for commands that messages name."""
+    given: Mapping[str, Argument] = MappingProxyType({})
+    """The connection options that a further command for the same servers needs."""
 
     def __init__(self, resolved: ResolvedConnection, ui: Ui | None = None) -> None:
         self.resolved = resolved
         self.ui = ui or Ui()
         self.waits = Waits(self.ui)
+        self._selected: OffsetStore | None = None
+        self._others: tuple[OffsetStore, ...] | None = None
+        self._noted: set[str] = set()
+        """The stores of which `store_to_read` has told the user."""
         self._homes: dict[str, OtherHome | None] = {}
         """The results of `homes`, so that a command decides once where a group lives."""
         self._stores: dict[str, OffsetStore] = {}
@@ -107,6 +118,70 @@ class Connections(Closeable):
                 self._sessions[store.session.connect] = store.session
         return store
 
+    def selected(self) -> OffsetStore:
+        """Returns the selected store. The first call opens it."""
+        if self._selected is None:
+            self._selected = self.store()
+        return self._selected
+
+    def others(self) -> tuple[OffsetStore, ...]:
+        """Returns the `other_stores` of the selected store. The first call opens them."""
+        if self._others is None:
+            self._others = self.other_stores(self.selected())
+        return self._others
+
+    def store_to_read(self, selection: GroupSelection) -> OffsetStore:
+        """Returns the store from which to read these groups: the selected store, or the store in which all of them live
+        if no option names one. Tells the user which store is read, and the groups that do not live there."""
+        from offsetmgr.groups.scan import choose_groups
+        from offsetmgr.migration.group_home import homes_text
+
+        store = self.selected()
+        moved, homes = self.home_of(choose_groups(store, selection))
+        here = moved or store.uri
+        for uri in dict.fromkeys(home.uri for home in homes) if here not in self._noted else ():
+            found = [home for home in homes if home.uri == uri]
+            others = [one for one in found[0].candidates if one != here] if uri in (None, here) else [uri]
+            self.ui.note(f"reading {here}: {homes_text(found)}", warning=moved is None)
+            hint = " or ".join(["{store} {}"] * len(others))
+            self.ui.note(Advice(f"hint: {hint} reads the other store", *map(quote, others)))
+        self._noted.add(here)
+        return store if moved is None else self._moved_store(moved)
+
+    def _moved_store(self, uri: str) -> OffsetStore:
+        return self._stores.get(uri) or self.store(uri)
+
+    def explained(self, missing: GroupNotFound, *, selected: int = 1) -> GroupNotFound:
+        """Returns the error with a hint at the other configured store that has one of the missing groups; without such
+        a store, or if a store does not respond, returns the error unchanged. The hint names the group if there are
+        several: if several are missing, or if it is one of ``selected`` groups."""
+        others: tuple[OffsetStore, ...] = ()
+        if missing.groups and self.resolved.store is not None:
+            with suppress(OffsetMgrError):
+                others = self.other_stores(self.selected(), lambda _: None)
+        for other in others:
+            with suppress(OffsetMgrError):
+                if found := [*filter(GroupSelection(missing.groups).matches, other.groups())]:
+                    one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
+                    hint = Advice("{} is in {}: add {store} {}", one, other.uri, quote(other.uri))
+                    return GroupNotFound(missing.what, missing.why, hint)
+        return missing
+
+    def warn_of_unrecognised(self, data: Iterable[UnrecognisedData]) -> None:
+        """Warns the user of data of groups that offsetmgr does not understand."""
+        found = list(data)
+        for one in found[:_MAX_NAMED]:
+            self.warn(str(one))
+        if len(found) > _MAX_NAMED:
+            self.warn(Advice("and {} more; {} names them", f"{len(found) - _MAX_NAMED:,}", Invocation("zk check")))
+
+    def invocation(self, verb: str, *groups: str, **named: Argument) -> Invocation:
+        """Returns a further use case for the same servers. A group whose name begins with a dash is no argument without
+        a name, because the command line would parse it as an option."""
+        if any(group.startswith("-") for group in groups):
+            return Invocation(verb, (), {"group": groups, **named, **self.given})
+        return Invocation(verb, groups, {**named, **self.given})
+
     def bootstrap(self) -> str | None:
         """Returns the brokers in the store's URI, or the selected bootstrap server if the URI names no brokers."""
         from offsetmgr.stores.uri import bootstrap_of
@@ -126,8 +201,8 @@ class Connections(Closeable):
 
     def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
         """Like `cluster`, for operations that compare the offsets of an edit of ``store`` with the logs. Raises
-        `OtherCluster` as `kafka_counterpart` does."""
-        Connections.kafka_counterpart(self, store)  # that of the command line only warns
+        `OtherCluster` if the brokers belong to another cluster."""
+        self.kafka_counterpart(store, strict=True)
         return self.cluster(what)
 
     def cluster_or_none(self) -> KafkaCluster | None:
@@ -238,7 +313,7 @@ class Connections(Closeable):
             self._homes.update(dict.fromkeys(new))
             with suppress(OtherCluster):  # then the other store has nothing of these groups
                 for one in (locator := self.group_locator()).locate(new):
-                    self._homes[one.group] = other_home(one, kind, self.given_options)
+                    self._homes[one.group] = other_home(one, kind, Invocation("", (), self.given).options())
                 for error in locator.unread_plans:
                     self.warn(f"not used as evidence: {error}")
         return {name: home for name in names if (home := self._homes[name]) is not None}
@@ -255,13 +330,15 @@ class Connections(Closeable):
         for home in self.homes(groups).values():
             raise home.refusal()
 
-    def kafka_counterpart(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> OffsetStore | None:
+    def kafka_counterpart(
+        self, store: OffsetStore, warn: Callable[[str], None] | None = None, *, strict: bool = False
+    ) -> OffsetStore | None:
         """Returns the Kafka store of the cluster that uses the ZooKeeper of ``store``. A group that no longer commits
         to ZooKeeper may commit to this Kafka store.
 
         Returns `None` if no brokers are known. Also returns `None`, and calls ``warn`` (default: `warn`) with the
-        reason, if ZooKeeper does not show to which cluster it belongs. Raises `OtherCluster` if the brokers belong to
-        another cluster.
+        reason, if ZooKeeper does not show to which cluster it belongs, or if the brokers belong to another cluster.
+        With ``strict``, raises `OtherCluster` then.
         """
         from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -279,7 +356,10 @@ class Connections(Closeable):
             (warn or self.warn)(why)
             return None
         why = f"is another Kafka cluster than that of {self.uri}: {compared.how}"
-        raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
+        if strict:
+            raise OtherCluster(bootstrap, why, "name the brokers that the ZooKeeper belongs to")
+        (warn or self.warn)(f"{bootstrap} {why}")
+        return None
 
     def other_stores(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> tuple[OffsetStore, ...]:
         """Returns the other configured stores of the cluster of ``store``, to which its groups may commit.

@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Self, TypeAlias, get_args
 
+from offsetmgr.app import groups as group_functions
+from offsetmgr.app import offsets
 from offsetmgr.app.connections import Connections
 from offsetmgr.app.planned_edit import PlannedEdit, checked_crossing, log_checks, store_of_images, without_active_groups
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
@@ -19,13 +21,13 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import MAX_OFFSET, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.core.selection import GroupSelection, TopicSelection
-from offsetmgr.groups.describe import DescribedGroup, describe
+from offsetmgr.groups.describe import DescribedGroup
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
-from offsetmgr.groups.lag import GroupLag, lag
+from offsetmgr.groups.lag import GroupLag
 from offsetmgr.groups.reset import Scenario, plan_reset, plan_set
 from offsetmgr.groups.running_groups import RunningEdit
 from offsetmgr.groups.scan import choose_groups
-from offsetmgr.groups.topic_matches import TopicMatches, require_topics
+from offsetmgr.groups.topic_matches import require_topics
 
 if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
@@ -172,11 +174,9 @@ class OffsetAdmin(Closeable):
             ResolvedConnection(config or ConnectionConfig(), store, bootstrap_server, zookeeper)
         )
         self._running = running
-        self._store: OffsetStore | None = None
         self._targets: dict[str, OffsetStore] = {}
         """The stores to which this object has copied groups, by the URI that the caller gave."""
         self._view: GroupView | None = None
-        self._others: tuple[OffsetStore, ...] | None = None
         self._plans: weakref.WeakSet[PlannedEdit] = weakref.WeakSet()
 
     @classmethod
@@ -199,9 +199,7 @@ class OffsetAdmin(Closeable):
     def store(self) -> OffsetStore:
         """The store itself, with ``fetch``, ``commit``, ``scan`` and ``edit``."""
         self._connections.require_open()
-        if self._store is None:
-            self._store = self._connections.store()
-        return self._store
+        return self._connections.selected()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -216,52 +214,18 @@ class OffsetAdmin(Closeable):
         counts from the offset that was written last, and is None if nothing shows which this is.
 
         Raises `GroupNotFound` for a named group that does not exist, `UnknownTopicOrPartition` for a topic that
-        matches nothing, `OtherCluster` if ``bootstrap_server`` is not the cluster of the ZooKeeper, `Unreachable`,
-        `TimedOut`. An error of one group or partition is not raised: it is the ``error`` of its `GroupLag` or `LagRow`.
+        matches nothing, `Unreachable`, `TimedOut`. An error of one group or partition is not raised: it is the
+        ``error`` of its `GroupLag` or `LagRow`.
         """
-        from offsetmgr.migration.copied_offsets import last_writes
-
-        store = self.store
-        selected = GroupSelection.of(groups)
-        selection, chosen = topic_selection(store, topics), choose_groups(store, selected)
-        cluster, others = self._connections.cluster_or_none(), self._other_stores()
-        named = selected.named(chosen)
-        topics_named = selection.named() if named else []
-        counts = cluster.topics(topics_named) if cluster is not None and topics_named else {}
-        also = dict.fromkeys(named, selection.explicit_partitions(counts, store.capabilities.partitions))
-
-        def found() -> Iterator[GroupLag]:
-            matches = TopicMatches(selection)
-            strict = groups is not None
-            options: dict[str, Any] = {"strict": strict, "partitions": also, "others": others, "writes": last_writes}
-            for one in lag(store, cluster, chosen, selection, **options):
-                matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
-                yield one
-            matches.require_all(store.uri)
-
-        return found()
+        return offsets.lag(self._connections, GroupSelection.of(groups), topic_selection(self.store, topics)).strict()
 
     def describe(
         self, groups: GroupsArgument | None = None, topics: TopicsArgument | None = None
     ) -> Iterator[DescribedGroup]:
         """Yields each group's state, members, offsets and lag. A group that does not exist or cannot be described has
-        an ``error``. Raises `UnknownTopicOrPartition` for a topic that matches nothing, `OtherCluster` as `lag` does,
-        `Unreachable`, `TimedOut`."""
-        from offsetmgr.migration.copied_offsets import last_writes
-
-        store = self.store
-        selection, chosen = topic_selection(store, topics), choose_groups(store, GroupSelection.of(groups))
-        cluster, others = self._connections.cluster_or_none(), self._other_stores()
-        describer = self._connections.group_describer_with(others)
-
-        def found() -> Iterator[DescribedGroup]:
-            matches = TopicMatches(selection)
-            for one in describe(store, cluster, describer, chosen, selection, others=others, writes=last_writes):
-                matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
-                yield one
-            matches.require_all(store.uri)
-
-        return found()
+        an ``error``. Raises `UnknownTopicOrPartition` for a topic that matches nothing, `Unreachable`, `TimedOut`."""
+        chosen = topic_selection(self.store, topics)
+        return group_functions.describe(self._connections, GroupSelection.of(groups), chosen).strict()
 
     def where(
         self, groups: GroupsArgument | None = None, *, window_s: float | None = None, plans: Iterable[str | Path] = ()
@@ -479,9 +443,3 @@ class OffsetAdmin(Closeable):
         if uri not in self._targets:
             self._targets[uri] = self._connections.store(uri)
         return self._targets[uri]
-
-    def _other_stores(self) -> tuple[OffsetStore, ...]:
-        """Returns the other configured stores of the same cluster (see `Connections`)."""
-        if self._others is None:
-            self._others = self._connections.other_stores(self.store)
-        return self._others

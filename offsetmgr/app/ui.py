@@ -1,4 +1,4 @@
-"""`Ui`: what a use case tells its user, and what it asks. The base class never asks and never prints."""
+"""`Ui`: the notes and questions of a use case for its user. The base class never asks and never prints."""
 
 from __future__ import annotations
 

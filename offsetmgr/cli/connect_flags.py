@@ -17,6 +17,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from offsetmgr.app.connections import Connections, kafka_stores
 from offsetmgr.cli.errors import exit_with
 from offsetmgr.cli.lock_wait import noted_log_wait
@@ -25,12 +27,12 @@ from offsetmgr.cli.options import GroupArguments, OptionGroups
 from offsetmgr.cli.render import OutputFormat, note, offsets_topic_progress
 from offsetmgr.cli.row_order import ordered
 from offsetmgr.cli.terminal import EditFlags, Terminal
-from offsetmgr.cli.watch import watch_command
+from offsetmgr.cli.watch import Count, Watch, is_watched, watch_command
 from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
+from offsetmgr.core.advice import Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import GroupSelection
 
 if TYPE_CHECKING:
     from offsetmgr.cli.edit_command import Edit
@@ -58,18 +60,18 @@ class ConnectFlags(Connections):
     def __init__(self, settings: SettingsLayer, context: str | None, *, yes: bool = False) -> None:
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""
-        named = (
-            ("--zookeeper", settings.zookeeper),
-            ("--bootstrap-server", settings.bootstrap_server),
-            ("--store", settings.store),
-        )
-        self.given_options = "".join(f" {option} {quote(value)}" for option, value in named if value is not None)
         self._named_context = context
         super().__init__(resolve(settings, context), Terminal(yes=yes))
         _note_ignored(self.resolved.command_config)
         self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
         """The text of `repeated_options`. Each word starts with a space."""
-        self.given_options += self.followup_options
+        named = {
+            "zookeeper": settings.zookeeper,
+            "bootstrap_server": settings.bootstrap_server,
+            "store": settings.store,
+        }
+        self.given = {**named, **self.repeated()}
+        self.given_options = Invocation("", (), self.given).options()
         """The options of this command line that name stores, followed by `followup_options`."""
         self.cluster_name = ""
         """The context of this run if the command runs for several contexts; otherwise an empty string."""
@@ -112,23 +114,6 @@ class ConnectFlags(Connections):
             hint = "name the context with which the plan was made, or leave out --context"
             raise OtherCluster(f"--context {self._named_context}", why, hint)
 
-    def store_of(self, selection: GroupSelection) -> OffsetStore:
-        """Opens the store from which a command reads these groups: the selected store, or the store in which all of
-        them live if no option names one. Prints which store is read, and the groups that do not live there."""
-        from offsetmgr.groups.scan import choose_groups
-        from offsetmgr.migration.group_home import homes_text
-
-        store = self.store()
-        chosen = choose_groups(store, selection)
-        moved, homes = self.home_of(chosen)
-        here = moved or store.uri
-        for uri in dict.fromkeys(home.uri for home in homes):
-            found = [home for home in homes if home.uri == uri]
-            others = [one for one in found[0].candidates if one != here] if uri in (None, here) else [uri]
-            note(f"{'' if moved else 'warning: '}reading {here}: {homes_text(found)}")
-            note(f"hint: {' or '.join(f'--store {quote(one)}' for one in others)} reads the other store")
-        return store if moved is None else self.store(moved)
-
     def cluster_for_edit(self, what: str, store: OffsetStore) -> Cluster:
         """Prints a note if the brokers do not respond within 3 s; see the base class."""
         cluster = super().cluster_for_edit(what, store)
@@ -152,15 +137,22 @@ class ConnectFlags(Connections):
         """Returns the options that a later command for the same servers needs, from any directory: the files with
         settings and the context. The first arguments are the values of ``--from-command-config`` and
         ``--to-command-config``. ``command_config`` replaces the value of ``--command-config``."""
-        files = (
-            ("--command-config", command_config or self.flags.command_config),
-            ("--from-command-config", from_config),
-            ("--to-command-config", to_config),
-        )
-        words = [word for option, value in files if value is not None for word in (option, str(Path(value).absolute()))]
-        context = self.resolved.context
-        words += ["--context", context] if context is not None else []
-        return (*words, *(("--ignore-persistent-members",) if self.flags.ignore_persistent_members else ()))
+        return Invocation("", (), self.repeated(from_config, to_config, command_config=command_config)).words()[1:]
+
+    def repeated(
+        self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
+    ) -> Mapping[str, Argument]:
+        """Returns the arguments of `repeated_options`."""
+        files = {
+            "command_config": command_config or self.flags.command_config,
+            "from_command_config": from_config,
+            "to_command_config": to_config,
+        }
+        return {
+            **{name: None if file is None else str(Path(file).absolute()) for name, file in files.items()},
+            "context": self.resolved.context,
+            "ignore_persistent_members": bool(self.flags.ignore_persistent_members),
+        }
 
     def undo_options(self, store: OffsetStore, command_config: str | None = None) -> tuple[str, ...]:
         """Returns the options that the undo of an edit of ``store`` needs besides ``--store``: `repeated_options`, the
@@ -180,36 +172,11 @@ class ConnectFlags(Connections):
             *(word for option, value in servers if value for word in (option, value)),
         )
 
-    def with_other_store(self, missing: GroupNotFound, *, selected: int = 1) -> GroupNotFound:
-        """Returns the error with a hint at the other configured store that has one of the missing groups; without such
-        a store, or if a store does not respond, returns the error unchanged. The hint names the group if there are
-        several: if several are missing, or if it is one of ``selected`` groups."""
-
-        others: tuple[OffsetStore, ...] = ()
-        if missing.groups and self.resolved.store is not None:
-            with suppress(OffsetMgrError):
-                others = self.other_stores(self.store(), lambda _: None)
-        for other in others:
-            with suppress(OffsetMgrError):
-                if found := [*filter(GroupSelection(missing.groups).matches, other.groups())]:
-                    one = "it" if len(missing.groups) == selected == 1 else f"group {found[0]!r}"
-                    hint = f"{one} is in {other.uri}: add --store {quote(other.uri)}"
-                    return GroupNotFound(missing.what, missing.why, hint)
-        return missing
-
     def reject_for_many(self, given: Mapping[str, object], why: str) -> None:
         """Raises `UsageError` if the command runs for several contexts and one of these options has a value."""
         option = next((option for option, value in given.items() if value), None)
         if self.cluster_name and option is not None:
             raise UsageError(f"{option} with several contexts", why, "name one context: offsetmgr context list")
-
-    def kafka_counterpart(self, store: OffsetStore, warn: Callable[[str], None] | None = None) -> OffsetStore | None:
-        """Prints a warning if the brokers do not belong to the cluster of ``store``; see the base class."""
-        try:
-            return super().kafka_counterpart(store, warn)
-        except OtherCluster as error:
-            (warn or self.warn)(f"{error.what} {error.why}")
-            return None
 
     def edit(
         self,
@@ -292,12 +259,19 @@ def require_many_clusters(command: Callable[..., Any], context: str, settings: S
 
 def _run_for_one(
     command: Callable[..., Any], context: str | None, settings: SettingsLayer, values: dict[str, Any], *, yes: bool
-) -> Any:
+) -> None:
+    watch = {name: values.pop(name, None) for name in ("watch", "count")} if is_watched(command) else {}
     with ConnectFlags(settings, context, yes=yes) as connect:
-        try:
-            return command(connect=connect, **values)
-        except GroupNotFound as missing:
-            raise connect.with_other_store(missing) from None
+
+        def once() -> int:
+            try:
+                return command(connect=connect, **values) or 0
+            except GroupNotFound as missing:
+                raise connect.explained(missing) from None
+            except typer.Exit as ended:
+                return ended.exit_code
+
+        exit_with(watch_command(once, watch.get("watch"), watch.get("count")))
 
 
 def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> None:
@@ -317,23 +291,30 @@ def _warn_of_repeated_stores(names: Iterable[str], settings: SettingsLayer) -> N
 
 
 def _run_for_contexts(
-    command: Callable[..., Any], names: list[str], settings: SettingsLayer, values: dict[str, Any]
+    command: Callable[..., Any],
+    names: list[str],
+    settings: SettingsLayer,
+    values: dict[str, Any],
+    raw: Mapping[str, Any],
 ) -> None:
-    """Runs a command for several contexts. The option ``--watch`` repeats the merged output."""
+    """Runs a command for several contexts. The option ``--watch`` repeats the merged output. ``raw`` are the values of
+    the options, before `OptionGroups` combines them."""
     _warn_of_repeated_stores(names, settings)
     watch = {name: values[name] for name in ("watch", "count") if name in values}
+    if is_watched(command):
+        values = {name: value for name, value in values.items() if name not in watch}
     own: dict[str, Any] = {name: None if name in watch else value for name, value in values.items()}
-    sort, top = values.get("sort"), values.get("top")
+    sort, top = raw.get("sort"), raw.get("top")
     order = functools.partial(ordered, sort=sort, top=top) if sort or top else None
 
     def run_one(name: str) -> None:
         with ConnectFlags(settings, name) as connect:
             connect.checks_store = True
             connect.cluster_name = name
-            command(connect=connect, **own)
+            exit_with(command(connect=connect, **own) or 0)
 
     def once() -> int:
-        return run_for_contexts(names, run_one, values.get("output", OutputFormat.TABLE), order)
+        return run_for_contexts(names, run_one, raw.get("output", OutputFormat.TABLE), order)
 
     exit_with(watch_command(once, watch.get("watch"), watch.get("count")))
 
@@ -353,6 +334,11 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
 
     own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    if is_watched(command):
+        repeat = {"watch": Watch, "count": Count}
+        own += [
+            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in repeat.items()
+        ]
     option_groups = OptionGroups(one for one in own if one.name != "connect")
     groups = GroupArguments(option_groups.parameters)
     parameters = [
@@ -369,13 +355,13 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         flag_values = {name: values.pop(name) for name in options}
         context, timeout_ms = flag_values.pop("context"), flag_values.pop("timeout")
         settings = SettingsLayer(**flag_values, timeout_ms=timeout_ms)
-        yes = bool(values.get("yes"))
+        raw = dict(values)
         option_groups.combine(values)
         names = contexts_of(context)
         if names is None:
-            return _run_for_one(command, context, settings, values, yes=yes)
+            return _run_for_one(command, context, settings, values, yes=bool(raw.get("yes")))
         require_many_clusters(command, context, settings)
-        return _run_for_contexts(command, names, settings, values)
+        return _run_for_contexts(command, names, settings, values, raw)
 
     shown: Any = run
     shown.__signature__ = signature.replace(parameters=parameters)

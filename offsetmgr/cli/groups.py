@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.app import groups
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import FAILED, exit_with, report_and_exit_code
 from offsetmgr.cli.many_clusters import many_clusters
@@ -25,7 +26,7 @@ from offsetmgr.cli.options import (
     opt,
     seconds_option,
 )
-from offsetmgr.cli.read_error_report import empty_note, note_unrecognised, unrecognised_errors
+from offsetmgr.cli.read_error_report import empty_note, note_unrecognised
 from offsetmgr.cli.render import (
     GROUP_PARTITION,
     PARTITION,
@@ -33,42 +34,29 @@ from offsetmgr.cli.render import (
     OutputFormat,
     note,
     progress,
+    rows_of,
     separate_tables,
     write_rows,
     write_structured_rows,
 )
-from offsetmgr.cli.row_order import PartitionTable, Sort, Top, Totals
-from offsetmgr.cli.stale_offsets import StaleOffsetCounter
+from offsetmgr.cli.row_order import PartitionFlags, PartitionTable
 from offsetmgr.cli.terminal import EditFlags, confirm
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.cli.watch import WatchCommand, watched
 from offsetmgr.core.batches import by_key
-from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
-from offsetmgr.core.model import Committed, GroupDescription, LogRange
+from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
+from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
+    from offsetmgr.app.groups import DescribedGroup
     from offsetmgr.core.offset_store import OffsetStore
-    from offsetmgr.groups.describe import DescribedGroup
-    from offsetmgr.groups.topic_matches import TopicMatches
     from offsetmgr.migration.group_location import GroupLocation
 
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
 
-STATES: Final = (
-    "Stable",
-    "Empty",
-    "Dead",
-    "PreparingRebalance",
-    "CompletingRebalance",
-    "Assigning",
-    "Reconciling",
-    "NotReady",
-    "Unknown",
-)
-"""Kafka's names of the states of a group (``org.apache.kafka.common.GroupState``)."""
 LIST: Final = (Column("group"), Column("state", optional=True))
 
 
@@ -89,7 +77,7 @@ class _ListCommand(typer.core.TyperCommand):
 @many_clusters
 def list_groups(
     connect: ConnectFlags,
-    groups: GroupFilter,
+    selected: GroupFilter,
     state: Annotated[
         str | None,
         opt(
@@ -97,56 +85,14 @@ def list_groups(
         ),
     ] = None,
     output: FormatOption = OutputFormat.TABLE,
-) -> None:
+) -> int:
     """List the groups of a store."""
-    from offsetmgr.core.selection import KNOWN_GROUPS
-    from offsetmgr.groups.edits import tree_store
-
-    store = connect.store()
-    known = set(store.groups())
-    selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
-    if unknown := selected - {_plain_state(name) for name in STATES}:
-        why = f"{', '.join(sorted(unknown))} is not a state of a group"
-        raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
-    errors: list[OffsetMgrError] = []
-    names = groups.selection(errors.append).within(known, store.uri, unlisted=True)
-    others = {found.group: found.error for found in store.scan(name for name in names if name not in known)}
-    errors += [
-        kind
-        if isinstance(kind := others.get(name), OtherGroupKind)
-        else GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
-        for name in names
-        if name not in known
-    ]
-    names = [name for name in names if name in known]
-    if errors and not names:
-        raise errors[0]
-    states = {} if state is None else connect.group_describer()(names)
-
-    def shown(name: str) -> str | None:
-        found = states.get(name)
-        if isinstance(found, OtherGroupKind):
-            return found.state
-        if isinstance(found, OffsetMgrError):
-            errors.append(found)
-            return None
-        # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
-        return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
-
-    rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
-    if selected:
-        rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
-    if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
-        note(empty_note(store, "groups" if not names else f"groups in state {state}"))
-    if (trees := tree_store(store)) is not None:
-        note_unrecognised(trees.unrecognised(names))
-    exit_with(report_and_exit_code(errors))
-
-
-def _plain_state(name: str) -> str:
-    """Returns a state's name in a form that can be compared. Kafka's tool writes PreparingRebalance, and Kafka's
-    protocol PREPARING_REBALANCE."""
-    return name.strip().replace("_", "").upper()
+    names = [one for one in (state or "").split(",") if one.strip()]
+    found = groups.list_(connect, selected.selection(), with_state=state is not None, states=names)
+    columns = LIST[:1] if state is None else LIST
+    if not write_rows(columns, rows_of(columns, found), output) and not found.errors:
+        found.tell_empty("groups" if not found.groups else f"groups in state {state}")
+    return report_and_exit_code(found.errors)
 
 
 DESCRIBE: Final = (
@@ -182,9 +128,10 @@ STATE: Final = (
 @app.command("describe", cls=WatchCommand)
 @connected
 @many_clusters
+@watched
 def describe(
     connect: ConnectFlags,
-    groups: GroupFlags,
+    selected: GroupFlags,
     topic: TopicsOption = None,
     members: Annotated[bool, flag("--members", "Show members instead of partitions.")] = False,
     state: Annotated[bool, flag("--state", "Show coordinator, assignor, state and number of members instead.")] = False,
@@ -192,130 +139,62 @@ def describe(
         bool, flag("--verbose", "Accepted for compatibility with kafka-consumer-groups; has no effect.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
-    show_totals: Totals = False,
-    sort: Sort = None,
-    top: Top = None,
-    watch: Watch = None,
-    count: Count = None,
-    output: FormatOption = OutputFormat.TABLE,
-) -> None:
+    *,
+    flags: PartitionFlags,
+) -> int:
     """Show the state, members, committed offsets, log ends, lag and owners of groups."""
-    from offsetmgr.core.selection import TopicSelection
-    from offsetmgr.groups.describe import describe as describe_groups
-    from offsetmgr.groups.scan import choose_groups
-    from offsetmgr.groups.topic_matches import TopicMatches
-    from offsetmgr.migration.copied_offsets import last_writes
-
-    selection = groups.selection()
+    selection = selected.selection()
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
-    of_partitions = {"--topic": topic, "--totals": show_totals, "--sort": sort, "--top": top}
+    of_partitions = {"--topic": topic, "--totals": flags.show_totals, "--sort": flags.sort, "--top": flags.top}
     if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
         option = "--members" if members else "--state"
-        raise UsageError(
-            given, f"selects partitions, but {option} shows no partitions", f"leave out {given} or {option}"
-        )
-    table = PartitionTable(DESCRIBE, totals=show_totals, sort=sort, top=top, watched=watch is not None)
-    topics = TopicSelection.parse(topic or [])
-    store = connect.store()
-    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
-    others = connect.other_stores(store)
-    describer = connect.group_describer_with(others)
-
-    def once() -> int:
-        errors: list[OffsetMgrError] = []
-        chosen = choose_groups(store, selection, others)
-        found = _named(
-            describe_groups(store, cluster, describer, chosen, topics, others=others, writes=last_writes), errors
-        )
-        if state:
-            shown = write_rows(STATE, _state_rows(found, errors), output)
-        elif members:
-            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
-        else:
-            stale = StaleOffsetCounter(store, others, connect.given_options)
-            topic_matches = TopicMatches(topics)
-            where = " in these topics" if topic else ""
-            rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
-            shown = table.write(stale.count(rows), output)
-            stale.report()
-            try:
-                topic_matches.require_all(store.uri)
-            except UnknownTopicOrPartition as missing:
-                errors.append(missing)
-        if not shown and not errors:
-            note(empty_note(store, "groups" if not chosen else "partitions that need attention"))
-        return report_and_exit_code(errors)
-
-    exit_with(watch_command(once, watch, count))
+        why = f"selects partitions, but {option} shows no partitions"
+        raise UsageError(given, why, f"leave out {given} or {option}")
+    table, topics = PartitionTable(DESCRIBE, flags), TopicSelection.parse(topic or [])
+    found = groups.describe(connect, selection, topics, only_with_lag=only_with_lag, members_only=members or state)
+    described = (one for one in found if one.error is None)
+    if state:
+        shown = write_rows(STATE, map(_state_row, described), flags.output)
+    elif members:
+        shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), flags.output)
+    else:
+        where = None if only_with_lag else " in these topics" if topic else ""
+        shown = table.write(row for one in described for row in _partition_rows(one, where))
+    code = report_and_exit_code(found.errors)
+    found.tell(None)
+    if not shown and not code:
+        found.tell_empty("partitions that need attention" if found.groups else "groups")
+    return code
 
 
-def _named(found: Iterable[DescribedGroup], errors: list[OffsetMgrError]) -> Iterator[DescribedGroup]:
-    for one in found:
-        errors += unrecognised_errors(one.read)
-        yield one
+def _partition_rows(one: DescribedGroup, where: str | None) -> Iterator[tuple[Any, ...]]:
+    """Rows of `DESCRIBE`. ``where``, such as " in these topics", is appended to the note of a group without offsets,
+    which is left out if it is None."""
+    state = one.description.state
+    for row, owner in one.partitions:
+        who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
+        offset = row.committed.offset if isinstance(row.committed, Committed) else None
+        yield (one.group, state, *row.partition, offset, row.log_end, row.lag, *who, row.note or None)
+    if not one.partitions and where is not None:
+        nothing = "offsets unknown" if one.read is not None and one.read.hidden else f"nothing committed{where}"
+        text = f"{count_of(len(one.description.members), 'member')}, {nothing}"
+        yield (one.group, state, *(None,) * 8, text)
 
 
-def _partition_rows(
-    found: Iterable[DescribedGroup],
-    errors: list[OffsetMgrError],
-    topic_matches: TopicMatches,
-    *,
-    only_with_lag: bool,
-    where: str,
-) -> Iterator[tuple[Any, ...]]:
-    """Rows of `DESCRIBE`. ``where``, such as " in these topics", is appended to the note of a group without offsets."""
-    from offsetmgr.groups.lag import needs_log_range
-
-    for one in found:
-        topic_matches.record((row.partition for row, _ in one.partitions), incomplete=one.error is not None)
-        if one.error is not None:
-            errors.append(one.error)
-            continue
-        description: GroupDescription = one.description
-        for partition, owner in one.partitions:
-            group, tp, committed, _, log_end, lag, text, error = partition
-            if error is not None:
-                errors.append(error)
-            if only_with_lag and not needs_log_range(partition):
-                continue
-            who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
-            offset = committed.offset if isinstance(committed, Committed) else None
-            yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
-        if not one.partitions and not only_with_lag:
-            nothing = "offsets unknown" if one.read is not None and one.read.hidden else f"nothing committed{where}"
-            text = f"{count_of(len(description.members), 'member')}, {nothing}"
-            yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
+def _state_row(one: DescribedGroup) -> tuple[Any, ...]:
+    found = one.description
+    return (one.group, found.coordinator or None, found.partition_assignor or None, found.state, len(found.members))
 
 
-def _state_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
-    for one in found:
-        if one.error is not None:
-            errors.append(one.error)
-            continue
-        a: GroupDescription = one.description
-        yield (one.group, a.coordinator or None, a.partition_assignor or None, a.state, len(a.members))
-
-
-def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
-    for one in found:
-        if one.error is not None:
-            errors.append(one.error)
-            continue
-        description: GroupDescription = one.description
-        for member in description.members:
-            assignment = ",".join(map(str, member.partitions))
-            yield (
-                one.group,
-                description.state,
-                member.member_id,
-                member.client_id or None,
-                member.host or None,
-                len(member.partitions),
-                assignment or None,
-            )
-        if not description.members:
-            yield (one.group, description.state, None, None, None, 0, None)
+def _member_rows(one: DescribedGroup) -> Iterator[tuple[Any, ...]]:
+    group, state = one.group, one.description.state
+    for member in one.description.members:
+        assignment = ",".join(map(str, member.partitions))
+        who = (member.member_id, member.client_id or None, member.host or None)
+        yield (group, state, *who, len(member.partitions), assignment or None)
+    if not one.description.members:
+        yield (group, state, None, None, None, 0, None)
 
 
 WHERE: Final = (
@@ -611,7 +490,6 @@ def copy(
 ) -> None:
     """Copy a group's committed offsets to another group."""
     from offsetmgr.cli.edit_command import cross_cluster_check, exit_edit
-    from offsetmgr.core.selection import TopicSelection
     from offsetmgr.groups.copy import plan_copy
     from offsetmgr.groups.topic_matches import require_topics
 

@@ -42,6 +42,9 @@ class WatchedOutput(Protocol):
 
     time: str
 
+    def changes(self, columns: Sequence[Any], *, key: Sequence[str], value: str, position: str) -> Any:
+        """Returns an object that computes the changes of a table since the previous output."""
+
     def write(self, columns: Sequence[Any], rows: Iterable[Sequence[Any]], output: Any, /) -> int:
         """Writes the rows of a table with the time, and returns their number."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-from offsetmgr.cli.options import flag, opt
+from offsetmgr.cli.options import FormatOption, flag, opt
+from offsetmgr.cli.output_collector import WATCHED_OUTPUT
 from offsetmgr.cli.render import Column, OutputFormat, write_rows
-from offsetmgr.cli.watch import Changes
 from offsetmgr.core.errors import UsageError
 
 Sort = Annotated[
@@ -34,40 +34,42 @@ TOTALS: Final = (
 )
 
 
-class PartitionTable:
-    """Writes the rows of partitions, each time that a command is repeated by ``--watch``.
+class PartitionFlags(NamedTuple):
+    """The options of tables of partitions."""
 
-    ``value`` is the column of which ``--watch`` shows the change. Raises `UsageError` if no column is named ``sort``.
+    show_totals: Totals = False
+    sort: Sort = None
+    top: Top = None
+    output: FormatOption = OutputFormat.TABLE
+
+
+class PartitionTable:
+    """Writes the rows of partitions, with their changes if ``--watch`` repeats the command.
+
+    ``value`` is the column of which ``--watch`` shows the change. Raises `UsageError` if no column has the name that
+    ``--sort`` gives.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        *,
-        value: str = "lag",
-        totals: bool = False,
-        sort: str | None = None,
-        top: int | None = None,
-        watched: bool = False,
-    ) -> None:
-        self._partitions = columns
-        self._totals, self._sort, self._top = totals, sort, top
-        self.columns: Sequence[Column] = TOTALS if totals else columns
+    def __init__(self, columns: Sequence[Column], flags: PartitionFlags, *, value: str = "lag") -> None:
+        self._partitions, self._flags = columns, flags
+        self.columns: Sequence[Column] = TOTALS if flags.show_totals else columns
         self._changes = None
-        if watched:
-            key = ("group",) if totals else ("group", "topic", "partition")
-            self._changes = Changes(self.columns, key=key, value=value, position=value if totals else "offset")
+        if (watched := WATCHED_OUTPUT.get()) is not None:
+            key = ("group",) if flags.show_totals else ("group", "topic", "partition")
+            position = value if flags.show_totals else "offset"
+            self._changes = watched.changes(self.columns, key=key, value=value, position=position)
             self.columns = self._changes.columns
-        _sort_column(self.columns, sort)
+        _sort_column(self.columns, flags.sort)
 
-    def write(self, rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+    def write(self, rows: Iterable[Sequence[Any]]) -> int:
         """Writes the rows, and returns how many were written."""
-        if self._totals:
+        show_totals, sort, top, output = self._flags
+        if show_totals:
             rows = totals(self._partitions, rows)
         if self._changes is not None:
             rows = self._changes.add(rows)
-        if self._sort is not None or self._top is not None:
-            rows = ordered(self.columns, rows, self._sort, self._top)
+        if sort is not None or top is not None:
+            rows = ordered(self.columns, rows, sort, top)
         return write_rows(self.columns, rows, output)
 
 

@@ -37,6 +37,20 @@ Watch = Annotated[
 Count = Annotated[int | None, opt("--count", None, "End --watch after this many outputs.", min=1)]
 
 
+_WATCHED: Final = "__watched__"
+
+
+def watched(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a command that ``--watch`` repeats. `connected` adds the options ``--watch`` and ``--count``."""
+    setattr(command, _WATCHED, True)
+    return command
+
+
+def is_watched(command: Callable[..., Any]) -> bool:
+    """Whether a command has the mark `watched`."""
+    return getattr(command, _WATCHED, False)
+
+
 class WatchCommand(typer.core.TyperCommand):
     """A command whose option ``--watch`` may be given without a number."""
 
@@ -100,6 +114,13 @@ class _WatchedOutput:
         self.time = ""
         self._dated = False
         self._names: list[str] = []
+        self._changes: dict[tuple[Column, ...], Changes] = {}
+
+    def changes(self, columns: Sequence[Column], *, key: Sequence[str], value: str, position: str) -> Changes:
+        """Returns the changes of a table since the previous output."""
+        if (known := tuple(columns)) not in self._changes:
+            self._changes[known] = Changes(columns, key=key, value=value, position=position)
+        return self._changes[known]
 
     def begin(self, seconds: float) -> None:
         """Begins the next output."""

@@ -14,8 +14,8 @@ _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 class Invocation(NamedTuple):
     """A use case with its arguments. ``verb`` is the name of the command, such as "migrate apply". ``positional`` are
-    the arguments without a name. ``named`` maps argument names to values: None and False are left out, True is a flag,
-    and the values of a tuple are repeated.
+    the arguments without a name. ``named`` maps argument names to values: an argument with the value None or False is
+    left out, True is a flag, and each value of a tuple repeats the option.
 
     >>> call = Invocation("migrate apply", ("shop.plan",), {"group": ("a", "b"), "execute": True})
     >>> str(call)
@@ -40,6 +40,10 @@ class Invocation(NamedTuple):
     def command_line(self) -> str:
         """Returns the command as a line for a shell."""
         return shlex.join(self.words())
+
+    def options(self) -> str:
+        """Returns the options of the command as text that follows a command. Each word begins with a space."""
+        return "".join(f" {shlex.quote(word)}" for word in self._replace(verb="", positional=()).words()[1:])
 
     def __str__(self) -> str:
         named = (f"{name}={value!r}" for name, value in self.named.items() if value not in (None, False))

@@ -327,6 +327,7 @@ class TopicSelection(NamedTuple):
 
 
 ALL_TOPICS: Final = TopicSelection()
+ALL_GROUPS: Final = GroupSelection()
 KNOWN_GROUPS: Final = "offsetmgr groups list shows the groups"
 
 

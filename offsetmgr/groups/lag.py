@@ -26,6 +26,9 @@ BATCH: Final = 100_000
 """The number of offsets whose log ranges are requested together. The limit bounds memory. Most clusters have fewer
 committed offsets than the limit."""
 
+UNREAD_BATCH: Final = 1_000
+"""The number of offsets that are returned together if no log ranges are requested."""
+
 STALE: Final = "older than "
 """The beginning of a row's note if another store was written after the store."""
 
@@ -57,7 +60,8 @@ class LagRow(NamedTuple):
     ``lag`` is the number of records from the committed offset to the log's end. If the log's start is larger than the
     committed offset, the records are counted from the log's start. The lag is unknown if the committed offset is beyond
     the log's end, for example because the topic was recreated. In this case ``note`` says that the offset is beyond the
-    log's end. ``error`` is the reason why the partition could not be read.
+    log's end. ``error`` is the reason why the partition could not be read. ``newer`` has `STALE`, `UNCLEAR` or
+    `ELSEWHERE` and the title of the other store, if the note begins with this.
     """
 
     group: str
@@ -68,6 +72,14 @@ class LagRow(NamedTuple):
     lag: int | None
     note: str = ""
     error: OffsetMgrError | None = None
+    newer: tuple[str, str] | None = None
+
+    @property
+    def state(self) -> str:
+        """``committed``, ``absent``, or an element of `UNREAD`."""
+        if isinstance(self.committed, Committed):
+            return "committed"
+        return self.note if self.note in UNREAD else "absent"
 
 
 class NewerOffset(NamedTuple):
@@ -142,11 +154,11 @@ def lag(
     """
     logs = None if cluster is None else LogRangeCache(partial(_read_log_ranges, cluster))
     batch: list[GroupOffsets] = []
-    pending = 0
+    pending, limit = 0, BATCH if cluster is not None or others else UNREAD_BATCH
     for found in scan_in_order(store, groups, expected=partitions):
         batch.append(found)
-        pending += len(found.offsets)
-        if pending >= BATCH:
+        pending += 1 + len(found.offsets)
+        if pending >= limit:
             yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
             batch, pending = [], 0
     yield from _flush(store, batch, topics, logs, partitions, others, writes, strict=strict)
@@ -301,12 +313,15 @@ def _row(
     newer: NewerOffset | None,
 ) -> LagRow:
     log = logs.get(tp)
-    notes = []
+    if log is None and newer is None and not isinstance(tp.partition, BrokerPartition):
+        return LagRow(group, tp, committed, None, None, None)
+    notes, kind = [], None
     counted_from: Offset = committed
     if newer is not None and isinstance(newer.found, Committed):
         absent = not isinstance(committed, Committed)
-        where = f"{ELSEWHERE}{newer.title}: " if absent else f"{STALE if newer.sure else UNCLEAR}{newer.title}'s "
-        notes.append(f"{where}{newer.found.offset}")
+        separator = ": " if absent else "'s "
+        kind = ELSEWHERE if absent else STALE if newer.sure else UNCLEAR
+        notes.append(f"{kind}{newer.title}{separator}{newer.found.offset}")
         counted_from = newer.found if newer.sure else ABSENT
     elif newer is not None:
         notes.append(f"{newer.title}'s offset unknown")
@@ -323,7 +338,8 @@ def _row(
     unread = newer.found if newer is not None and isinstance(newer.found, OffsetMgrError) else None
     error = log if isinstance(log, OffsetMgrError) else unread
     start, end = (log.start, log.end) if isinstance(log, LogRange) else (None, None)
-    return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error)
+    newer_in = None if kind is None or newer is None else (kind, newer.title)
+    return LagRow(group, tp, committed, start, end, behind, "; ".join(notes), error, newer_in)
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:

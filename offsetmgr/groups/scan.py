@@ -55,7 +55,7 @@ def require_known_somewhere(stores: Sequence[OffsetStore], group: str) -> None:
     """Raises `GroupNotFound` if none of the stores knows the group. The error names all stores."""
     if not any(group in set(store.groups()) for store in stores):
         uris = " nor in ".join(store.uri for store in stores)
-        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS)
+        raise GroupNotFound(f"group {group!r}", f"does not exist in {uris}", KNOWN_GROUPS, groups=[group])
 
 
 def scan_in_order(

@@ -1,0 +1,130 @@
+"""``offsetmgr groups``: lists and describes groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.app.connections import Connections
+from offsetmgr.app.offsets import Found
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.running_store import OtherGroupKind
+from offsetmgr.core.selection import ALL_GROUPS, ALL_TOPICS, KNOWN_GROUPS, GroupSelection, TopicSelection
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.describe import DescribedGroup as DescribedGroup
+
+STATES: Final = (
+    "Stable",
+    "Empty",
+    "Dead",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Unknown",
+)
+"""Kafka's names of the states of a group (``org.apache.kafka.common.GroupState``)."""
+
+
+class ListedGroup(NamedTuple):
+    """A group of a store, and its state; None if the state was not read or is unknown."""
+
+    group: str
+    state: str | None = None
+
+
+def list_(
+    connections: Connections,
+    selection: GroupSelection = ALL_GROUPS,
+    *,
+    with_state: bool = False,
+    states: Iterable[str] = (),
+) -> Found[ListedGroup]:
+    """Reads the groups of the selected store. ``with_state`` also reads the state of each group, and ``states`` leaves
+    out the groups in other states. Raises `UsageError` for an unknown state, and the first error if no group is left.
+    """
+    from offsetmgr.groups.edits import tree_store
+
+    selected = {_plain(one) for one in states}
+    if unknown := selected - {_plain(name) for name in STATES}:
+        why = f"{', '.join(sorted(unknown))} is not a state of a group"
+        raise UsageError(Advice("{state}"), why, f"states: {', '.join(STATES)}")
+    store = connections.selected()
+    known = set(store.groups())
+    errors: list[OffsetMgrError] = []
+    selection = GroupSelection(selection.patterns, exclude=selection.excluded, on_missing=errors.append)
+    names = selection.within(known, store.uri, unlisted=True)
+    unlisted = [name for name in names if name not in known]
+    kinds = {found.group: found.error for found in store.scan(unlisted)}
+    for name in unlisted:
+        absent = GroupNotFound(f"group {name!r}", f"does not exist in {store.uri}", KNOWN_GROUPS, groups=[name])
+        errors.append(kind if isinstance(kind := kinds.get(name), OtherGroupKind) else absent)
+    found: Found[ListedGroup] = Found(connections, store, [name for name in names if name in known])
+    found.errors += errors
+    if errors and not found.groups:
+        raise errors[0]
+
+    def listed() -> Iterator[ListedGroup]:
+        described = connections.group_describer()(found.groups) if with_state or selected else {}
+        for name in found.groups:
+            group = described.get(name)
+            if isinstance(group, OffsetMgrError) and not isinstance(group, OtherGroupKind):
+                found.errors.append(group)
+                group = None
+            # A group with the state DEAD is shown as EMPTY, because the store still has offsets of the group.
+            state = None if group is None else "EMPTY" if group.state == "DEAD" else group.state
+            if not selected or _plain(str(state)) in selected:
+                yield ListedGroup(name, state)
+        if (trees := tree_store(store)) is not None:
+            connections.warn_of_unrecognised(trees.unrecognised(found.groups))
+
+    return found.of(listed())
+
+
+def _plain(name: str) -> str:
+    """Returns a state's name in a form that can be compared. Kafka's tool writes PreparingRebalance, and Kafka's
+    protocol PREPARING_REBALANCE."""
+    return name.strip().replace("_", "").upper()
+
+
+def describe(
+    connections: Connections,
+    selection: GroupSelection,
+    topics: TopicSelection = ALL_TOPICS,
+    *,
+    only_with_lag: bool = False,
+    members_only: bool = False,
+) -> Found[DescribedGroup]:
+    """Reads the state and the members of groups, with their committed offsets, log ranges and lag (see
+    `offsetmgr.app.offsets.lag`). ``only_with_lag`` leaves out partitions that need no attention. A group that does not
+    exist or cannot be described has an ``error``. With ``members_only``, errors of partitions are no errors of the
+    read."""
+    from offsetmgr.groups.describe import describe
+    from offsetmgr.groups.lag import needs_log_range
+    from offsetmgr.groups.scan import choose_groups
+    from offsetmgr.migration.copied_offsets import last_writes
+
+    store, others = connections.selected(), connections.others()
+    cluster = connections.cluster("only_with_lag") if only_with_lag else connections.cluster_or_none()
+    found: Found[DescribedGroup] = Found(connections, store, choose_groups(store, selection, others), topics, others)
+    describer = connections.group_describer_with(others)
+
+    def described() -> Iterator[DescribedGroup]:
+        for one in describe(store, cluster, describer, found.groups, topics, others=others, writes=last_writes):
+            found.unrecognised(one.read)
+            rows = [row for row, _ in one.partitions]
+            found.topic_matches.record((row.partition for row in rows), incomplete=one.error is not None)
+            found.errors += [] if one.error is None else [one.error]
+            if not members_only:
+                found.rows(rows)
+            left = [each for each in one.partitions if needs_log_range(each.row)] if only_with_lag else one.partitions
+            yield one._replace(partitions=left)
+        try:
+            found.topic_matches.require_all(store.uri)
+        except UnknownTopicOrPartition as missing:
+            found.errors.append(missing)
+
+    return found.of(described())
