@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.app.connections import Connections
-from offsetmgr.app.offsets import Found
+from offsetmgr.app.offsets import Found, last_writes
 from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.running_store import OtherGroupKind
@@ -105,7 +105,6 @@ def describe(
     from offsetmgr.groups.describe import describe
     from offsetmgr.groups.lag import needs_log_range
     from offsetmgr.groups.scan import choose_groups
-    from offsetmgr.migration.copied_offsets import last_writes
 
     store, others = connections.selected(), connections.others()
     cluster = connections.cluster("only_with_lag") if only_with_lag else connections.cluster_or_none()

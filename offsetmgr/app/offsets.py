@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from shlex import quote
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from offsetmgr.app.connections import Connections
 from offsetmgr.core.advice import Advice
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.diff import OffsetDifference as OffsetDifference
     from offsetmgr.groups.lag import GroupLag as GroupLag
     from offsetmgr.groups.lag import LagRow as LagRow
+    from offsetmgr.groups.last_writes import LastWrites
     from offsetmgr.segments.batch_reader import Record as Record
 
 T = TypeVar("T")
@@ -150,6 +151,13 @@ class Found(Generic[T]):
         self.topic_matches.require_all(self.uri)
 
 
+def last_writes(here: OffsetStore, there: OffsetStore, **options: Any) -> LastWrites:
+    """Returns the evidence which of two stores was written last; see `offsetmgr.migration.copied_offsets`."""
+    from offsetmgr.migration import copied_offsets  # only a command with two stores needs it
+
+    return copied_offsets.last_writes(here, there, **options)
+
+
 def _title(uri: str) -> str:
     from offsetmgr.groups.last_writes import TITLES
 
@@ -203,13 +211,11 @@ def _lag(
     logs: bool = False,
 ) -> Iterator[GroupLag]:
     from offsetmgr.groups.lag import NOTHING, lag, needs_log_range
-    from offsetmgr.migration.copied_offsets import last_writes
 
     named, strict = selection.named(found.groups), selection.patterns is not None
-    cluster, writes = connections.cluster_or_none() if logs else None, last_writes
-    read = lag(
-        store, cluster, found.groups, found.topics, strict=strict, partitions=also, others=found.others, writes=writes
-    )
+    cluster = connections.cluster_or_none() if logs else None
+    options: dict[str, Any] = {"strict": strict, "partitions": also, "others": found.others, "writes": last_writes}
+    read = lag(store, cluster, found.groups, found.topics, **options)
     for one in connections.ui.progress(read, "reading", len(found.groups)):
         if one.error is not None:
             found.fail(one.error)

@@ -20,6 +20,7 @@ from offsetmgr.cli.options import (
     GroupFilter,
     GroupFlags,
     OnlyWithLag,
+    TopicFlags,
     TopicsOption,
     TranslateOption,
     flag,
@@ -132,7 +133,7 @@ STATE: Final = (
 def describe(
     connect: ConnectFlags,
     selected: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     members: Annotated[bool, flag("--members", "Show members instead of partitions.")] = False,
     state: Annotated[bool, flag("--state", "Show coordinator, assignor, state and number of members instead.")] = False,
     verbose: Annotated[  # noqa: ARG001 - the output is always complete
@@ -146,20 +147,20 @@ def describe(
     selection = selected.selection()
     if members and state:
         raise UsageError("groups describe", "both --members and --state are given", "only one of them")
-    of_partitions = {"--topic": topic, "--totals": flags.show_totals, "--sort": flags.sort, "--top": flags.top}
+    of_partitions = {"--topic": topics.topic, "--totals": flags.show_totals, "--sort": flags.sort, "--top": flags.top}
     if (members or state) and (given := next((name for name, value in of_partitions.items() if value), None)):
         option = "--members" if members else "--state"
         why = f"selects partitions, but {option} shows no partitions"
         raise UsageError(given, why, f"leave out {given} or {option}")
-    table, topics = PartitionTable(DESCRIBE, flags), TopicSelection.parse(topic or [])
-    found = groups.describe(connect, selection, topics, only_with_lag=only_with_lag, members_only=members or state)
+    table, chosen = PartitionTable(DESCRIBE, flags), topics.selection()
+    found = groups.describe(connect, selection, chosen, only_with_lag=only_with_lag, members_only=members or state)
     described = (one for one in found if one.error is None)
     if state:
         shown = write_rows(STATE, map(_state_row, described), flags.output)
     elif members:
         shown = write_rows(MEMBERS, (row for one in described for row in _member_rows(one)), flags.output)
     else:
-        where = None if only_with_lag else " in these topics" if topic else ""
+        where = None if only_with_lag else " in these topics" if topics.topic else ""
         shown = table.write(row for one in described for row in _partition_rows(one, where))
     code = report_and_exit_code(found.errors)
     found.tell(None)

@@ -26,6 +26,7 @@ from offsetmgr.cli.options import (
     OnlyWithLag,
     Overwrite,
     RunningFlag,
+    TopicFlags,
     TopicsOption,
     TranslateOption,
     UnterminatedOption,
@@ -98,14 +99,14 @@ def show(found: Found[Any], shown: int | None) -> int:
 @many_clusters
 @watched
 def get(
-    connect: ConnectFlags, groups: GroupFlags, topic: TopicsOption = None, output: FormatOption = OutputFormat.TABLE
+    connect: ConnectFlags, groups: GroupFlags, topics: TopicFlags, output: FormatOption = OutputFormat.TABLE
 ) -> int:
     """Show committed offsets.
 
     Partitions given by number, and those of topics given by full name, are shown even without a commit.
     """
     table = PartitionTable(OFFSETS, PartitionFlags(output=output), value="offset")
-    found = offsets.get(connect, groups.selection(), TopicSelection.parse(topic or []))
+    found = offsets.get(connect, groups.selection(), topics.selection())
     return show(found, table.write(_cells(row) for one in found for row in one.rows))
 
 
@@ -116,7 +117,7 @@ def get(
 def lag(
     connect: ConnectFlags,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     only_with_lag: OnlyWithLag = False,
     *,
     flags: PartitionFlags,
@@ -125,9 +126,9 @@ def lag(
 
     Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
-    selection, topics, table = groups.selection(), TopicSelection.parse(topic or []), PartitionTable(LAG, flags)
+    selection, table = groups.selection(), PartitionTable(LAG, flags)
     connect.cluster("offsets lag")  # raises an error if no brokers are known
-    found = offsets.lag(connect, selection, topics, only_with_lag=only_with_lag)
+    found = offsets.lag(connect, selection, topics.selection(), only_with_lag=only_with_lag)
     rows = ((*_cells(row), row.log_start, row.log_end, row.lag, row.note or None) for one in found for row in one.rows)
     shown = table.write(rows)
     return show(found, None if only_with_lag else shown)
@@ -156,7 +157,7 @@ _CELL: Final = 60
 def peek(
     connect: ConnectFlags,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     max_bytes: Annotated[int, opt("--max-bytes", "N", "Show at most N bytes of a key or value.", min=0)] = 1_000,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
@@ -164,7 +165,7 @@ def peek(
 
     It joins no group and commits nothing. Transaction markers, which consumers never get, are skipped.
     """
-    found = offsets.peek(connect, groups.selection(), TopicSelection.parse(topic or []))
+    found = offsets.peek(connect, groups.selection(), topics.selection())
     rows = [_peeked_row(one, max_bytes, output) for one in found]
     shown = (write_rows if output is OutputFormat.TABLE else write_structured_rows)(PEEKED, rows, output)
     return show(found, shown)
@@ -442,7 +443,7 @@ def diff(
     ] = None,
     *,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     output: FormatOption = OutputFormat.TABLE,
 ) -> int:
     """Show the differences between two stores; the exit code is 1 on any difference.
@@ -452,7 +453,7 @@ def diff(
     """
     selection = groups._replace(all_groups=groups.all_groups or not groups.group).selection()
     connect.reject_for_many({"--from": source, "--to": target}, "it names a store of one cluster")
-    found = offsets.diff(connect, source, target, selection, TopicSelection.parse(topic or []))
+    found = offsets.diff(connect, source, target, selection, topics.selection())
     count = write_rows(DIFFERENCES, map(_difference_row, found), output)
     code = report_and_exit_code(found.errors)
     if count:

@@ -15,7 +15,7 @@ from offsetmgr.cli.render import OutputFormat
 from offsetmgr.core.durations import parse_duration, parse_milliseconds
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.log_origin import OffsetTranslation
-from offsetmgr.core.selection import GroupSelection
+from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
     from offsetmgr.groups.running_groups import RunningEdit
@@ -216,6 +216,16 @@ class GroupFlags(NamedTuple):
             why = "both --group and --all-groups are given" if self.all_groups else "no group is named"
             raise UsageError("--group", why, "as in --group NAME (repeatable, globs), or --all-groups")
         return _selection(self.group, self.exclude_group)
+
+
+class TopicFlags(NamedTuple):
+    """The options that select topics and partitions."""
+
+    topic: TopicsOption = None
+
+    def selection(self) -> TopicSelection:
+        """Returns the selected partitions. Raises `UsageError` for a text that names no topic."""
+        return TopicSelection.parse(self.topic or [])
 
 
 class GroupFilter(NamedTuple):
