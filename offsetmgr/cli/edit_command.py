@@ -14,6 +14,7 @@ from offsetmgr.cli.read_error_report import note_unrecognised
 from offsetmgr.cli.render import PLANNED_WRITE, Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ignore_first_signal
 from offsetmgr.cli.terminal import EditFlags, confirm
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_metadata import dropped_text
 from offsetmgr.core.errors import Conflict, GateRefused, GroupActive, OffsetMgrError
 from offsetmgr.core.group_tree import GroupTreeStore
@@ -58,7 +59,7 @@ def cross_cluster_check(
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     if crossing.comparison.relation is not Relation.SAME:
-        note(f"cluster {crossing.text()}")
+        note(f"cluster {for_command_line(crossing.text())}")
     return crossing
 
 
@@ -334,7 +335,7 @@ def _list_failures(*failures: Iterable[FailedWrite]) -> int:
     if count > MAX_FAILURES_SHOWN:
         note(f"error: and {count - MAX_FAILURES_SHOWN} more")
     for hint in list(hints)[:3]:
-        note(f"hint: {hint}")
+        note(f"hint: {for_command_line(hint)}")
     return count
 
 

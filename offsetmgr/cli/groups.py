@@ -43,6 +43,7 @@ from offsetmgr.cli.render import (
 from offsetmgr.cli.row_order import PartitionFlags, PartitionTable
 from offsetmgr.cli.terminal import EditFlags, confirm
 from offsetmgr.cli.watch import WatchCommand, watched
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import Committed, LogRange
@@ -468,7 +469,7 @@ def _remove(
                 if error is not None:
                     note(f"error: {error}")
                     if error.hint:
-                        note(f"hint: {error.hint}")
+                        note(f"hint: {for_command_line(error.hint)}")
                     recorded.failed += 1
                     code = FAILED
                 else:

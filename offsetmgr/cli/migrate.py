@@ -51,6 +51,7 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.render import PLANNED_WRITE, OutputFormat, note, progress, write_rows
 from offsetmgr.cli.terminal import confirm
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
@@ -826,7 +827,10 @@ def _show_groups(each: GroupFinalizeReport, verifier: MigrationVerifier) -> None
         note(f"  {name}: finalized already")
     migrate_output.show_gates(each.finalized)
     for error in list(each.blocked.values())[: migrate_output.SHOWN]:
-        note(f"  ! {error.what.removeprefix('finalize ')}: {error.why}" + (f" ({error.hint})" if error.hint else ""))
+        note(
+            f"  ! {error.what.removeprefix('finalize ')}: {error.why}"
+            + (f" ({for_command_line(error.hint)})" if error.hint else "")
+        )
     left = f", {each.left_out} left out because the plan refused them" if each.left_out else ""
     finalized = count_of(len(each.finalized), "group")
     members = f"; {migrate_output.gates_text(each.finalized)}" if each.finalized else ""

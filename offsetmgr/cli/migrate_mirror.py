@@ -35,6 +35,7 @@ from offsetmgr.cli.options import (
 from offsetmgr.cli.render import OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.cli.terminal import confirm
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import PartitionKinds
@@ -248,7 +249,7 @@ def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: OffsetTran
     Returns the interval in seconds at which the mirror commits its offsets again.
     """
     if header.compared is not None:
-        note(f"cluster {header.compared.text(translate)}")
+        note(f"cluster {for_command_line(header.compared.text(translate))}")
     note(f"topics  recreated after the commit: {header.recreation}")
     migrate_output.show_weaknesses(header.weaknesses)
     refresh_s = 3600.0

@@ -31,6 +31,7 @@ from offsetmgr.cli.runbook_options import (
     baselines_of,
     view_of,
 )
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.document import to_html, to_markdown
 from offsetmgr.core.errors import FileFailure, GateRefused, UsageError
@@ -127,7 +128,7 @@ def books_of(names: Sequence[str], make: Callable[[str], runbooks.Runbook]) -> t
             if len(names) == 1:
                 raise
             why = f"{error.what}: {error.why}" if isinstance(error, InvalidWorkload) else error.why
-            note(f"  ! group {each}: {why}" + (f" ({error.hint})" if error.hint else ""))
+            note(f"  ! group {each}: {why}" + (f" ({for_command_line(error.hint)})" if error.hint else ""))
             failed.append(each)
     return books, failed
 

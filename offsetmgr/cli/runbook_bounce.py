@@ -34,6 +34,7 @@ from offsetmgr.cli.runbook_options import (
 )
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.cli.terminal import confirm
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, list_of
@@ -204,7 +205,9 @@ def _report(one: GroupBounce, planned: PlanOfGroups | None, several: bool) -> No
         for line in text.report_lines(one.error.report):
             note(line)
     if one.error is not None and several:
-        note(f"  ! group {one.group}: {one.error}" + (f" ({one.error.hint})" if one.error.hint else ""))
+        note(
+            f"  ! group {one.group}: {one.error}" + (f" ({for_command_line(one.error.hint)})" if one.error.hint else "")
+        )
 
 
 def _check_workload(restart: Restart, names: Sequence[str]) -> None:
@@ -304,7 +307,7 @@ def _show_notes(result: bounce_plan.BounceResult) -> None:
         + (f": {result.why}" if result.why else "")
     )
     if result.hint:
-        note(f"hint: {result.hint}")
+        note(f"hint: {for_command_line(result.hint)}")
 
 
 def _result_json(result: bounce_plan.BounceResult) -> dict[str, Any]:
@@ -317,5 +320,5 @@ def _result_json(result: bounce_plan.BounceResult) -> dict[str, Any]:
         "copies": [asdict(c) for c in result.copies],
         "report": None if result.report is None else text.report_json(result.report),
         "why": result.why,
-        "hint": result.hint,
+        "hint": for_command_line(result.hint),
     }

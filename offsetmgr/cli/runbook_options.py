@@ -17,6 +17,7 @@ from offsetmgr.cli.followup_commands import command_line
 from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import ExcludeGroup, GroupsOption, WaveOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of, list_of
@@ -297,7 +298,7 @@ class PlanOfGroups(NamedTuple):
         try:
             append_to_journal(self.plan, records)
         except OffsetMgrError as error:
-            hint = f" ({error.hint})" if error.hint else ""
+            hint = f" ({for_command_line(error.hint)})" if error.hint else ""
             note(f"warning: the plan's journal does not record this step: {error}{hint}")
 
 

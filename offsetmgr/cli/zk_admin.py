@@ -18,6 +18,7 @@ from offsetmgr.cli.errors import FAILED, exit_with
 from offsetmgr.cli.options import TopicsOption, file_to_write, flag, opt
 from offsetmgr.cli.render import PARTITION, Column, OutputFormat, note, write_rows
 from offsetmgr.cli.terminal import RunFlags, confirm
+from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.os_errors import os_error_as
@@ -99,7 +100,7 @@ class ControllerRequest:
         for row in self.rejected:
             note(f"error: {row.rejected}")
         for hint in dict.fromkeys(row.rejected.hint for row in self.rejected if row.rejected and row.rejected.hint):
-            note(f"hint: {hint}")
+            note(f"hint: {for_command_line(hint)}")
 
     def run(
         self,

@@ -15,6 +15,7 @@ from typing import Final
 from offsetmgr.config.client_properties import ClientProperties
 from offsetmgr.config.sasl_properties import SASL_KEYS, translate_sasl
 from offsetmgr.config.tls_properties import TLS_KEYS, is_zookeeper_tls, translate_tls, translate_zookeeper_tls
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ConfigError
 
 _UNCHANGED: Final = frozenset(
@@ -91,7 +92,7 @@ _UNSUPPORTED: Final = {
     "sasl.login.class": "a Java class cannot be loaded here: use sasl.username and sasl.password",
     "config.providers": "configuration providers work only in Java: write the values themselves",
     "bootstrap.controllers": "offsetmgr connects to brokers: set bootstrap.servers",
-    "zookeeper.connect": "name the ZooKeeper with --zookeeper HOST:PORT/CHROOT, and remove it",
+    "zookeeper.connect": Advice("name the ZooKeeper with {zookeeper} HOST:PORT/CHROOT, and remove it"),
     "sasl.oauthbearer.config": "unsigned tokens are not supported: set sasl.oauthbearer.token.endpoint.url or "
     "sasl.oauthbearer.token.command",
 }
@@ -121,7 +122,9 @@ def translate_properties(properties: Mapping[str, str], source: str) -> ClientPr
         ((key, hint),) = unsupported.items()
         raise ConfigError(f"{source}: {key}", "this setting is not supported", hint)
     if unsupported:
-        hint = "; ".join(f"{key}: {hint}" for key, hint in unsupported.items())
+        hint = Advice(
+            "; ".join("{}: {}" for _ in unsupported), *(text for pair in unsupported.items() for text in pair)
+        )
         raise ConfigError(source, f"these settings are not supported: {', '.join(unsupported)}", hint)
     kafka.update(translate_sasl(properties, source))
     kafka.update(translate_tls(properties, source))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Argument: TypeAlias = "str | int | float | bool | tuple[str, ...] | None"
-_FIELD: Final = re.compile(r"\{(\w*)\}")
+_FIELD: Final = re.compile(r"\{(\w*)(?:=([^}]*))?\}")
 
 
 class Invocation(NamedTuple):
@@ -51,14 +51,17 @@ class Invocation(NamedTuple):
 
 
 class Advice(str):
-    """A text for a program, in which ``{name}`` of the template is the argument ``name=``, and ``{}`` is the next one
-    of ``values``. `command_line` words the same text for the command line, with ``--name`` and with commands.
+    """A text for a program, in which ``{name}`` of the template is the argument ``name=``, ``{name=value}`` is the
+    argument with a value (``True`` for a flag), and ``{}`` is the next one of ``values``. `command_line` words the same
+    text for the command line, with ``--name`` and with commands.
 
     >>> advice = Advice("add {bootstrap_server}, or call {}", Invocation("groups where", ("shop",)))
     >>> advice
     "add bootstrap_server=, or call groups.where('shop')"
     >>> advice.command_line()
     'add --bootstrap-server, or call offsetmgr groups where shop'
+    >>> Advice("add {translate=none} and {execute=True}").command_line()
+    'add --translate none and --execute'
     """
 
     __slots__ = ("template", "values")
@@ -66,7 +69,7 @@ class Advice(str):
     values: tuple[object, ...]
 
     def __new__(cls, template: str, *values: object) -> Advice:
-        text = super().__new__(cls, _worded(template, values, lambda name: f"{name}=", str))
+        text = super().__new__(cls, _worded(template, values, lambda name, value: f"{name}={value}", str))
         text.template, text.values = template, values
         return text
 
@@ -75,7 +78,7 @@ class Advice(str):
 
     def command_line(self) -> str:
         """Returns the text for the command line."""
-        return _worded(self.template, self.values, option, for_command_line)
+        return _worded(self.template, self.values, _option_with, for_command_line)
 
 
 def for_command_line(text: object) -> str:
@@ -89,12 +92,16 @@ def option(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
+def _option_with(name: str, value: str) -> str:
+    return option(name) if value in ("", "True") else f"{option(name)} {value}"
+
+
 def _number(value: str | float) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _worded(
-    template: str, values: tuple[object, ...], argument: Callable[[str], str], text_of: Callable[[object], str]
+    template: str, values: tuple[object, ...], argument: Callable[[str, str], str], text_of: Callable[[object], str]
 ) -> str:
     rest = iter(values)
-    return _FIELD.sub(lambda field: argument(field[1]) if field[1] else text_of(next(rest)), template)
+    return _FIELD.sub(lambda field: argument(field[1], field[2] or "") if field[1] else text_of(next(rest)), template)

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
@@ -24,7 +25,7 @@ _DAY_TIME: Final = re.compile(
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def parse_duration(text: str, option: str = "--by-duration") -> int:
+def parse_duration(text: str, option: str = Advice("{by_duration}")) -> int:
     """Converts an ISO-8601 duration of days, hours, minutes and seconds to milliseconds, like
     ``java.time.Duration.parse``. Also accepts the form ``1d2h30m15s``."""
     short = _SHORT_DURATION.fullmatch(text.strip())
@@ -55,7 +56,7 @@ def parse_milliseconds(text: str, option: str) -> int:
     return milliseconds
 
 
-def parse_datetime(text: str, option: str = "--to-datetime") -> int:
+def parse_datetime(text: str, option: str = Advice("{to_datetime}")) -> int:
     """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
 
     Also accepts a space instead of the T, and ``today`` and ``yesterday``, alone (midnight) or with a time, as in

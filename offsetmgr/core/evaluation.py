@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, UnknownTopicOrPartition
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, EditStatus
@@ -55,7 +56,7 @@ def rejection(group: str, tp: TopicPartition, change: Change, current: Offset) -
     return RewindRefused(
         _name(group, tp),
         f"would go back from {current.offset} to {after.offset}",
-        "add --allow-rewind (in a program allow_rewind=True) if this is intended",
+        Advice("add {allow_rewind=True} if this is intended"),
     )
 
 

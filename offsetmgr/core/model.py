@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeAlias
 
+from offsetmgr.core.advice import Advice
+
 _BROKER_PARTITION: Final = re.compile("(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})")
 _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 
@@ -226,9 +228,9 @@ class GroupMember:
 
 PERSISTENT_MEMBERS: Final = "{} in ZooKeeper, which does not show whether its consumer runs"
 """The reason why a group with only persistent registrations is refused; the placeholder is their number."""
-PERSISTENT_MEMBERS_HINT: Final = (
+PERSISTENT_MEMBERS_HINT: Final = Advice(
     "stop the consumers; kafka-spark-consumer registers such nodes while it runs. If none runs, add"
-    " --ignore-persistent-members"
+    " {ignore_persistent_members=True}"
 )
 
 

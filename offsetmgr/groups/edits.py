@@ -10,6 +10,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import Final, Protocol, runtime_checkable
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -103,7 +104,7 @@ def with_trees(
             continue
         except OffsetMgrError as error:
             if problem is not None:  # names all options at once
-                why, hint = f"{problem.why}; {error.why}", f"{problem.hint}; {error.hint}"
+                why, hint = f"{problem.why}; {error.why}", Advice("{}; {}", problem.hint, error.hint)
                 error = GateRefused(problem.what, why, hint)
             yield replace(plan, problem=error)
             continue

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
@@ -192,7 +193,7 @@ def _removals(
                 break
         else:
             reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=accept_unseen)
-            kept += [f"{reason}; {reason.hint}" for reason in reasons.values()]
+            kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
             steps = () if reasons else _removable(plan, verifier, kept)
             if steps:
                 terms = ("the offset read just before", "removed")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, RewindRefused, Superseded
 from offsetmgr.core.lockable_store import LockableStore
@@ -330,7 +331,7 @@ class Mirror:
         mirror.evidence.observe(legacy, mirror.source_offsets, mirror.unlocked_read.offsets, now)
         if unproven := mirror.evidence.unproven(legacy, now):
             why = f"whether they also commit to Kafka is unknown so far: {', '.join(unproven)}"
-            mirror.detail = f"old consumers are registered; {why}{legacy.hint}"
+            mirror.detail = Advice("old consumers are registered; {}{}", why, legacy.hint)
         elif now - max(mirror.unchanged_since, mirror.evidence.changed_at) < self.settle_s - _ROUNDING_S:
             mirror.detail = "watching the target for commits of other clients"
             pending.add(mirror.group)

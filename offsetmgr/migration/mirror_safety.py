@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import PERSISTENT_MEMBERS_HINT, Committed, TopicPartition
 
@@ -48,7 +49,9 @@ class LegacyGroup:
     @property
     def hint(self) -> str:
         """The end of a message about the members, if no session belongs to any of them."""
-        return "" if any(self.members.values()) else f"; their registrations are persistent: {PERSISTENT_MEMBERS_HINT}"
+        if any(self.members.values()):
+            return ""
+        return Advice("; their registrations are persistent: {}", PERSISTENT_MEMBERS_HINT)
 
 
 ReadLegacyGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import SandboxError, UsageError
 from offsetmgr.core.os_errors import os_error_as
 from offsetmgr.core.plurals import count_of
@@ -111,7 +112,7 @@ class Sandbox:
                         f"another sandbox is up in {self.directory}",
                         f"it has {_shape(old.brokers, old.kraft, old.broker_version)}, "
                         f"not {_shape(brokers, kraft, version)}",
-                        "stop it first: offsetmgr sandbox down; or name another directory with --state",
+                        Advice("stop it first: offsetmgr sandbox down; or name another directory with {state}"),
                     )
                 return False
             if old is not None:
@@ -192,7 +193,7 @@ class Sandbox:
 
     @contextmanager
     def _locked(self, report: Progress) -> Iterator[None]:
-        hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
+        hint = Advice("name another directory with {state}, or with OFFSETMGR_SANDBOX")
         with os_error_as(SandboxError, f"cannot write into {self.directory}", hint):
             self.directory.mkdir(parents=True, exist_ok=True)
             file = (self.directory / "lock").open("w")
@@ -315,7 +316,7 @@ class Sandbox:
             shutil.rmtree(data)
         if data.exists():
             raise SandboxError(
-                f"{data} exists", "it was not created by a sandbox", "name another directory with --state"
+                f"{data} exists", "it was not created by a sandbox", Advice("name another directory with {state}")
             )
         data.mkdir()
         (data / _MARKER_FILE).touch()

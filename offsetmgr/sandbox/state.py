@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion
 from offsetmgr.sandbox.process_ref import ProcessRef
@@ -85,10 +86,12 @@ def load(directory: Path) -> SandboxState | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
+        hint = Advice("name another directory with {state}, or with OFFSETMGR_SANDBOX")
         raise SandboxError(f"cannot read {file}", error.strerror or str(error), hint) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state directory") from error
+        raise MalformedData(
+            str(file), f"not a sandbox's state: {error}", Advice("choose another {state} directory")
+        ) from error
 
 
 def save(directory: Path, state: SandboxState) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     LockLost,
     OffsetMetadataTooLarge,
@@ -148,7 +149,7 @@ def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMg
         return UsageError(
             str(tp),
             "is a byte position of Kafka 0.7, not an offset",
-            "see migrate plan --partition-map",
+            Advice("see migrate plan {partition_map}"),
         )
     if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
         return UnknownTopicOrPartition(str(tp)[:300], "no topic or partition can have this name or number")

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import OffsetMgrError, OtherCluster, RecreatedTopic
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
@@ -90,15 +91,15 @@ class OriginRecordingStore(Protocol):
         ...
 
 
-HINT: Final = (
+HINT: Final = Advice(
     "in the target's logs the same offsets belong to other records: reset the group by time (offsets reset "
-    "--to-datetime), or use offsets translated for that cluster. If the target's topics are exact copies (the same "
-    "records at the same offsets), add --translate none to write the offsets unchanged"
+    "{to_datetime}), or use offsets translated for that cluster. If the target's topics are exact copies (the same "
+    "records at the same offsets), add {translate=none} to write the offsets unchanged"
 )
 
-UNKNOWN_HINT: Final = (
-    "check the address and the chroot; if the offsets are positions in the logs of this Kafka cluster, add --translate"
-    " none"
+UNKNOWN_HINT: Final = Advice(
+    "check the address and the chroot; if the offsets are positions in the logs of this Kafka cluster, add "
+    "{translate=none}"
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri
 from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.stores.scheme import StoreUri
@@ -64,7 +65,7 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
         raise InvalidUri(
             f"store {redact(uri)!r}",
             "one of its stores holds byte positions of Kafka 0.7 and the other one holds offsets",
-            "see migrate plan --partition-map",
+            Advice("see migrate plan {partition_map}"),
         )
     return inner
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Overwritten, TimedOut
 from offsetmgr.core.evaluation import same_value
 from offsetmgr.core.model import ABSENT, Absent, GroupDescription, Offset, OffsetAndMetadata, TopicPartition
@@ -136,7 +137,7 @@ class RunningEdits:
         outcomes = self._outcomes(edit, done)
         for tp, offset in evidence.stale.items():
             why = f"a member committed {offset} after the edit, so it commits offsets that it holds"
-            overwritten = Overwritten(str(tp), why, "stop its consumers, then edit the group without --running")
+            overwritten = Overwritten(str(tp), why, Advice("stop its consumers, then edit the group without {running}"))
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, overwritten)
         complete = is_complete(edit.changes, done, evidence)
         return GroupEditResult(edit.group, outcomes, atomic=complete, how=report(edit.changes, done, evidence))
@@ -310,9 +311,8 @@ def _limit(group: str, failed: str, deadline: float) -> Iterator[None]:
         if asyncio.get_running_loop().time() < deadline:
             raise
         why = f"{failed} within {_TAKEOVER_S:g} s; the last request waited for {error.what}"
-        raise TimedOut(
-            f"group {group}", why, "try again, or stop its consumers and edit it without --running"
-        ) from error
+        hint = Advice("try again, or stop its consumers and edit it without {running}")
+        raise TimedOut(f"group {group}", why, hint) from error
 
 
 def _unconditional(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:

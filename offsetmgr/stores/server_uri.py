@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from offsetmgr.config.connection import split_connect
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import InvalidUri
 from offsetmgr.stores.scheme import StoreUri
 from offsetmgr.stores.uri import EXAMPLES
@@ -21,7 +22,7 @@ def parse_server_uri(kind: str, shown: str, body: str, options: dict[str, str]) 
         raise InvalidUri(
             f"store {shown!r}",
             "credentials do not belong in a URI",
-            "put them in the file of --command-config (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)",
+            Advice("put them in the file of {command_config} (zookeeper.auth=digest:USER:PASSWORD for ZooKeeper)"),
         )
     address, path = split_connect(body[2:], f"store {shown!r}")
     _check_hosts(shown, kind, address)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import quote
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import exclusive_writer, reason, replace_file
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
@@ -116,7 +117,7 @@ def write_snapshot(
         return report, stream.tell()
 
     if not overwrite and where.exists():  # checked before taking the lock and reading the source
-        raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
+        raise FileFailure(f"file {path}", "exists already", Advice("choose another name, or add {overwrite=True}"))
     with exclusive_writer(where, SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)

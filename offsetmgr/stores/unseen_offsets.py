@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GateRefused, GroupNotFound, NotAuthorized, OffsetMgrError
 from offsetmgr.core.java_hash import java_hash, partition_of_hash
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, TopicPartition
@@ -34,7 +35,7 @@ from offsetmgr.kafka.protocol.releases import DELETES_OFFSETS, REPORTS_TRANSACTI
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC, FetchedGroup
 from offsetmgr.stores.conditional_edit import group_id_error
 
-_ACCEPT: Final = "or add --accept-unseen (accept_unseen=True): unseen offsets are then lost, and no undo restores them"
+_ACCEPT: Final = Advice("or add {accept_unseen=True}: unseen offsets are then lost, and no undo restores them")
 _MAX_NAMED: Final = 200_000
 """The maximum number of partitions that one call of `UnseenOffsets.add_pending` asks for by name."""
 _CHECK_S: Final = 5.0
@@ -175,7 +176,7 @@ class UnseenOffsets:
         if failures := back.failures:
             first, why_not = next(iter(failures.items()))
             restored = f"; {count_of(len(failures), 'deleted offset')} could not be written back ({first}: {why_not})"
-        raise GateRefused(f"group {group!r}", why + restored, f"allow Read on {OFFSETS_TOPIC}, {_ACCEPT}")
+        raise GateRefused(f"group {group!r}", why + restored, Advice("allow Read on {}, {}", OFFSETS_TOPIC, _ACCEPT))
 
 
 def _reaches(stable: int | OffsetMgrError, end: int | OffsetMgrError) -> bool:
@@ -187,12 +188,13 @@ def _not_listed(group: str, hidden: Mapping[TopicPartition, bool]) -> GateRefuse
     """``hidden`` has, for each partition, whether its offset is pending in an open transaction."""
     named = list_of([f"{tp} (pending in a transaction)" if hidden[tp] else str(tp) for tp in sorted(hidden)], 3)
     why = f"has {count_of(len(hidden), 'offset')} that its coordinator does not show to this login: {named}"
-    return GateRefused(f"group {group!r}", why, f"end the transactions and allow Describe on the topics, {_ACCEPT}")
+    hint = Advice("end the transactions and allow Describe on the topics, {}", _ACCEPT)
+    return GateRefused(f"group {group!r}", why, hint)
 
 
 def _not_proved(group: str, error: OffsetMgrError) -> GateRefused:
     why = f"may have offsets that its coordinator does not show, and {OFFSETS_TOPIC} cannot be read: {error}"
     if isinstance(error, NotAuthorized):
         why = "may have offsets in topics that this login may not describe: brokers with an authorizer leave them out"
-    hint = f"allow Read on the topic {OFFSETS_TOPIC}, which shows all offsets, {_ACCEPT}"
+    hint = Advice("allow Read on the topic {}, which shows all offsets, {}", OFFSETS_TOPIC, _ACCEPT)
     return GateRefused(f"group {group!r}", why, hint)

@@ -222,7 +222,7 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
         ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "token.command"),
         ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
         ({"bootstrap.server": "h:9092"}, "bootstrap.server", "is it bootstrap.servers?"),
-        ({"zookeeper.connect": "h:2181"}, "zookeeper.connect", "--zookeeper"),
+        ({"zookeeper.connect": "h:2181"}, "zookeeper.connect", "with zookeeper="),
         ({"bootstrap.controllers": "h:9093"}, "bootstrap.controllers", "bootstrap.servers"),
         ({"what.is.this": "x"}, "what.is.this", "not a setting"),
         ({"sasl.password": "${file:/x:y}"}, "sasl.password", "providers"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.check_result import CheckResult, CheckStatus, failed_check
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, TopicNotAuthorized
@@ -182,7 +183,7 @@ async def _topic_rows(
         rows.append(CheckResult(check, bootstrap, CheckStatus.OK, detail))
     if not rows:
         why = "topics: not checked, because the brokers list no commit of these groups for a topic with Describe"
-        fix = "name a group that has commits with --group, and allow Describe on its topics"
+        fix = Advice("name a group that has commits with {group}, and allow Describe on its topics")
         rows.append(CheckResult(check, bootstrap, CheckStatus.UNKNOWN, why, fix))
     return rows
 
@@ -192,8 +193,8 @@ async def _described(
 ) -> list[CheckResult]:
     """Returns a row for each group with missing permissions, and one row for all other groups."""
     if not groups:
-        why = "the broker lists no group"
-        return [CheckResult("permissions on groups", bootstrap, CheckStatus.UNKNOWN, why, "name one with --group")]
+        why, fix = "the broker lists no group", Advice("name one with {group}")
+        return [CheckResult("permissions on groups", bootstrap, CheckStatus.UNKNOWN, why, fix)]
     message = {"groups": groups, "include_authorized_operations": True}
     request = Request(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS_VERSION, message)
     answer = await connection.call(request, remaining(deadline))

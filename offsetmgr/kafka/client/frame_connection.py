@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from offsetmgr.config.tls_context import own_certificate_text
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -37,7 +38,7 @@ _MAX_IN_FLIGHT: Final = 200
 
 _LOGIN_REQUESTS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
-TIMEOUT_HINT: Final = "check that this is a broker's port; if the broker is only slow, use a longer --timeout"
+TIMEOUT_HINT: Final = Advice("check that this is a broker's port; if the broker is only slow, use a longer {timeout}")
 
 _HEADER: Final = struct.Struct(">hhi")
 
@@ -240,8 +241,8 @@ class FrameConnection(asyncio.Protocol):
             answer.set_result(frame)
 
     def _connection_lost(self) -> Unreachable:
-        hint = (
-            "the listener may require a login: set security.protocol in the client properties (--command-config FILE)"
+        hint = Advice(
+            "the listener may require a login: set security.protocol in the client properties ({command_config} FILE)"
         )
         return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.tls_context import tls_context
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
 from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
 
@@ -111,6 +112,9 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
             raise UnsupportedOperation(
                 key,
                 "offsetmgr's client does not support it",
-                "use PEM (ssl.certificate.location), or a --command-config file, which can name JKS and PKCS12 stores",
+                Advice(
+                    "use PEM (ssl.certificate.location), or a {command_config} file, which can name JKS and PKCS12"
+                    " stores"
+                ),
             )
     return tls_context(properties)

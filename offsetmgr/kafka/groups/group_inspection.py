@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.core.model import GroupDescription
@@ -27,7 +28,7 @@ _KNOWN_PROTOCOLS: Final = {
 }
 _DEFAULT_HEARTBEAT_S: Final = 5.0
 """The default of ``group.consumer.heartbeat.interval.ms`` in seconds."""
-_STOP: Final = "stop its consumers, then edit the group without --running"
+_STOP: Final = Advice("stop its {}, then edit the group without {running}", "consumers")
 
 
 async def inspect_group(client: Client, group: str, deadline: float) -> RunningGroup:
@@ -61,7 +62,7 @@ def check_supported(described: GroupDescription, versions: Versions) -> None:
     if described.protocol_type != PROTOCOL_TYPE:
         named = _KNOWN_PROTOCOLS.get(described.protocol_type, "other applications")
         why = f"its members are no consumers but {named} (protocol type {described.protocol_type!r})"
-        raise UnsupportedOperation(what, why, _STOP.replace("consumers", "members"))
+        raise UnsupportedOperation(what, why, Advice(_STOP.template, "members"))
     if described.partition_assignor.startswith(_STREAMS_ASSIGNOR):
         why = "its members are Kafka Streams applications, which keep state"
         raise UnsupportedOperation(what, why, "stop the application, then use kafka-streams-application-reset")
