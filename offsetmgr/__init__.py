@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.reset import ToTime as ToTime
     from offsetmgr.groups.running_groups import RunningEdit as RunningEdit
     from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster as KafkaCluster
-    from offsetmgr.manager.embedded import OffsetManager as OffsetManager
+    from offsetmgr.manager.offset_manager import OffsetManager as OffsetManager
     from offsetmgr.manager.partitioner import shard_for as shard_for
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
     from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow

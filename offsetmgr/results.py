@@ -2,7 +2,7 @@
 
 Most of them are types of returned values, which a program gets from `offsetmgr.OffsetAdmin`, `offsetmgr.Migration`, the
 stores and the other entry points. It needs these types only for annotations, and to compare a status. The others are
-types of optional arguments, such as `ManagerConfig`, `Producer` and `RecordSource`.
+types of optional arguments, such as `ManagerSettings`, `Producer` and `RecordSource`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from offsetmgr.app.migration import RollbackReport as RollbackReport
+    from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
     from offsetmgr.core.group_tree import SavedNode as SavedNode
@@ -53,10 +54,8 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster as Cluster
     from offsetmgr.kafka.protocol.channel import Address as Address
     from offsetmgr.kafka.protocol.releases import Capability as Capability
-    from offsetmgr.manager.runtime.config import ManagerConfig as ManagerConfig
     from offsetmgr.manager.runtime.status import Role as Role
     from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
-    from offsetmgr.manager.shard import ShardLimits as ShardLimits
     from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate

@@ -15,12 +15,12 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.server import manager_process
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.manager_process import ManagerProcess
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.process import manager_process
-from offsetmgr.server.process.manager_process import ManagerProcess
 from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
@@ -91,7 +91,7 @@ class ManagerListener(EventLoopThread):
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:
         super().__init__()
-        self.process = ManagerProcess(serve_options(cluster, topic=topic, **{"partitions": 8, **options}))
+        self.process = ManagerProcess(serve_options(cluster, offsets_topic=topic, **{"partitions": 8, **options}))
 
     async def _start(self) -> None:
         await self.process.start()

@@ -28,8 +28,8 @@ from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.manager_process import load_authentication, load_authorizer, load_tls
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.process.option_objects import load_authentication, load_authorizer, load_tls
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ def default_options() -> Any:
 
 def limits(**changed: Any) -> Any:
     """The default limits of a listener, except for these."""
-    return replace(default_options().limits, **changed)
+    return replace(default_options(), **changed)
 
 
 class MemoryListener(EventLoopThread):
@@ -195,7 +195,7 @@ class MemoryListener(EventLoopThread):
         endpoint = ApiContext(self.backend, self._node_id, self._upstream, self.authorizer, self._authentication)
         self.service = SocketServer(
             listener_apis(endpoint),
-            limits=self._limits,
+            settings=self._limits,
             requires_login=self._authentication is not None,
             backpressure=self.backend.backpressure,
         )

@@ -16,8 +16,8 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.manager_process import create_proxy
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.process.option_objects import create_proxy
 from offsetmgr.server.proxy.brokers import ProxyPorts
 
 T = TypeVar("T")

@@ -10,13 +10,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 
 PARTITIONS = 16
-QUICK = ManagerConfig(commit_timeout_s=20.0, retry_pause_s=0.01, standby_poll_s=0.01, lag_interval_s=0.02)
+QUICK = ManagerSettings(commit_timeout_s=20.0, retry_pause_s=0.01, standby_poll_s=0.01, lag_interval_s=0.02)
 LOADING, UNAVAILABLE = (
     CommitResponse(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
     CommitResponse(KafkaError.COORDINATOR_NOT_AVAILABLE),
@@ -69,10 +70,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def manager(
-    log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, shard_groups: Sequence[int] | None = None
+    log: MemoryLog,
+    lease: Lease | None = None,
+    config: ManagerSettings = QUICK,
+    shard_groups: Sequence[int] | None = None,
+    members: Any = None,
 ) -> AsyncIterator[ManagerRuntime]:
     """A runtime that serves these shard groups, or all of them."""
-    runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config)
+    runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config, members)
     await runtime.start()
     try:
         owned = range(runtime.shard_groups) if shard_groups is None else shard_groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.config.manager_settings import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import CoordinatorResult, Shard
 

@@ -217,10 +217,9 @@ def load_document(path: Path, *, required: bool) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
     document = parse_document(text, f"config file {path}")
-    if unknown := sorted(set(document) - {"context", "store", "default-context"}):
-        raise ConfigError(
-            f"config file {path}", f"unknown key {unknown[0]!r}", "known: default-context, [context.NAME], [store.NAME]"
-        )
+    if unknown := sorted(set(document) - {"context", "store", "manager", "default-context"}):
+        known = "known: default-context, [context.NAME], [store.NAME], [manager]"
+        raise ConfigError(f"config file {path}", f"unknown key {unknown[0]!r}", known)
     return document
 
 

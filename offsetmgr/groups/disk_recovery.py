@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.disk_layout import TopicDirectories, report_problems
 from offsetmgr.groups.replica_choice import RecoveryListener, read_most_advanced_replicas
-from offsetmgr.manager import expiration
+from offsetmgr.manager.expiration import expires_at
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
@@ -45,9 +46,9 @@ class Expiry(NamedTuple):
     def has_expired(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
         """Returns whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
         if activity is not None and activity.format == AvroRecordFormat.name:
-            terms = expiration.RetentionPolicy(retention_ms=self.retention_ms)
             value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
-            return expiration.expires_at(value, activity.since_ms, terms) <= self.at
+            kept_ms, age_ms = self.retention_ms, ManagerSettings.max_activity_age_ms
+            return expires_at(value, activity.since_ms, kept_ms, age_ms) <= self.at
         base = saved.commit_timestamp
         if activity is not None and activity.members:
             if activity.subscribed is None or tp.topic in activity.subscribed:

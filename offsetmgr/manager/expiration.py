@@ -15,24 +15,9 @@ once.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from offsetmgr.records.base import OffsetValue
-
-HOUR_MS: Final = 60 * 60 * 1000
-DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""The default retention. All kinds of managers use this constant, because the managers of one topic must have the same
-retention."""
-
-
-class RetentionPolicy(NamedTuple):
-    """Retention times in milliseconds."""
-
-    retention_ms: int = DEFAULT_RETENTION_MS
-    """How long an offset is kept after its commit, or after the last member left its group
-    (``offsets.retention.minutes``)."""
-    max_activity_age_ms: int = 6 * HOUR_MS
-    """The maximum age of the activity record of a group with members."""
 
 
 class ExpiryReport(NamedTuple):
@@ -67,25 +52,14 @@ class ExpiryReport(NamedTuple):
         )
 
 
-def expires_at(value: OffsetValue, last_active: int | None, policy: RetentionPolicy) -> int:
+def expires_at(value: OffsetValue, last_active: int | None, retention_ms: int, max_activity_age_ms: int) -> int:
     """Returns the time (ms since 1970) from which an offset may expire if its group has no members. ``last_active`` is
-    None if the group never had members."""
+    None if the group never had members. For the other arguments see `ManagerSettings`."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
     if last_active is None:
-        return value.commit_timestamp + policy.retention_ms
-    return max(value.commit_timestamp, last_active + policy.max_activity_age_ms) + policy.retention_ms
-
-
-def record_expires_at(last_active: int, policy: RetentionPolicy) -> int:
-    """Returns the time (ms since 1970) from which the activity record of a group without offsets and members may
-    expire."""
-    return last_active + policy.max_activity_age_ms + policy.retention_ms
-
-
-def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolicy) -> bool:
-    """Returns whether a group with members needs a new activity record."""
-    return last_active is None or now_ms - last_active >= policy.max_activity_age_ms
+        return value.commit_timestamp + retention_ms
+    return max(value.commit_timestamp, last_active + max_activity_age_ms) + retention_ms
 
 
 def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:

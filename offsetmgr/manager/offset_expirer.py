@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from offsetmgr.manager.expiration import ExpiryReport, RetentionPolicy, activity_is_old, expires_at, record_expires_at
+from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.manager.expiration import ExpiryReport, expires_at
 from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.results import CoordinatorResult, InFlight
@@ -16,8 +17,7 @@ from offsetmgr.records.base import EncodedRecord, GroupValue, RecordFormat
 
 
 class OffsetExpirer:
-    """Computes which offsets of one table expire. ``limit`` is the maximum number of offsets that one call of `expire`
-    deletes."""
+    """Computes which offsets of one table expire."""
 
     def __init__(
         self,
@@ -25,15 +25,13 @@ class OffsetExpirer:
         reader: OffsetReader,
         in_flight: InFlight,
         format: RecordFormat,
-        policy: RetentionPolicy,
-        limit: int,
+        settings: ManagerSettings,
     ) -> None:
         self._table = table
         self._reader = reader
         self._in_flight = in_flight
         self._format = format
-        self._policy = policy
-        self._max_offsets = limit
+        self._settings = settings
 
     def groups(self) -> Iterator[str]:
         """See `Shard.expiry_groups`."""
@@ -50,7 +48,8 @@ class OffsetExpirer:
 
     def activity_is_old(self, group: str, now_ms: int) -> bool:
         """Returns whether the group, if it has members, needs a new activity record."""
-        return activity_is_old(self._table.last_active(group), now_ms, self._policy)
+        last_active = self._table.last_active(group)
+        return last_active is None or now_ms - last_active >= self._settings.max_activity_age_ms
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
@@ -60,7 +59,7 @@ class OffsetExpirer:
         groups_changed: list[str] = []
         report = ExpiryReport()
         for group in groups:
-            found, part = self._expire_group(group, now_ms, active, self._max_offsets - report.offsets)
+            found, part = self._expire_group(group, now_ms, active, self._settings.max_tombstones - report.offsets)
             report = report.plus(part)
             if found:
                 records += found
@@ -86,7 +85,8 @@ class OffsetExpirer:
             return (), ExpiryReport(groups=1, unknown=1)
         size = self._table.size(group)
         if size == 0:
-            record_expired = last_active is not None and record_expires_at(last_active, self._policy) <= now_ms
+            kept_ms = self._settings.max_activity_age_ms + self._settings.retention_ms
+            record_expired = last_active is not None and last_active + kept_ms <= now_ms
             return self._table.tombstones(group, (), with_record=record_expired), ExpiryReport(groups=1)
         expired = self._expired_offsets(group, now_ms)
         to_delete = expired[:limit]
@@ -98,10 +98,13 @@ class OffsetExpirer:
         """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because
         their age is unknown."""
         last_active = self._table.last_active(group)
+        retention_ms, max_activity_age_ms = self._settings.retention_ms, self._settings.max_activity_age_ms
         expired = []
         for topic, values in self._table.topics(group).items():
             for partition, raw in values.items():
                 value = self._reader.value(group, topic, partition, raw)
-                if value is not None and expires_at(value, last_active, self._policy) <= now_ms:
+                if value is None:
+                    continue
+                if expires_at(value, last_active, retention_ms, max_activity_age_ms) <= now_ms:
                     expired.append((topic, partition))
         return expired

@@ -47,7 +47,6 @@ PROTOCOL: Final = "offsetmgr-3"
 ASSIGNMENT_RULES: Final = 2
 """The value of `SharedConfig.protocol` in this version of offsetmgr. It changes with the rules of `assignment` and with
 the durations of `lease`."""
-SESSION_TIMEOUT_S: Final = 10.0
 REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that the coordinator does not remove a member that waits for revocations."""
 

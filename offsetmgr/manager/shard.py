@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.manager.commit_checks import check_conditions, without_invalid
-from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, RetentionPolicy
+from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.offset_expirer import OffsetExpirer
 from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable, RecordRun
@@ -34,7 +35,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, Del
 from offsetmgr.manager.results import CoordinatorResult, InFlight
 from offsetmgr.records.base import EncodedRecord, GroupValue, OffsetKey, OffsetValue, PartitionCommit, RecordFormat
 
-__all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
+__all__ = ["CoordinatorResult", "Shard"]
 
 _MAX_TIMESTAMP_MS: Final = 2**63 - 1
 _PARTITION: Final = itemgetter(0)
@@ -44,32 +45,17 @@ _METADATA: Final = itemgetter(3)
 R = TypeVar("R")
 
 
-class ShardLimits(NamedTuple):
-    """The limits and the retention of a shard."""
-
-    max_metadata_length: int = 4096
-    """The maximum length of a commit's metadata, counted like Kafka's ``offset.metadata.max.bytes``: UTF-16 code
-    units."""
-    retention_ms: int = DEFAULT_RETENTION_MS
-    """See `RetentionPolicy.retention_ms`."""
-    max_activity_age_ms: int = 6 * HOUR_MS
-    """See `RetentionPolicy.max_activity_age_ms`."""
-    max_tombstones: int = 5_000
-    """The maximum number of offsets that one `Shard.expire` deletes."""
-
-
 class Shard:
     """The offsets of one partition of the log. Only one thread may use it at a time."""
 
-    def __init__(self, partition: int, format: RecordFormat, limits: ShardLimits) -> None:
+    def __init__(self, partition: int, format: RecordFormat, settings: ManagerSettings) -> None:
         self.partition = partition
         self._format = format
-        self._limits = limits
+        self._settings = settings
         self._table = OffsetTable(format)
         self._reader = OffsetReader(self._table, format)
         self._in_flight = InFlight()
-        policy = RetentionPolicy(limits.retention_ms, limits.max_activity_age_ms)
-        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, policy, limits.max_tombstones)
+        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, settings)
         self._position = 0
 
     # --- content -------------------------------------------------------------------------------------
@@ -215,14 +201,14 @@ class Shard:
         units."""
         if not any(map(_METADATA, partitions)):
             return True
-        return max(map(len, map(_METADATA, partitions))) <= self._limits.max_metadata_length // 2
+        return max(map(len, map(_METADATA, partitions))) <= self._settings.max_metadata_length // 2
 
     def _with_valid_metadata(
         self, topic: str, partitions: Sequence[PartitionCommit], errors: dict[tuple[str, int], int]
     ) -> list[PartitionCommit]:
         accepted = []
         for commit in partitions:
-            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.max_metadata_length:
+            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._settings.max_metadata_length:
                 accepted.append(commit)
             else:
                 errors[topic, _PARTITION(commit)] = ErrorCode.OFFSET_METADATA_TOO_LARGE

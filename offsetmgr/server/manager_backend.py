@@ -33,8 +33,7 @@ class ManagerBackend:
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it owns shards, but clients cannot
-        # reach it.
+        # A manager inside a program (`OffsetManager`) has no port: it owns shards, but clients cannot reach it.
         return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 
     def coordinator(self, group: str) -> ManagerAddress | None:

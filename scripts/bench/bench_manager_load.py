@@ -33,6 +33,7 @@ from confluent_kafka.admin import AdminClient
 from manager_servers import manager
 from offset_client import OffsetClient
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -44,7 +45,7 @@ from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.manager.runtime.process_settings import after_load, tune_process
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.records.registry import record_format
@@ -142,7 +143,7 @@ def fill_as_manager(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes,
 
 
 async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: bool) -> ManagerRuntime:
-    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval_s=0.2))
+    runtime = ManagerRuntime(log, record_format(form), Always(), ManagerSettings(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     await take(runtime, shard_groups)
     return runtime
@@ -184,7 +185,7 @@ async def child_takeover(bootstrap: str) -> dict[str, float]:
     tune_process()
     owner = await serve(KafkaLog(bootstrap, OURS, SHARDS), "kafka", range(8), standby=False)
     standby = ManagerRuntime(
-        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerConfig(lag_interval_s=0.2)
+        KafkaLog(bootstrap, OURS, SHARDS), record_format("kafka"), Always(), ManagerSettings(lag_interval_s=0.2)
     )
     await standby.start()
     await until(lambda: standby.caught_up, 120)

@@ -205,7 +205,7 @@ def test_offsets_of_a_topic_with_too_long_a_name_are_neither_committed_nor_fetch
 
 
 def test_the_longest_topic_name_is_an_option() -> None:
-    short = serve_options("nowhere:1", "--max-topic-bytes", "2").limits
+    short = serve_options("nowhere:1", "--max-topic-bytes", "2")
     with MemoryListener(limits=short) as listening, WireClient(listening.port) as client:
         answer = client.ask(COMMIT, 8, commit_message("g", {("to", 0): 1, ("top", 0): 1}))
     assert commit_errors(answer) == {("to", 0): 0, ("top", 0): INVALID_TOPIC}
@@ -214,7 +214,7 @@ def test_the_longest_topic_name_is_an_option() -> None:
 @pytest.mark.slow
 def test_the_listener_stops_reading_from_a_client_that_reads_no_responses(listening: MemoryListener) -> None:
     """60 requests of 20 bytes have responses of 300 KB each. The listener keeps only a part of them in memory."""
-    small = limits(answer_bytes=1_000_000)
+    small = limits(max_answer_bytes=1_000_000)
     with (
         MemoryListener(listening.backend, limits=small) as slow,
         WireClient(slow.port, receive_buffer=65_536) as client,

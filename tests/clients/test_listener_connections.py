@@ -116,7 +116,7 @@ def test_requests_may_arrive_in_any_pieces(step: int) -> None:
 @pytest.mark.parametrize("length", [-1, 0, 7, 10_001, 100 * 1024 * 1024, 2**31 - 1, -(2**31)])
 def test_an_invalid_length_is_rejected_immediately(length: int) -> None:
     with (
-        MemoryListener(limits=limits(request_bytes=10_000)) as listening,
+        MemoryListener(limits=limits(max_request_bytes=10_000)) as listening,
         WireClient(listening.port) as client,
         WireClient(listening.port) as other,
     ):
@@ -290,7 +290,7 @@ def test_a_stream_pauses_while_the_client_does_not_read_and_is_lost_when_the_cli
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
     with (
-        MemoryListener(backend, limits=limits(idle_seconds=10), manual_clock=True) as listening,
+        MemoryListener(backend, limits=limits(idle_timeout_s=10), manual_clock=True) as listening,
         WireClient(listening.port) as idle,
         WireClient(listening.port) as waiting,
     ):
@@ -310,7 +310,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
 
 def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_does_not(backend: MemoryBackend) -> None:
     with (
-        MemoryListener(backend, limits=limits(request_seconds=10), manual_clock=True) as listening,
+        MemoryListener(backend, limits=limits(request_timeout_s=10), manual_clock=True) as listening,
         WireClient(listening.port) as slow,
         WireClient(listening.port) as steady,
     ):
@@ -329,7 +329,7 @@ def test_a_request_that_does_not_end_closes_the_connection_and_a_long_pipeline_d
         assert listening.service.metrics()['connections_cut_total{why="slow request"}'] == 1
 
 
-@pytest.mark.parametrize("limit", ["connections", "connections_per_address"])
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
 def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(
     backend: MemoryBackend, limit: str
 ) -> None:
@@ -349,7 +349,7 @@ def test_connections_over_the_limit_are_closed_and_ended_connections_make_room(
 
 def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) -> None:
     """The service closes connections that send only parts of large requests, and serves the others."""
-    allowed = limits(held_bytes=4 << 20, request_bytes=4 << 20)
+    allowed = limits(max_held_bytes=4 << 20, max_request_bytes=4 << 20)
     with MemoryListener(backend, limits=allowed) as listening, WireClient(listening.port) as good:
         greedy = [WireClient(listening.port) for _ in range(8)]
         for client in greedy:
@@ -376,7 +376,7 @@ def test_the_memory_of_all_requests_together_is_limited(backend: MemoryBackend) 
 
 
 def test_the_connection_reads_no_more_requests_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with MemoryListener(backend, limits=limits(in_flight=5)) as listening, WireClient(listening.port) as client:
+    with MemoryListener(backend, limits=limits(max_in_flight=5)) as listening, WireClient(listening.port) as client:
         release_commits = listening.block_commits()
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
@@ -412,7 +412,7 @@ def test_a_backend_with_backpressure_receives_no_more_commits(
 
 def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
-    allowed = limits(idle_seconds=0.5)
+    allowed = limits(idle_timeout_s=0.5)
     with MemoryListener(backend, limits=allowed) as listening, WireClient(listening.port) as client:
         client.socket.settimeout(0.2)
         with pytest.raises((TimeoutError, ConnectionError)):
@@ -427,7 +427,7 @@ def test_a_client_that_reads_no_responses_is_paused_and_finally_closed(backend: 
 def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
-        MemoryListener(backend, limits=limits(idle_seconds=10), manual_clock=True) as listening,
+        MemoryListener(backend, limits=limits(idle_timeout_s=10), manual_clock=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))

@@ -17,7 +17,7 @@ from memory_listener import MemoryListener, WireClient, commit_errors, default_o
 
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError
 from offsetmgr.kafka.client.sasl import mechanism
-from offsetmgr.server.process.option_objects import load_authentication, load_authorizer
+from offsetmgr.server.manager_process import load_authentication, load_authorizer
 
 pytest_plugins = ["memory_listener_fixtures"]
 
@@ -241,7 +241,7 @@ def test_login_steps_out_of_order_and_large_requests_before_the_login_close_the_
 
 
 def test_a_client_that_does_not_log_in_is_disconnected(credentials: Path, quick_sweeps: None) -> None:
-    allowed = limits(authentication_seconds=10)
+    allowed = limits(login_timeout_s=10)
     with (
         MemoryListener(credentials=credentials, limits=allowed, manual_clock=True) as listening,
         WireClient(listening.port) as silent,

@@ -14,13 +14,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final
 
 from offsetmgr.cli.app import run
 from offsetmgr.manager.lease import OwnershipLease
 from offsetmgr.manager.log.kafka.leader_connections import LeaderConnection
-from offsetmgr.server.process import option_objects
+from offsetmgr.server import manager_process
 
 TRIGGER: Final = "freeze before this is sent"
 IGNORE_LEASE: Final = "TEST_IGNORE_LEASE"
@@ -38,7 +38,8 @@ async def produce(self: LeaderConnection, batches: Mapping[int, bytes], deadline
 
 if __name__ == "__main__":
     LeaderConnection.produce = produce  # type: ignore[method-assign]
-    option_objects.NodeConfig = partial(option_objects.NodeConfig, min_expiration_s=MIN_EXPIRATION_S)  # type: ignore
+    run_manager = manager_process.run_manager
+    manager_process.run_manager = lambda settings: run_manager(replace(settings, min_expiration_s=MIN_EXPIRATION_S))
     if os.environ.get(IGNORE_LEASE):
         OwnershipLease.valid = lambda self: True  # type: ignore[method-assign]
     sys.exit(run(sys.argv[1:]))

@@ -18,17 +18,18 @@ import pytest
 from async_tests import async_test
 from confluent_kafka import KafkaError
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
 PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
 SEEDS = range(40) if os.environ.get("OFFSETMGR_SOAK") else range(3)
-CONFIG = ManagerConfig(
+CONFIG = ManagerSettings(
     commit_timeout_s=2.0, retry_pause_s=0.002, max_retry_pause_s=0.01, standby_poll_s=0.002, lag_interval_s=0.02,
     max_append_records=40,
 )  # fmt: skip
@@ -169,7 +170,7 @@ async def _wait_until_stable(cluster: Cluster) -> None:
 
 
 async def _check_nothing_is_lost(cluster: Cluster) -> None:
-    fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause_s=0.01))
+    fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerSettings(standby=False, retry_pause_s=0.01))
     await fresh.start()
     for shard_group in range(8):
         fresh.on_assigned(shard_group)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 
 import pytest
 from processes import wait_for
 
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused, UsageError
-from offsetmgr.manager.embedded import offset_manager as embedded_manager
-from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.records.base import FormatMismatch
 from offsetmgr.sandbox import KafkaBroker
 
@@ -20,8 +18,8 @@ pytestmark = pytest.mark.servers
 A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 0)
 
 
-def embedded(kafka: KafkaBroker, topic: str) -> OffsetManager:
-    return OffsetManager(kafka.bootstrap, topic=topic, partitions=8, timeout_s=90)
+def embedded(kafka: KafkaBroker, topic: str, manager: ManagerSettings | None = None) -> OffsetManager:
+    return OffsetManager(kafka.bootstrap, topic=topic, partitions=8, manager=manager, timeout_s=90)
 
 
 def test_commits_and_deletions_survive_a_restart(kafka: KafkaBroker, unique: str) -> None:
@@ -80,16 +78,14 @@ def test_concurrent_commits_never_lower_an_offset(kafka: KafkaBroker, unique: st
         assert manager.fetch("g", [A]) == {A: Committed(39)}
 
 
-def test_two_managers_share_the_groups_and_one_takes_over_from_the_other(
-    kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_managers_share_the_groups_and_one_takes_over_from_the_other(kafka: KafkaBroker, unique: str) -> None:
     # Sessions outlast the test, so groups move only because a manager joins or leaves.
-    monkeypatch.setattr(embedded_manager, "NodeConfig", partial(NodeConfig, session_timeout_s=120.0))
+    long = ManagerSettings(standby=False, session_timeout_s=120.0)
     groups = [f"g{number}" for number in range(40)]
-    with embedded(kafka, unique) as first:
+    with embedded(kafka, unique, long) as first:
         for group in groups:
             first.commit(group, {A: OffsetAndMetadata(1)})
-        with embedded(kafka, unique) as second:
+        with embedded(kafka, unique, long) as second:
             wait_for(lambda: all(_owners(first, second, groups)), "each serves groups")
             owners = _owners(first, second, groups)
             group = owners[1][0]

@@ -8,8 +8,9 @@ from typing import Any
 
 from scenario_log import TIMEOUT_S, OutcomeWriter, ScenarioLog
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown
-from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
+from offsetmgr.manager.shard import CoordinatorResult, Shard
 from offsetmgr.records.base import EncodedRecord, RecordFormat
 
 
@@ -22,7 +23,7 @@ class Role(Enum):
 
 
 class Claimant:
-    def __init__(self, scenario_log: ScenarioLog, record_format: RecordFormat, limits: ShardLimits) -> None:
+    def __init__(self, scenario_log: ScenarioLog, record_format: RecordFormat, limits: ManagerSettings) -> None:
         self.scenario_log = scenario_log
         self.shard = Shard(scenario_log.partition, record_format, limits)
         self.role = Role.FOLLOWING

@@ -15,7 +15,7 @@ from scenario_log import AppendOutcome, ScenarioLog
 from shard_claimant import Claimant, Role
 from shard_oracle import LIMITS, Change, Oracle, State, activity, changed, offsets_of
 
-from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.config.manager_settings import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import CoordinatorResult
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
-from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
-LIMITS = ShardLimits(max_metadata_length=4, retention_ms=24 * HOUR_MS, max_activity_age_ms=6 * HOUR_MS)
+LIMITS = ManagerSettings(max_metadata_length=4, retention_ms=24 * HOUR_MS, max_activity_age_ms=6 * HOUR_MS)
 
 State: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue]
 Change: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue | None]

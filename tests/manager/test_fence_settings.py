@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from fake_broker import VERSIONS, FakeBroker
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, Versions
 from offsetmgr.manager.log.fence_settings import (
     FENCE_SETTINGS,
-    MIN_EXPIRATION_S,
     BrokerSettings,
     FenceSettings,
     UnsuitableBroker,
@@ -133,9 +133,10 @@ def test_a_broker_without_a_needed_request_is_rejected_by_the_name_of_the_reques
 
 
 def test_the_shortest_allowed_expiration_leaves_time_for_three_failed_refreshes() -> None:
-    interval_s = fence_settings([broker({PRODUCER: int(MIN_EXPIRATION_S * 1000), IDLE: 1})]).refresh_interval_s
+    shortest_s = ManagerSettings.min_expiration_s
+    interval_s = fence_settings([broker({PRODUCER: int(shortest_s * 1000), IDLE: 1})]).refresh_interval_s
 
-    assert MIN_EXPIRATION_S - 3 * interval_s >= 150
+    assert shortest_s - 3 * interval_s >= 150
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fake_broker import FakeBroker
 from memory_listener import MemoryListener
 
 from offsetmgr.cli.app import run
-from offsetmgr.server.process import manager_process
+from offsetmgr.server import manager_process
 
 STATUS = {"lease": True, "shards": [], "alarms": [], "started": 0, "store": "topic t"}
 SHARD = {

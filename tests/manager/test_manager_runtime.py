@@ -12,10 +12,11 @@ from confluent_kafka import KafkaError
 from conftest import MakeTopic
 from runtimes import Lease, until, written
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.sandbox import KafkaBroker
 
@@ -34,7 +35,7 @@ async def manager(
     kafka: KafkaBroker, topic: str, *, shard_groups: Sequence[int] = range(PARTITIONS), standby: bool = False
 ) -> AsyncIterator[tuple[ManagerRuntime, Lease]]:
     log, lease = KafkaLog(kafka.bootstrap, topic, PARTITIONS), Lease()
-    runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval_s=0.2))
+    runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerSettings(standby=standby, lag_interval_s=0.2))
     await runtime.start()
     try:
         await acquire(runtime, shard_groups)

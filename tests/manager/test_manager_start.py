@@ -21,7 +21,7 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.topic import UnsuitableTopic, settings_for
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port
-from offsetmgr.server.process.manager_process import ManagerProcess
+from offsetmgr.server.manager_process import ManagerProcess
 
 pytestmark = pytest.mark.servers
 
@@ -45,7 +45,7 @@ async def test_a_port_in_use_is_reported_before_any_other_work(kafka: KafkaBroke
         if which == "relay":
             more = {"relay": True, "relay_ports": range(port, port + 1)}
         with pytest.raises(Unreachable, match=str(port)):
-            async with running(serve_options(kafka.bootstrap, topic=unique, partitions=8, **more)):
+            async with running(serve_options(kafka.bootstrap, offsets_topic=unique, partitions=8, **more)):
                 pass
     assert unique not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=60).topics
 
@@ -128,7 +128,7 @@ async def test_a_topic_with_foreign_records_is_rejected_and_unchanged(
     if settings:
         producer.commit_transaction(30)
     with pytest.raises(UnsuitableTopic, match=why):
-        async with running(serve_options(kafka.bootstrap, topic=unique, partitions=8)):
+        async with running(serve_options(kafka.bootstrap, offsets_topic=unique, partitions=8)):
             pass
     requested = {TopicPartition(unique, number): OffsetSpec.latest() for number in range(8)}
     found = {tp.partition: ends.result(60).offset for tp, ends in admin.list_offsets(requested).items()}

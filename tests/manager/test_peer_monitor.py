@@ -172,7 +172,7 @@ async def test_a_manager_that_requires_a_login_counts_and_logs_no_closed_connect
     if encrypted:
         files["tls_certificate"] = certificate(tmp_path)
     removals = Removals()
-    with MemoryListener(limits=limits(authentication_seconds=1.0), **files) as listening:
+    with MemoryListener(limits=limits(login_timeout_s=1.0), **files) as listening:
         async with monitor_of(removals, listening.port):
             await asyncio.sleep(2)  # longer than a connection may stay open without a login
             metrics = listening.service.metrics()

@@ -28,10 +28,10 @@ from runtimes import (
     written,
 )
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord, partitions_of
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import EncodedRecord
 from offsetmgr.testing.blocking_writer import BlockingWriter
@@ -59,7 +59,7 @@ async def test_a_shard_group_assigned_again_after_its_log_was_recreated_serves_n
 @async_test
 async def test_a_shard_group_assigned_immediately_after_its_log_was_recreated_serves_no_old_offset() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby_poll_s=0.01, lag_interval_s=60)
+    config = ManagerSettings(standby_poll_s=0.01, lag_interval_s=60)
     async with manager(log, config=config) as runtime:
         await written([runtime.commit(commit("g", 1))])
         shard_group = shard_group_of(runtime, "g")

@@ -26,12 +26,10 @@ from runtimes import (
 )
 from stopwatch import Stopwatch
 
+from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
 from offsetmgr.core.errors import TimedOut, Unreachable
-from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import CommitResponse, FetchRequest
-from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.testing.blocking_writer import BlockingWriter
 
 # --- requests --------------------------------------------------------------------------------------------------
@@ -55,7 +53,7 @@ async def test_a_commit_is_visible_once_it_is_acknowledged_and_not_before() -> N
 @async_test
 async def test_an_append_is_bounded_in_records() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(max_append_records=100, standby=False)
+    config = ManagerSettings(max_append_records=100, standby=False)
     async with manager(log, config=config) as runtime:
         log.hold = True
         answers = [runtime.commit(commit("g", 0))]
@@ -139,7 +137,7 @@ async def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unkno
 @async_test
 async def test_backpressure_lasts_until_half_of_the_records_in_flight_are_written() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(max_pending_records=100, max_append_records=10, standby=False)
+    config = ManagerSettings(max_pending_records=100, max_append_records=10, standby=False)
     async with manager(log, config=config) as runtime:
         log.hold = True
         assert runtime.backpressure() is None
@@ -164,7 +162,7 @@ async def test_backpressure_lasts_until_half_of_the_records_in_flight_are_writte
 @async_test
 async def test_a_commit_is_answered_at_its_timeout_counted_from_the_call() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
+    config = ManagerSettings(commit_timeout_s=2.0, retry_pause_s=0.01, standby=False)
     async with manager(log, config=config) as runtime:
         log.hold = True
         with Stopwatch() as watch:
@@ -248,7 +246,7 @@ async def test_while_an_outcome_is_unknown_fetches_return_acknowledged_offsets_a
 @async_test
 async def test_after_an_unknown_outcome_no_shard_group_is_claimed_without_a_lease() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
-    config = ManagerConfig(commit_timeout_s=1.0, standby=False)
+    config = ManagerSettings(commit_timeout_s=1.0, standby=False)
     async with manager(log, lease, config) as runtime:
         shard_group = shard_group_of(runtime, "g")
         log.fail_next_append(shard_group, Failure.UNKNOWN_WRITTEN)
@@ -292,10 +290,8 @@ async def test_a_request_for_members_without_an_answer_does_not_stop_the_houseke
         await asyncio.Event().wait()
         return {}
 
-    config = replace(
-        QUICK, limits=ShardLimits(retention_ms=1), expiry_interval_s=0.05, members=members, commit_timeout_s=1.0
-    )
-    async with manager(log, config=config) as runtime:
+    config = replace(QUICK, retention_ms=1, expiry_interval_s=0.05, commit_timeout_s=1.0)
+    async with manager(log, config=config, members=members) as runtime:
         await written([runtime.commit(commit("g", 1))])
         await until(lambda: len(requested) > 2)
         assert offset(runtime, "g") == 1
@@ -310,13 +306,13 @@ async def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         requested.extend(groups)
         return {group: group == "active" for group in groups if group != "unknown"}
 
-    config = ManagerConfig(
-        limits=ShardLimits(retention_ms=0, max_activity_age_ms=HOUR_MS),
+    config = ManagerSettings(
+        retention_ms=0,
+        max_activity_age_ms=HOUR_MS,
         expiry_interval_s=0.2,
         standby=False,
-        members=members,
     )
-    async with manager(log, config=config) as runtime:
+    async with manager(log, config=config, members=members) as runtime:
         await written([runtime.commit(commit(group, 1)) for group in ("idle", "active", "unknown")])
         await until(lambda: offset(runtime, "idle") == -1)
         await until(lambda: set(requested) == {"idle", "active", "unknown"})
@@ -329,7 +325,7 @@ async def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
 @async_test
 async def test_the_housekeeping_ends_if_an_answer_about_members_arrives_during_the_close(turns: int) -> None:
     """``turns``: turns of the loop between the two. After one of them the answer has arrived, but is not processed."""
-    config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval_s=0.02, standby=False)
+    config = ManagerSettings(retention_ms=0, expiry_interval_s=0.02, standby=False)
     requested, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def members(groups: Sequence[str]) -> Mapping[str, bool]:
@@ -337,7 +333,7 @@ async def test_the_housekeeping_ends_if_an_answer_about_members_arrives_during_t
         found: Mapping[str, bool] = await answer
         return found
 
-    async with manager(MemoryLog(PARTITIONS), config=replace(config, members=members)) as runtime:
+    async with manager(MemoryLog(PARTITIONS), config=config, members=members) as runtime:
         await written([runtime.commit(commit("g", 1))])
         await requested.wait()
         answer.set_result({"g": True})

@@ -30,11 +30,12 @@ from runtimes import (
 )
 from stopwatch import Stopwatch
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import boottime
 from offsetmgr.core.errors import CoordinatorLoadInProgress, Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import CommitResponse
-from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
+from offsetmgr.manager.runtime import ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.testing.blocking_writer import BlockingWriter
@@ -133,7 +134,7 @@ async def test_a_revoked_shard_group_finishes_the_commits_in_flight_and_rejects_
 @async_test
 async def test_a_failed_claim_is_reported_and_retried() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(retry_pause_s=0.05, standby=False)
+    config = ManagerSettings(retry_pause_s=0.05, standby=False)
     again = threading.Event()
 
     class LeaseForTwoClaims(Lease):
@@ -185,7 +186,7 @@ async def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> Non
 @async_test
 async def test_closing_is_bounded_when_the_log_does_not_answer() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(commit_timeout_s=0.2, standby=False)
+    config = ManagerSettings(commit_timeout_s=0.2, standby=False)
     async with manager(log, config=config) as runtime:
         log.hold = True
         answers = [runtime.commit(commit(str(number), 1)) for number in range(50)]
@@ -283,7 +284,7 @@ async def test_an_error_is_shown_until_the_next_success() -> None:
 async def test_a_standby_that_was_disconnected_for_too_long_reloads_everything() -> None:
     """The cleaner may have removed a tombstone that the standby never read."""
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02, max_standby_age_s=0.3)
+    config = ManagerSettings(standby=True, standby_poll_s=0.01, lag_interval_s=0.02, max_standby_age_s=0.3)
     async with manager(log) as owner:
         await written([owner.commit(commit("g", 1)), owner.commit(commit("other", 1))])
         partition = owner.partition_of("g")
@@ -302,7 +303,7 @@ async def test_a_standby_that_was_disconnected_for_too_long_reloads_everything()
 @async_test
 async def test_a_shard_group_that_cannot_be_read_does_not_affect_the_other_standbys() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(standby=True, standby_poll_s=0.01, lag_interval_s=0.02)
+    config = ManagerSettings(standby=True, standby_poll_s=0.01, lag_interval_s=0.02)
     async with manager(log) as owner, manager(log, config=config, shard_groups=()) as standby:
         await until(lambda: standby.caught_up)
         unreadable = shard_group_of(owner, "g")
@@ -318,6 +319,8 @@ async def test_a_shard_group_that_cannot_be_read_does_not_affect_the_other_stand
         await until(lambda: sum(status.offsets for status in standby.status()) == len(others))
         await until(lambda: any(s.last_error for s in standby.status() if s.shard_group == unreadable))
         assert not [s for s in standby.status() if s.shard_group != unreadable and s.last_error]
+        assert {s.lag for s in standby.status() if s.shard_group == unreadable} == {None}
+        assert "standby_lag" not in standby.metrics()
 
 
 # --- claims after the lease of the former owner ----------------------------------------------------------------

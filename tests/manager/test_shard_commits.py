@@ -11,15 +11,16 @@ import pytest
 from plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.error_code import ErrorCode
-from offsetmgr.manager.shard import Shard, ShardLimits
+from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 
 
 @pytest.fixture
 def shard() -> Shard:
-    return Shard(0, PlainFormat(), ShardLimits())
+    return Shard(0, PlainFormat(), ManagerSettings())
 
 
 def of_g(*topics: tuple[str, list[tuple[int, int, int, str]]]) -> Any:
@@ -101,7 +102,7 @@ class TestCommitting:
         assert [*shard.entries()] == [(OffsetKey("g", "t", 0), OffsetValue(1, None, "", NOW, expire))]
 
     def test_a_name_that_is_too_long_for_a_record_is_rejected(self) -> None:
-        shard = Shard(0, KafkaRecordFormat(), ShardLimits())
+        shard = Shard(0, KafkaRecordFormat(), ManagerSettings())
 
         response = shard.commit(committing("g" * 40_000, p0=1), NOW).response
         assert response == (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, {})

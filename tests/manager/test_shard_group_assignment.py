@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from backend_listeners import serve_options
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.manager.assignment import (
     FIRST_NODE_ID,
@@ -26,7 +26,7 @@ from offsetmgr.manager.assignment import (
     node_ids,
 )
 from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from offsetmgr.manager.runtime import ManagerConfig
+from offsetmgr.manager.node.manager_node import shared_config
 
 SHARD_GROUPS = 8
 AGREED = SharedConfig("offsets", 50, SHARD_GROUPS, "avro", 1, 7 * 24 * 3_600_000, False)
@@ -147,8 +147,14 @@ def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
     assert found.rejected == {"c": "relay is off here and on at the other managers"}
 
 
-def test_all_ways_to_run_a_manager_have_the_same_default_retention() -> None:
-    assert serve_options("nowhere:1").retention_ms == ManagerConfig().limits.retention_ms
+def test_the_settings_that_managers_compare_keep_their_bytes() -> None:
+    """Otherwise the managers of two releases reject each other during a rolling upgrade."""
+    settings = shared_config(ManagerSettings(), ManagerSettings.offsets_topic, ManagerSettings.partitions, relay=False)
+    assert encode_metadata(info(9192, parameters=settings), 1) == (
+        b'{"version":3,"host":"host","port":9192,"parameters":{"topic":"__offsetmgr_offsets","partitions":50,'
+        b'"shard_groups":8,"record_format":"avro","protocol":2,"retention_ms":604800000,"relay":false},"owned":{},'
+        b'"seen":-1,"seen_owners":{},"relay":{},"waiting_for":[],"leaving":false,"attempt":1}'
+    )
 
 
 @pytest.mark.parametrize("relay", [None, 1, "true"])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from shards import committing
 
-from offsetmgr.manager.shard import Shard, ShardLimits
+from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.manager.shard import Shard
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
 from offsetmgr.records.kafka import KafkaRecordFormat
@@ -23,7 +24,7 @@ LIMIT = 50
 @pytest.fixture(params=[AvroRecordFormat, KafkaRecordFormat])
 def record_format(request: pytest.FixtureRequest) -> RecordFormat:
     found: RecordFormat = request.param()
-    shard = Shard(0, found, ShardLimits())
+    shard = Shard(0, found, ManagerSettings())
     shard.acknowledged(shard.commit(request_of(0), 0), 0)  # fills the caches of the format
     return found
 
@@ -42,7 +43,7 @@ def test_bytes_per_offset(record_format: RecordFormat, how: str) -> None:
     tracemalloc.start()
     try:
         before = allocated()
-        shard = Shard(0, record_format, ShardLimits())
+        shard = Shard(0, record_format, ManagerSettings())
         for number in range(GROUPS):
             prepared = shard.commit(request_of(number), 1_800_000_000_000 + number)
             if how == "commits":
@@ -58,7 +59,7 @@ def test_bytes_per_offset(record_format: RecordFormat, how: str) -> None:
 
 
 def test_deleted_offsets_occupy_no_memory(record_format: RecordFormat) -> None:
-    shard = Shard(0, record_format, ShardLimits())
+    shard = Shard(0, record_format, ManagerSettings())
 
     def commit_and_delete() -> None:
         for number in range(100):

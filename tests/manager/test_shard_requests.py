@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from plain_format import PlainFormat
 from shards import ABSENT, DAY_MS, NOW, acknowledge, committed, committing, fetched, offsets
 
-from offsetmgr.manager.expiration import HOUR_MS
+from offsetmgr.config.manager_settings import HOUR_MS, ManagerSettings
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.manager.shard import Shard, ShardLimits
+from offsetmgr.manager.shard import Shard
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import FormatMismatch
 
@@ -24,7 +24,7 @@ from offsetmgr.records.base import FormatMismatch
 
 @pytest.fixture
 def shard() -> Shard:
-    return Shard(0, PlainFormat(), ShardLimits())
+    return Shard(0, PlainFormat(), ManagerSettings())
 
 
 class TestFetching:
@@ -103,7 +103,7 @@ class TestManyPartitionsOfATopic:
     @given(CHANGES, st.lists(PARTITIONS, max_size=80))
     def test_the_newest_value_of_each_partition_counts(self, changes: list[tuple[str, Any]], sought: list[int]) -> None:
         records = AvroRecordFormat()
-        shard, model = Shard(0, records, ShardLimits(max_metadata_length=100_000)), dict[int, tuple[int, str]]()
+        shard, model = Shard(0, records, ManagerSettings(max_metadata_length=100_000)), dict[int, tuple[int, str]]()
         for number, (what, change) in enumerate(changes):
             if what == "delete":
                 acknowledge(shard, shard.delete_offsets("g", [("t", change)]))
@@ -274,7 +274,7 @@ class TestEveryWayOfReplaying:
     @given(st.lists(st.tuples(KEYS, VALUES), max_size=30), st.integers(0, 30))
     def test_one_by_one_or_in_bulk(self, records: list[tuple[bytes, bytes | None]], loaded: int) -> None:
         records = [(key, value) for key, value in records if not key.startswith(b"O")]
-        single, bulk = (Shard(0, PlainFormat(), ShardLimits()) for _ in range(2))
+        single, bulk = (Shard(0, PlainFormat(), ManagerSettings()) for _ in range(2))
         for offset, (key, value) in enumerate(records):
             single.replay(offset, key, value)
         bulk.replay_newest(dict(records[:loaded]), min(loaded, len(records)))
@@ -360,7 +360,7 @@ class TestExpiry:
         assert [*prepared.groups] == ["a", "c"]
 
     def test_a_pass_deletes_no_more_offsets_than_the_limit(self) -> None:
-        shard = Shard(0, PlainFormat(), ShardLimits(max_tombstones=3))
+        shard = Shard(0, PlainFormat(), ManagerSettings(max_tombstones=3))
         committed(shard, "a", p0=1, p1=1)
         committed(shard, "b", p0=1, p1=1)
         sizes = []

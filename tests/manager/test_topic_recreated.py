@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from unittest.mock import patch
 
 import pytest
 from backend_listeners import ManagerListener
@@ -16,9 +14,7 @@ from memory_listener import FETCH, WireClient, commit_errors
 from processes import wait_for
 
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.server.process import option_objects
 
 pytestmark = pytest.mark.servers
 
@@ -60,10 +56,9 @@ class Manager:
 
 @contextmanager
 def serving(kafka: KafkaBroker, topic: str) -> Iterator[Manager]:
-    often = partial(NodeConfig, topic_check_interval_s=0.1)
+    often = {"partitions": PARTITIONS, "topic_check_interval_s": 0.1}
     with (
-        patch.object(option_objects, "NodeConfig", often),
-        ManagerListener(kafka.bootstrap, topic, partitions=PARTITIONS, timeout_ms=90_000) as listener,
+        ManagerListener(kafka.bootstrap, topic, timeout_ms=90_000, **often) as listener,
         WireClient(listener.port) as client,
     ):
         manager = Manager(listener, client)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.releases import Versions, is_before
@@ -34,10 +35,6 @@ MAX_REFRESH_INTERVAL_S: Final = 3_600.0
 _REFRESHES: Final = 4
 """The number of refreshes within the shortest expiration. A refresh may fail while a leader or a coordinator moves, so
 several attempts must be possible."""
-MIN_EXPIRATION_S: Final = 600.0
-"""The shortest expiration that the check allows. A refresh is then due every 150 s, and three refreshes in succession
-may fail before a broker forgets a claim. A restart of a broker, or the election of leaders, takes less time. Tests use
-shorter expirations."""
 _IDLE_SHARE: Final = 0.5
 """The longest time after which brokers close idle connections, as a share of the shortest expiration. The rest is a
 reserve, because a network thread of a broker closes only one idle connection in each round, which may take 0.3 s."""
@@ -93,7 +90,9 @@ def check_apis(broker: str, versions: Versions) -> None:
             )
 
 
-def fence_settings(brokers: Sequence[BrokerSettings], min_expiration_s: float = MIN_EXPIRATION_S) -> FenceSettings:
+def fence_settings(
+    brokers: Sequence[BrokerSettings], min_expiration_s: float = ManagerSettings.min_expiration_s
+) -> FenceSettings:
     """Returns the times that all brokers keep. ``min_expiration_s`` is the shortest allowed expiration in seconds.
 
     Raises `UnsuitableBroker` if a broker keeps a time that is too short or too long, or does not report it.

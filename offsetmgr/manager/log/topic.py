@@ -11,8 +11,6 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
 
-DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
-DEFAULT_PARTITIONS: Final = 50
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
 """The segment size of the broker's own offsets topic. Small segments are compacted earlier, so the topic loads
 faster."""
@@ -29,7 +27,7 @@ _DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
 """Twice the time for which a standby may lag before it reads the whole log again
-(``ManagerConfig.max_standby_age_s``)."""
+(``ManagerSettings.max_standby_age_s``)."""
 CLEANUP_POLICY: Final = "compact"
 TIMESTAMP_TYPE: Final = "LogAppendTime"
 """The leader of a partition drops the state of a producer when the largest timestamp of the producer's last batch is

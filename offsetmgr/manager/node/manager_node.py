@@ -16,23 +16,25 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, TopicPartition
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.log.topic import CLEANUP_POLICY, TIMESTAMP_TYPE
-from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.node.peer_monitor import PeerMonitor
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
 from offsetmgr.manager.ownership import (
     ASSIGNMENT_RULES,
     PROTOCOL,
     PROTOCOL_TYPE,
+    REBALANCE_TIMEOUT_S,
     ManagerMember,
     OwnershipManager,
     managers_group,
 )
+from offsetmgr.manager.runtime.expiration_task import Members
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
@@ -50,20 +52,21 @@ _CATCH_UP_CHECK_S: Final = 0.05
 
 class ManagerNode:
     """The manager of one process, with the address ``host`` and ``port`` for clients. If ``port`` is 0, the node has no
-    listener and ``host`` is only a name.
+    listener and ``host`` is only a name. ``members`` is given if the process is a relay (see `ManagerRuntime`).
 
     Use it within one event loop. `open` sets `fence`, `topic`, `runtime` and `ownership`.
     """
 
-    def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
+    def __init__(self, settings: ManagerSettings, host: str, port: int, *, members: Members | None = None) -> None:
         self.settings = settings
-        self.group: Final = managers_group(settings.topic)
+        self.group: Final = managers_group(settings.offsets_topic)
         """The group through which the managers of this topic divide the topic's shard groups among themselves."""
         self.fence: FenceSettings
         self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
         self._address = (host, port)
+        self._members = members
         self._resources = AsyncExitStack()
         self._topic_monitor: OffsetsTopicMonitor | None = None
         self._peers = PeerMonitor(self._remove)
@@ -101,9 +104,9 @@ class ManagerNode:
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout_s)
         self.ownership = self._make_ownership(topic)
         self._resources.push_async_callback(self._peers.close)
-        refresh_s = min(settings.manager.claim_refresh_s, self.fence.refresh_interval_s)
+        refresh_s = min(settings.claim_refresh_s, self.fence.refresh_interval_s)
         self.runtime = ManagerRuntime(
-            log, format_, self.ownership, replace(settings.manager, claim_refresh_s=refresh_s)
+            log, format_, self.ownership, replace(settings, claim_refresh_s=refresh_s), self._members
         )
         await self.runtime.start()
         self._resources.push_async_callback(self.runtime.close)
@@ -167,7 +170,7 @@ class ManagerNode:
             ensure_topic,
             settings.bootstrap,
             settings.connection.kafka,
-            settings.topic,
+            settings.offsets_topic,
             partitions=settings.partitions,
             replication_factor=settings.replication_factor,
             min_insync_replicas=settings.min_insync_replicas,
@@ -187,33 +190,26 @@ class ManagerNode:
         from offsetmgr.kafka.groups.group_member import GroupMemberConfig, KafkaGroupMember
 
         settings = self.settings
+        rebalance_timeout_s = max(REBALANCE_TIMEOUT_S, 2 * settings.session_timeout_s)
         config = GroupMemberConfig(
             self.group,
             PROTOCOL_TYPE,
             PROTOCOL,
             settings.session_timeout_s,
-            settings.rebalance_timeout_s,
+            rebalance_timeout_s,
             proof=TopicPartition(topic.name, 0),
         )
 
         def member(events: OwnershipManager) -> ManagerMember:
             return KafkaGroupMember(self._client, config, events, clock=boottime)
 
-        parameters = SharedConfig(
-            topic.name,
-            topic.partitions,
-            shard_group_count(topic.partitions),
-            settings.record_format,
-            ASSIGNMENT_RULES,
-            settings.manager.limits.retention_ms,
-            settings.manager.members is not None,
-        )
+        parameters = shared_config(settings, topic.name, topic.partitions, relay=self._members is not None)
         return OwnershipManager(
             *self._address,
             parameters,
             member,
             on_peers=self._peers.update,
-            rebalance_timeout_s=settings.rebalance_timeout_s,
+            rebalance_timeout_s=rebalance_timeout_s,
         )
 
     async def _catch_up(self, max_wait_s: float) -> None:
@@ -236,6 +232,19 @@ class ManagerNode:
             _log.info("reading the log before joining the managers' group", extra={"managers": len(found.members)})
         while not self.runtime.caught_up and loop.time() < deadline:
             await asyncio.sleep(_CATCH_UP_CHECK_S)
+
+
+def shared_config(settings: ManagerSettings, topic: str, partitions: int, *, relay: bool) -> SharedConfig:
+    """Returns the settings that the managers of a topic compare."""
+    return SharedConfig(
+        topic,
+        partitions,
+        shard_group_count(partitions),
+        settings.record_format,
+        ASSIGNMENT_RULES,
+        settings.retention_ms,
+        relay,
+    )
 
 
 def _checked_properties(topic: OffsetsTopicState, fence: FenceSettings) -> dict[str, object]:

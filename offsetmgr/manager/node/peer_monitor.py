@@ -4,7 +4,7 @@ timeout before they own the shard groups of the dead ones.
 The monitor keeps one idle TCP connection to each other manager of the current assignment. The connection needs no TLS
 handshake and no login; it only shows when the peer's operating system closes it. The monitor replaces each connection
 before the peer's limits for idle connections and for connections without a login close it
-(`offsetmgr.server.network.limits`). `peer_liveness` decides when a peer is dead. All surviving managers may remove the
+(`ManagerSettings`). `peer_liveness` decides when a peer is dead. All surviving managers may remove the
 same peer; the coordinator ignores further removals.
 """
 

@@ -11,9 +11,8 @@ order. The shard group answers a commit after `Shard.acknowledged`, so a fetch t
 returns the committed offset.
 """
 
-from offsetmgr.manager.runtime.config import ManagerConfig as ManagerConfig
 from offsetmgr.manager.runtime.manager import ManagerRuntime as ManagerRuntime
 from offsetmgr.manager.runtime.status import Role as Role
 from offsetmgr.manager.runtime.status import ShardStatus as ShardStatus
 
-__all__ = ["ManagerConfig", "ManagerRuntime", "Role", "ShardStatus"]
+__all__ = ["ManagerRuntime", "Role", "ShardStatus"]

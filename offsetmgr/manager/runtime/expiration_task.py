@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import Clock
 from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batches
 from offsetmgr.manager.results import CoordinatorResult
-from offsetmgr.manager.runtime.config import Members
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
 _BATCH_OFFSETS: Final = 2_000
 """The number of offsets that a pass checks at a time. One such check occupies the loop for a few milliseconds."""
+
+Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
+"""Returns for each group whether it has members. If a group is missing from the result, it is unknown whether the group
+has members."""
 
 
 class RecordAppender(Protocol):
@@ -29,22 +33,22 @@ class RecordAppender(Protocol):
 
 class ExpirationTask:
     """Runs expiration passes on the loop. ``serving`` returns the shard of a partition if this process serves the
-    shard, and None otherwise. ``members_timeout_s`` limits each request for the members of groups."""
+    shard, and None otherwise. If ``members`` is None, every group counts as a group without members. The commit timeout
+    limits each request for the members of groups."""
 
     def __init__(
         self,
         partitions: int,
-        interval_s: float,
+        settings: ManagerSettings,
         members: Members | None,
-        members_timeout_s: float,
         clock: Clock,
         serving: Callable[[int], Shard | None],
         append: RecordAppender,
         counters: Counters,
     ) -> None:
-        self._schedule = ExpirationSchedule(partitions, interval_s)
+        self._schedule = ExpirationSchedule(partitions, settings.expiry_interval_s)
         self._members = members
-        self._members_timeout_s = members_timeout_s
+        self._members_timeout_s = settings.commit_timeout_s
         self._clock = clock
         self._serving = serving
         self._append = append

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
@@ -22,8 +23,7 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.expiration_task import ExpirationTask
+from offsetmgr.manager.runtime.expiration_task import ExpirationTask, Members
 from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
@@ -41,7 +41,8 @@ _MAX_LISTED: Final = 5
 
 class ManagerRuntime:
     """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
-    the event loop that runs `start`.
+    the event loop that runs `start`. ``members`` is called before offsets expire, to determine which groups have
+    members; if it is None, every group counts as a group without members.
 
     The methods for requests return Kafka's error codes and do not raise errors.
     """
@@ -51,16 +52,17 @@ class ManagerRuntime:
         log: PartitionLog,
         record_format: RecordFormat,
         ownership: Ownership,
-        config: ManagerConfig | None = None,
+        settings: ManagerSettings | None = None,
+        members: Members | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.config = config or ManagerConfig()
+        self._settings = settings or ManagerSettings()
         self.counters = Counters()
         self._log = log
         self._format = record_format
         self._ownership = ownership
         self._clock = clock or SystemClock()
-        self._backpressure = Backpressure(self.config.max_pending_records)
+        self._backpressure = Backpressure(self._settings.max_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
         self._shard_groups: list[ShardGroup] = []
@@ -71,9 +73,8 @@ class ManagerRuntime:
         self._standby: StandbyReplica | None = None
         self._expiration = ExpirationTask(
             self._partitions,
-            self.config.expiry_interval_s,
-            self.config.members,
-            self.config.commit_timeout_s,
+            self._settings,
+            members,
             self._clock,
             self._serving.__getitem__,
             self._append_expiration,
@@ -98,18 +99,18 @@ class ManagerRuntime:
 
     async def start(self) -> None:
         """Starts to follow the log as a standby of all shard groups. The process owns no shard group yet."""
-        if self.config.own_process:
+        if self._settings.own_process:
             tune_process()
         loop = LoopProxy(asyncio.get_running_loop())
         self._readers = ThreadPoolExecutor(self.shard_groups, thread_name_prefix="offsetmgr-reader")
         services = RuntimeServices(
             self._log,
             self._ownership,
-            self.config,
+            self._settings,
             self.counters,
             self._backpressure,
             self._new_shard,
-            threading.BoundedSemaphore(self.config.load_threads),
+            threading.BoundedSemaphore(self._settings.load_threads),
             self._readers,
         )
         self._shard_groups = [
@@ -122,10 +123,10 @@ class ManagerRuntime:
             )
             for number in range(self.shard_groups)
         ]
-        if self.config.standby:
+        if self._settings.standby:
             self._standby = StandbyReplica(
                 self._log,
-                self.config,
+                self._settings,
                 loop,
                 self.counters,
                 self._new_shard,
@@ -218,11 +219,11 @@ class ManagerRuntime:
         return any(shard_group.lifecycle.state is ShardState.LOADING for shard_group in self._shard_groups)
 
     def _new_shard(self, partition: int) -> Shard:
-        return Shard(partition, self._format, self.config.limits)
+        return Shard(partition, self._format, self._settings)
 
     async def _housekeeping_loop(self) -> None:
         while True:
-            await asyncio.sleep(min(self.config.lag_interval_s, self.config.expiry_interval_s / 10))
+            await asyncio.sleep(min(self._settings.lag_interval_s, self._settings.expiry_interval_s / 10))
             for shard_group in self._shard_groups:
                 shard_group.note_current()
             try:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.log.base import PartitionLog
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
@@ -22,7 +22,7 @@ class RuntimeServices:
 
     log: PartitionLog
     ownership: Ownership
-    config: ManagerConfig
+    settings: ManagerSettings
     counters: Counters
     backpressure: Backpressure
     new_shard: Callable[[int], Shard]

@@ -67,7 +67,7 @@ class ShardGroup:
         self.current_at = -float("inf")
         """The last time at which the shards were known to contain every record of the log (`lease.boottime`)."""
         self._services = services
-        self._config = services.config
+        self._settings = services.settings
         self._loop = asyncio.get_running_loop()
         self._counters = services.counters
         self._backpressure = services.backpressure
@@ -135,7 +135,7 @@ class ShardGroup:
 
     def is_outdated(self, now: float) -> bool:
         """Returns whether the shards have been behind the log for so long that they may have missed tombstones."""
-        return now - self.current_at > self._config.max_standby_age_s
+        return now - self.current_at > self._settings.max_standby_age_s
 
     def reset(self) -> None:
         """Replaces the shards by empty ones."""
@@ -164,14 +164,14 @@ class ShardGroup:
         future: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open_batch
         if batch is None:
-            batch = self._open_batch = WriteBatch(time.monotonic() + self._config.commit_timeout_s)
+            batch = self._open_batch = WriteBatch(time.monotonic() + self._settings.commit_timeout_s)
             self._loop.call_soon(self._submit_batch)
             if self._writer is not None:
                 self._writer.wake()  # The task then runs right after `_submit_batch`, not an iteration later.
         before = batch.count
         batch.add(shard, result, future, error_response)
         self._backpressure.add(batch.count - before)
-        if batch.count >= self._config.max_append_records or batch.bytes >= self._config.max_append_bytes:
+        if batch.count >= self._settings.max_append_records or batch.bytes >= self._settings.max_append_bytes:
             self._submit_batch()
         return future
 
@@ -184,7 +184,7 @@ class ShardGroup:
             done.set_result(None)
         else:
             self._waiters.append((newest, done))
-            limit_s = self._config.claim_timeout_s + self._config.commit_timeout_s
+            limit_s = self._settings.claim_timeout_s + self._settings.commit_timeout_s
             timer = self._loop.call_later(limit_s, _fail_waiter, done)
             done.add_done_callback(lambda _: timer.cancel())
         return done
@@ -196,7 +196,7 @@ class ShardGroup:
             return
         self._in_flight.append(batch)
         if self._timeout_timer is None:
-            self._timeout_timer = self._loop.call_later(self._config.commit_timeout_s, self._answer_timed_out)
+            self._timeout_timer = self._loop.call_later(self._settings.commit_timeout_s, self._answer_timed_out)
         self._writer.put(batch)
 
     def _answer_timed_out(self) -> None:

@@ -76,7 +76,7 @@ class ShardWriter:
         self._services = services
         self._log = services.log
         self._ownership = services.ownership
-        self._config = services.config
+        self._settings = services.settings
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
         self._partitions = sorted(shards)
@@ -136,11 +136,11 @@ class ShardWriter:
     async def _claim_and_serve(self) -> None:
         """Claims and serves the shard group until the task is stopped. After an append with an unknown outcome, the
         task claims the shard group again."""
-        pause_s = self._config.retry_pause_s
+        pause_s = self._settings.retry_pause_s
         while not self._stopping.is_set():
             try:
                 if await self._claim_and_load():
-                    pause_s = self._config.retry_pause_s
+                    pause_s = self._settings.retry_pause_s
                     await self._serve()
             except Fenced:
                 raise
@@ -148,7 +148,7 @@ class ShardWriter:
                 self._listener.on_retry(error)
                 await self._wait_until_stopped(pause_s)
                 pause_s = min(
-                    pause_s * 2, self._config.max_retry_pause_s if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
+                    pause_s * 2, self._settings.max_retry_pause_s if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
                 )
 
     # --- claim and load ------------------------------------------------------------------------------
@@ -160,15 +160,15 @@ class ShardWriter:
             if await self._wait_until_stopped(_LEASE_CHECK_INTERVAL_S):
                 return False
         self._listener.on_loading()
-        if not self._discard_other_log(await self._in_thread(self._log.generation, self._config.claim_timeout_s)):
+        if not self._discard_other_log(await self._in_thread(self._log.generation, self._settings.claim_timeout_s)):
             return False
         if self._writer is None:
             self._writer = self._log.writer(self._shard_group)
-        ends = await self._writer.claim(self._config.claim_timeout_s)
+        ends = await self._writer.claim(self._settings.claim_timeout_s)
         # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             return False
-        self._refresh_later(self._config.claim_refresh_s)
+        self._refresh_later(self._settings.claim_refresh_s)
         done = await (self._read_tail(ends) if self._shards is None else self._load_shards(self._shards, ends))
         self._claimed = done
         return done
@@ -202,11 +202,11 @@ class ShardWriter:
         for partition in truncated_partitions(shards.values(), ends):
             shards[partition] = self._services.new_shard(partition)
         load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
-        load.plan(ends, self._config.claim_timeout_s)
+        load.plan(ends, self._settings.claim_timeout_s)
         if not with_load_permit(load, self._services.load_permits, self._stopping):
             return False
-        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
-        if self._config.own_process:
+        check_same_log(self._log, self._generation, self._settings.claim_timeout_s)
+        if self._settings.own_process:
             after_load()
         return True
 
@@ -238,7 +238,7 @@ class ShardWriter:
             invalid_keys = reader.invalid_keys
         finally:
             reader.close()
-        check_same_log(self._log, self._generation, self._config.claim_timeout_s)
+        check_same_log(self._log, self._generation, self._settings.claim_timeout_s)
         return reached, invalid_keys
 
     async def _replay(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
@@ -254,7 +254,7 @@ class ShardWriter:
 
     async def _complete_claim(self) -> None:
         assert self._writer is not None
-        self._check(await self._writer.complete_claim(self._config.claim_timeout_s))
+        self._check(await self._writer.complete_claim(self._settings.claim_timeout_s))
 
     async def _append_again(
         self,
@@ -268,7 +268,7 @@ class ShardWriter:
             records = [record for key in sorted(keys) if (record := record_of(partition, key)) is not None]
             while records:
                 part, records = records[:_RECORDS_PER_APPEND], records[_RECORDS_PER_APPEND:]
-                self._check(await self._writer.append({partition: part}, self._config.claim_timeout_s))
+                self._check(await self._writer.append({partition: part}, self._settings.claim_timeout_s))
                 _logger.warning(
                     "the newest records of some keys were invalid; their valid records were appended again",
                     extra={"shard": partition, "keys": len(part)},
@@ -309,7 +309,7 @@ class ShardWriter:
         """Takes batches from the queue, up to the limits of an append."""
         batches: list[WriteBatch] = []
         records = size = 0
-        while self._queue and records < self._config.max_append_records and size < self._config.max_append_bytes:
+        while self._queue and records < self._settings.max_append_records and size < self._settings.max_append_bytes:
             batches.append(self._queue.popleft())
             records += batches[-1].count
             size += batches[-1].bytes
@@ -317,7 +317,7 @@ class ShardWriter:
 
     async def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends the batches whose deadline is far enough away, and rejects the others."""
-        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout_s
+        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._settings.commit_timeout_s
         expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest batches come first
         results = failed_results(batches[:expired], deadline_passed())
         return results + await self._append(batches[expired:]) if expired < len(batches) else results
@@ -364,7 +364,7 @@ class ShardWriter:
         attempt follows soon, and the task continues to append if the earlier claim is still valid."""
         assert self._writer is not None
         try:
-            self._positions |= await self._writer.claim(self._config.claim_timeout_s)
+            self._positions |= await self._writer.claim(self._settings.claim_timeout_s)
         except Fenced:
             raise
         except OffsetMgrError as error:
@@ -373,9 +373,9 @@ class ShardWriter:
                 extra={"shard_group": self._shard_group, "why": str(error)},
             )
             self._claimed = self._writer.claimed
-            self._refresh_later(min(_REFRESH_RETRY_S, self._config.claim_refresh_s))
+            self._refresh_later(min(_REFRESH_RETRY_S, self._settings.claim_refresh_s))
         else:
-            self._refresh_later(self._config.claim_refresh_s)
+            self._refresh_later(self._settings.claim_refresh_s)
 
     async def _wait_until_stopped(self, timeout_s: float) -> bool:
         """Waits up to ``timeout_s`` seconds. Returns whether the task is stopped."""

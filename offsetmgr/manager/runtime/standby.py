@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
-from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.shard_group import ShardGroup
@@ -49,7 +49,7 @@ class StandbyReplica:
     def __init__(
         self,
         log: PartitionLog,
-        config: ManagerConfig,
+        settings: ManagerSettings,
         loop: LoopProxy,
         counters: Counters,
         new_shard: Callable[[int], Shard],
@@ -63,7 +63,7 @@ class StandbyReplica:
         self.loading: ShardGroup | None = None
         self.last_error = ""
         self._log = log
-        self._config = config
+        self._settings = settings
         self._loop = loop
         self._counters = counters
         self._new_shard = new_shard
@@ -262,17 +262,17 @@ class StandbyReplica:
             if planned != followed:
                 reader.follow(_starts(reader, followed, task.follow))
                 followed = planned
-            if followed and time.monotonic() - last_check > self._config.lag_interval_s:
+            if followed and time.monotonic() - last_check > self._settings.lag_interval_s:
                 asked_at, last_check = boottime(), time.monotonic()
-                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout_s))
-                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout_s)
+                self._loop.run(self._note_generation, self._log.generation(self._settings.claim_timeout_s))
+                ends = self._log.end_offsets(sorted(followed), self._settings.claim_timeout_s)
                 self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
             task = self._loop.run(self._replay, self._poll(reader, followed))
 
     def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
         if followed:
-            return reader.poll(self._config.standby_records, self._config.standby_poll_s)
-        self._stopping.wait(self._config.standby_poll_s)
+            return reader.poll(self._settings.standby_records, self._settings.standby_poll_s)
+        self._stopping.wait(self._settings.standby_poll_s)
         return ()
 
     def _pause_after(self, error: Exception) -> None:
@@ -285,18 +285,18 @@ class StandbyReplica:
         shards, generation, as_of = dict(shard_group.shards), shard_group.log_id, boottime()
         loaded = False
         try:
-            found = self._log.generation(self._config.claim_timeout_s)
+            found = self._log.generation(self._settings.claim_timeout_s)
             if found not in ("", generation):
                 shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
-            ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout_s)
+            ends = self._log.end_offsets(sorted(shards), self._settings.claim_timeout_s)
             for partition in truncated_partitions(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
             load = self.loader = ShardLoader(self._log, shards, self._stopping.is_set)
-            load.plan(ends, self._config.claim_timeout_s)
+            load.plan(ends, self._settings.claim_timeout_s)
             read = with_load_permit(load, self._load_permits, self._stopping)
-            check_same_log(self._log, generation, self._config.claim_timeout_s)
+            check_same_log(self._log, generation, self._settings.claim_timeout_s)
             loaded = read
-            if self._config.own_process:
+            if self._settings.own_process:
                 after_load()
         except (FormatMismatch, CorruptRecords) as error:
             self._loop.post(self._stop_following, shard_group, error)

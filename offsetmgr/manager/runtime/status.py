@@ -32,7 +32,7 @@ class ShardStatus(NamedTuple):
     """The last known end of the log; None if unknown."""
     lag: int | None
     """The number of offsets from ``position`` to ``end_offset``, including markers and compacted records; 0 for an
-    owner that serves."""
+    owner that serves; None if unknown, as for a standby that does not follow the log."""
     offsets: int
     groups: int
     load_read: int

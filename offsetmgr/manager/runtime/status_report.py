@@ -27,8 +27,10 @@ def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplic
     shard = shard_group.shards[partition]
     group_status = _group_status(shard_group, standby)
     serves = shard_group.lifecycle.state is ShardState.ACTIVE
-    known_end = None if standby is None else standby.ends.get(partition)
-    end = shard.position if serves else None if known_end is None else known_end[0]
+    known_end = None
+    if standby is not None and standby.follows(shard_group):  # otherwise the known end is old
+        known_end, _ = standby.ends.get(partition, (None, 0.0))
+    end = shard.position if serves else known_end
     return ShardStatus(
         partition=partition,
         shard_group=shard_group.number,
@@ -71,8 +73,11 @@ def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
         "cache_entries": sum(status.offsets for status in statuses),
         "cache_groups": sum(status.groups for status in statuses),
         "unreadable_records": sum(s.unreadable + s.unknown_keys for s in statuses if s.role is Role.OWNER),
-        "standby_lag": sum(status.lag or 0 for status in statuses if status.role is Role.STANDBY),
     }
+    lags = [status.lag for status in statuses if status.role is Role.STANDBY]
+    known_lags = [lag for lag in lags if lag is not None]
+    if len(known_lags) == len(lags):
+        values["standby_lag"] = sum(known_lags)
     for role in Role:
         states = [status.state for status in statuses if status.role is role]
         values |= {

@@ -88,13 +88,13 @@ async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> by
 
 
 def too_many(request: ApiRequest, names: Sequence[Any]) -> bool:
-    """Whether a request has more names than `ServerLimits.names`."""
-    return len(names) > request.connection.service.limits.names
+    """Whether a request has more names than `ManagerSettings.max_names`."""
+    return len(names) > request.connection.service.settings.max_names
 
 
 def too_long(request: ApiRequest, topic: str) -> bool:
-    """Whether a topic's name is longer than `ServerLimits.topic_bytes`."""
-    return len(topic.encode()) > request.connection.service.limits.topic_bytes
+    """Whether a topic's name is longer than `ManagerSettings.max_topic_bytes`."""
+    return len(topic.encode()) > request.connection.service.settings.max_topic_bytes
 
 
 def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:

@@ -85,7 +85,7 @@ def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:
 
 
 def _too_many(request: ApiRequest, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
-    return sum(len(parts) for _, parts in topics) > request.connection.service.limits.partitions
+    return sum(len(parts) for _, parts in topics) > request.connection.service.settings.max_partitions
 
 
 def _commit_answer(

@@ -31,9 +31,9 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import Cursor
-from offsetmgr.server.network.limits import ServerLimits
 
 _HEADER: Final = struct.Struct(">hhih")
 _HEADER_AT: Final = 4
@@ -147,7 +147,7 @@ class ServerInfo(Protocol):
     """The part of the server that handlers use."""
 
     @property
-    def limits(self) -> ServerLimits: ...
+    def settings(self) -> ManagerSettings: ...
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as ApiVersions reports them."""

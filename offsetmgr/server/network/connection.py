@@ -1,9 +1,9 @@
 """`ServerConnection`: one client's connection, which reads requests and writes responses, with backpressure in both
 directions.
 
-`pipeline` orders the requests. To keep a client's memory within `ServerLimits`, the connection stops reading while too
-many requests are unanswered, while the client does not read its responses, and while the backend applies backpressure.
-The connection logs no requests.
+`pipeline` orders the requests. The connection stops reading while too many requests are unanswered, while the client
+does not read its responses, and while the backend applies backpressure, so that a client's memory stays within the
+limits of `ManagerSettings`. The connection logs no requests.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ServerConnection(asyncio.Protocol):
         request."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._pipeline = Pipeline(self, service.limits.answer_bytes)
+        self._pipeline = Pipeline(self, service.settings.max_answer_bytes)
         self._frames = FrameSplitter(0)
         self._reading = True
         self._processing = False
@@ -241,8 +241,8 @@ class ServerConnection(asyncio.Protocol):
     # --- incoming requests ---------------------------------------------------------------------------
 
     def _set_frame_limit(self) -> None:
-        limits = self.service.limits
-        self._frames.limit = limits.unauthenticated_bytes if self.principal is None else limits.request_bytes
+        settings = self.service.settings
+        self._frames.limit = settings.max_login_bytes if self.principal is None else settings.max_request_bytes
 
     def _process_frames(self) -> None:
         """Passes as many complete requests to the pipeline as the limits allow now."""
@@ -253,7 +253,7 @@ class ServerConnection(asyncio.Protocol):
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
                 self.partial_since = None
                 request = ApiRequest(self, frame)
-                if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
+                if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.settings.max_api_versions_bytes:
                     raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
                 request.since = self.last_received
                 request.api = self.service.route(request)
@@ -286,7 +286,7 @@ class ServerConnection(asyncio.Protocol):
             or self._pipeline.answers_full
             or self.stalled_since is not None
             or self.closed
-            or len(self._pipeline) >= self.service.limits.in_flight
+            or len(self._pipeline) >= self.service.settings.max_in_flight
             or self._bytes >= _MAX_HELD_BYTES
             or (self._bytes > 0 and self.service.memory_exhausted)
         )

@@ -98,7 +98,7 @@ class Pipeline:
     """The unanswered requests of one connection, in order."""
 
     def __init__(self, transport: ResponseTransport, max_answer_bytes: int) -> None:
-        """``max_answer_bytes``: see `ServerLimits.answer_bytes`."""
+        """``max_answer_bytes``: see `ManagerSettings.max_answer_bytes`."""
         self._transport = transport
         self._max_answer_bytes = max_answer_bytes
         self._answer_bytes = 0

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, ForwardingHandler
 from offsetmgr.server.network.connection import ServerConnection
-from offsetmgr.server.network.limits import ServerLimits
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SocketServer:
         self,
         apis: Sequence[Api],
         *,
-        limits: ServerLimits | None = None,
+        settings: ManagerSettings | None = None,
         requires_login: bool = False,
         fallback: ForwardingHandler | None = None,
         backpressure: Callable[[], asyncio.Future[None] | None] = lambda: None,
@@ -56,7 +56,7 @@ class SocketServer:
         the table. ``observe``: receives the kind (``commit``, ``fetch``, ``relayed`` or ``other``) and the duration in
         seconds of every request."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
-        self.limits = limits or ServerLimits()
+        self.settings = settings or ManagerSettings()
         self.requires_login = requires_login
         self.backpressure = backpressure
         self.connections: set[ServerConnection] = set()
@@ -103,8 +103,8 @@ class SocketServer:
         self.connections.add(connection)
         self._by_address[connection.peer] += 1
         if (
-            len(self.connections) > self.limits.connections
-            or self._by_address[connection.peer] > self.limits.connections_per_address
+            len(self.connections) > self.settings.max_connections
+            or self._by_address[connection.peer] > self.settings.max_connections_per_address
         ):
             self._counters['connections_cut_total{why="too many"}'] += 1
             return False
@@ -143,7 +143,7 @@ class SocketServer:
 
     @property
     def memory_exhausted(self) -> bool:
-        return self.held_bytes > self.limits.held_bytes
+        return self.held_bytes > self.settings.max_held_bytes
 
     def answered(self, request: ApiRequest) -> None:
         """Records the latency of a request whose response is being sent."""
@@ -170,17 +170,17 @@ class SocketServer:
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self.connections else None
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
-        limits = self.limits
-        if connection.principal is None and now - connection.opened_at > limits.authentication_seconds:
+        settings = self.settings
+        if connection.principal is None and now - connection.opened_at > settings.login_timeout_s:
             return "no login"
         if (
             connection.partial_since is not None
-            and now - connection.partial_since > limits.request_seconds + connection.transfer_allowance_s
+            and now - connection.partial_since > settings.request_timeout_s + connection.transfer_allowance_s
         ):
             return "slow request"
-        if connection.closed and now - connection.last_received > limits.request_seconds:
+        if connection.closed and now - connection.last_received > settings.request_timeout_s:
             return "answers not taken"
-        if now - max(connection.last_received, connection.last_progress(now)) > limits.idle_seconds:
+        if now - max(connection.last_received, connection.last_progress(now)) > settings.idle_timeout_s:
             if connection.stalled_since is not None:
                 return "answers not taken"
             if connection.idle:
@@ -229,14 +229,14 @@ class ServerListener:
 
     async def start(self) -> None:
         """Starts to listen. Raises `Unreachable` if the address cannot be bound."""
-        _raise_file_limit(self.service.limits.connections)
+        _raise_file_limit(self.service.settings.max_connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: ServerConnection(self.service, self),
                 self.host,
                 self.port,
                 ssl=self._tls,
-                ssl_handshake_timeout=self.service.limits.authentication_seconds if self._tls else None,
+                ssl_handshake_timeout=self.service.settings.login_timeout_s if self._tls else None,
                 ssl_shutdown_timeout=1.0 if self._tls else None,
                 backlog=512,
             )

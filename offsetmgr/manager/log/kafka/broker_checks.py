@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import NotAuthorized, Unreachable
 from offsetmgr.kafka.client.broker_settings import reported_settings
 from offsetmgr.kafka.client.client import Client, with_retries
@@ -15,7 +16,6 @@ from offsetmgr.kafka.client.deadline import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.fence_settings import (
     FENCE_SETTINGS,
-    MIN_EXPIRATION_S,
     BrokerSettings,
     FenceSettings,
     check_apis,
@@ -27,7 +27,7 @@ _BROKER_TIMEOUT_S: Final = 5.0
 
 
 async def check_brokers(
-    client: Client, deadline: float, *, min_expiration_s: float = MIN_EXPIRATION_S
+    client: Client, deadline: float, *, min_expiration_s: float = ManagerSettings.min_expiration_s
 ) -> FenceSettings:
     """Returns the times that all brokers keep, after it has asked every broker that the cluster lists.
 

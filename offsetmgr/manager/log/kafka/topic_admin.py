@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.errors import OffsetMgrError, TimedOut
 from offsetmgr.core.retry import Retries
 from offsetmgr.kafka.client.background_loop import ClientThread
@@ -21,8 +22,6 @@ from offsetmgr.kafka.client.topics import create_topic, describe_topic, topic_se
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.manager.log.topic import (
     BROKER_TOPICS,
-    DEFAULT_PARTITIONS,
-    DEFAULT_TOPIC,
     TRANSACTIONS_TOPIC,
     ExistingTopic,
     OffsetsTopicState,
@@ -41,9 +40,9 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 def ensure_topic(
     bootstrap: str,
     properties: Mapping[str, str],
-    topic: str = DEFAULT_TOPIC,
+    topic: str,
     *,
-    partitions: int = DEFAULT_PARTITIONS,
+    partitions: int = ManagerSettings.partitions,
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,

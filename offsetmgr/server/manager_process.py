@@ -18,14 +18,25 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.core.errors import MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.config.manager_settings import ManagerSettings
+from offsetmgr.core.advice import Advice
+from offsetmgr.core.errors import (
+    ConfigError,
+    MalformedData,
+    NotCoordinator,
+    OffsetMgrError,
+    OtherCluster,
+    UsageError,
+)
 from offsetmgr.core.offset_store import OffsetStore, PartitionKinds
 from offsetmgr.core.retry import Backoff, Retries
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
+from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.node.manager_node import ManagerNode
+from offsetmgr.manager.ownership import managers_group
 from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import listener_apis
@@ -34,19 +45,18 @@ from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.process.config import ServeOptions
-from offsetmgr.server.process.option_objects import (
-    create_proxy,
-    load_authentication,
-    load_authorizer,
-    load_tls,
-    node_config,
-)
+from offsetmgr.server.network.tls import server_tls
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
+from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import (
+    AllowAllAuthorizer,
+    Authorizer,
     Operation,
+    ReservedGroups,
+    load_rules,
 )
+from offsetmgr.server.security.credentials import load_credentials
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -64,19 +74,19 @@ _OTHER_CLUSTER_HINT: Final = (
 )
 
 
-def run_manager(options: ServeOptions) -> None:
+def run_manager(settings: ManagerSettings) -> None:
     """Runs a manager until SIGINT or SIGTERM. On SIGHUP, the manager only logs that SIGHUP has no effect.
 
     Raises `OffsetMgrError` if the manager cannot start.
     """
     before = signal.getsignal(signal.SIGHUP)
     try:
-        asyncio.run(_serve_until_signalled(options))
+        asyncio.run(_serve_until_signalled(settings))
     finally:
         signal.signal(signal.SIGHUP, before)  # asyncio restores the default handler, which would end the process
 
 
-async def _serve_until_signalled(options: ServeOptions) -> None:
+async def _serve_until_signalled(settings: ManagerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -86,7 +96,7 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
         _log.warning,
         "SIGHUP does nothing: settings are read at the start only",
     )
-    process = ManagerProcess(options)
+    process = ManagerProcess(settings)
     starting = asyncio.create_task(process.start())
     stop_requested = asyncio.create_task(stop.wait())
     try:
@@ -94,7 +104,7 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
         if starting.done():
             starting.result()
             await stop_requested
-            what = "handing shards over" if options.store is None else "finishing requests in flight"
+            what = "handing shards over" if settings.store is None else "finishing requests in flight"
             _log.info("stopping: %s (again to interrupt at once)", what)
         else:
             await _cancel_start(starting)
@@ -118,8 +128,8 @@ async def _cancel_start(starting: asyncio.Task[None]) -> None:
 class ManagerProcess:
     """One manager process. Use it in one event loop."""
 
-    def __init__(self, options: ServeOptions) -> None:
-        self._options = options
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._settings = settings
         self._resources = AsyncExitStack()
         self._started = time.time()
         self._cluster_id: str | None = None
@@ -135,29 +145,29 @@ class ManagerProcess:
     async def start(self) -> None:
         """Starts the process. After this method has returned, the process serves each shard as soon as the shard is
         loaded. Raises `OffsetMgrError`."""
-        options = self._options
-        authentication, authorizer = load_authentication(options), load_authorizer(options)
-        DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
-        tls = load_tls(options)
-        security = Security.of(options.connection.kafka)
-        upstream = BackingClusterClient(options.bootstrap, security, timeout_s=options.connection.timeout_ms / 1000)
+        settings = self._settings
+        authentication, authorizer = load_authentication(settings), load_authorizer(settings)
+        DECODING.tags, DECODING.string_bytes = settings.max_tags, settings.max_name_bytes
+        tls = load_tls(settings)
+        security = Security.of(settings.connection.kafka)
+        upstream = BackingClusterClient(settings.bootstrap, security, timeout_s=settings.connection.timeout_ms / 1000)
         self._resources.push_async_callback(upstream.close)
         self._cluster_id = await upstream.cluster_id()
-        relay = self._relay = create_proxy(options, security, authorizer)
+        relay = self._relay = create_proxy(settings, security, authorizer)
         if relay is not None:
             self._resources.push_async_callback(relay.close)
         # Bind the port first, because the process announces its port number to the other managers.
         backend = _LateBound()
-        metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
+        metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if settings.metrics_listen else None
         service = SocketServer(
             [],
-            limits=options.limits,
+            settings=settings,
             requires_login=authentication is not None,
             backpressure=backend.backpressure,
             fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
-        listener = ServerListener(service, *options.listen, tls=tls)
+        listener = ServerListener(service, *settings.listen, tls=tls)
         await listener.start()
         self.listener = listener
         self._resources.push_async_callback(service.close, _CLOSE_GRACE_S)
@@ -166,7 +176,7 @@ class ManagerProcess:
             await self._start_metrics(metrics)
         if relay is not None:
             await self._open_relay_ports(relay, service, listener, tls)
-        host, port = options.advertise or (options.listen[0], listener.port)
+        host, port = settings.advertise or (settings.listen[0], listener.port)
         node_id = await self._start_backend(backend, host, port)
         if relay is not None:
             backend.bound = relay.guard(backend.bound, watch=not self._store_is_relayed_cluster)
@@ -184,16 +194,16 @@ class ManagerProcess:
             relay.start()
         service.apis.update({api.key: api for api in apis})
         self._ready = True
-        what = {"listen": f"{options.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
+        what = {"listen": f"{settings.listen[0]}:{listener.port}", "advertised": f"{host}:{port}", "node": node_id}
         _log.info("serving", extra=what)
 
     async def _open_relay_ports(
         self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
     ) -> None:
-        options = self._options
-        port_range = options.relay_ports
+        settings = self._settings
+        port_range = settings.relay_ports
         ports = ProxyPorts(listener.port + 1) if port_range is None else ProxyPorts(port_range.start, len(port_range))
-        await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
+        await relay.open_ports(service, settings.listen[0], ports, tls, settings.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
     async def close(self) -> None:
@@ -205,7 +215,7 @@ class ManagerProcess:
 
     async def _start_backend(self, backend: _LateBound, host: str, port: int) -> int:
         """Starts the backend; returns the node id of this process."""
-        if self._options.store is not None:
+        if self._settings.store is not None:
             node = ManagerAddress(FIRST_MANAGER_ID, host, port)
             await self._start_store(backend, node)
             return node.node_id
@@ -215,10 +225,10 @@ class ManagerProcess:
         from offsetmgr.server.store_backends.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
-        assert self._options.store is not None
+        assert self._settings.store is not None
         # No call of the store may take longer than clients wait for the response.
-        timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout_s * 1000))
-        store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
+        timeout_ms = min(self._settings.connection.timeout_ms, round(self._settings.commit_timeout_s * 1000))
+        store = open_store(self._settings.store, replace(self._settings.connection, timeout_ms=timeout_ms))
         check_servable(store)
         if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
             raise UsageError(
@@ -228,7 +238,7 @@ class ManagerProcess:
             )
         if self._relay is not None:
             self._store_is_relayed_cluster = await asyncio.to_thread(_stores_in_cluster, store, self._cluster_id)
-        store_backend = StoreBackend(store, node, commit_timeout_s=self._options.commit_timeout_s)
+        store_backend = StoreBackend(store, node, commit_timeout_s=self._settings.commit_timeout_s)
         try:
             await self._check_cluster(store_backend, store)
         except OffsetMgrError as error:
@@ -251,10 +261,10 @@ class ManagerProcess:
         `OtherCluster`, or the store's error."""
         from offsetmgr.stores.kafka import KafkaStore
 
-        options = self._options
-        with KafkaStore(options.bootstrap, options.connection) as brokers:
+        settings = self._settings
+        with KafkaStore(settings.bootstrap, settings.connection) as brokers:
             check = await asyncio.to_thread(
-                CrossClusterCheck, brokers, store, options.translate, ("cluster of the topics", "store")
+                CrossClusterCheck, brokers, store, settings.translate, ("cluster of the topics", "store")
             )
         if check.refused:
             why = check.why("its offsets belong to another Kafka cluster than the topics")
@@ -282,7 +292,12 @@ class ManagerProcess:
                 _log.info("the store responds; clients are served", extra={"store": store.uri})
 
     async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
-        manager_node = self._node = ManagerNode(node_config(self._options, self._relay), host, port)
+        manager_node = self._node = ManagerNode(
+            replace(self._settings, own_process=True),
+            host,
+            port,
+            members=None if self._relay is None else self._relay.members,
+        )
         self._resources.push_async_callback(manager_node.close)
         await manager_node.open()
         backend.bound = ManagerBackend(
@@ -293,16 +308,16 @@ class ManagerProcess:
     # --- metrics and status --------------------------------------------------------------------------
 
     async def _start_metrics(self, metrics: Metrics) -> None:
-        assert self._options.metrics_listen is not None
+        assert self._settings.metrics_listen is not None
         pages = {
             "/metrics": lambda: Page(200, CONTENT_TYPE, metrics.text()),
             "/health": lambda: text(200, "alive"),
             "/ready": self._readiness,
         }
-        endpoint = HttpEndpoint(*self._options.metrics_listen, pages)
+        endpoint = HttpEndpoint(*self._settings.metrics_listen, pages)
         port = await endpoint.start()
         self._resources.push_async_callback(endpoint.close)
-        _log.info("serving metrics", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
+        _log.info("serving metrics", extra={"listen": f"{self._settings.metrics_listen[0]}:{port}"})
 
     def _readiness(self) -> Page:
         if not self._ready:
@@ -330,18 +345,18 @@ class ManagerProcess:
             alarms.extend(self._relay.alarms())
         return {
             "cluster_id": self._cluster_id,
-            "store": self._options.store or f"topic {self._options.topic}",
-            "record_format": self._options.record_format,
+            "store": self._settings.store or f"topic {self._settings.offsets_topic}",
+            "record_format": self._settings.record_format,
             "started": int(self._started * 1000),
             "lease": manager_node is None or manager_node.ownership.valid(),
-            "relay": self._options.relay,
+            "relay": self._settings.relay,
             "shards": shards,
             "alarms": alarms,
         }
 
     def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
         """See `AdminBackend.dump`."""
-        if self._node is None or not 0 <= partition < self._options.partitions:
+        if self._node is None or not 0 <= partition < self._settings.partitions:
             raise NotCoordinator(f"shard {partition}", "this process does not own the shard")
         found = self._node.runtime.dump(partition)
         if after is not None:
@@ -351,6 +366,33 @@ class ManagerProcess:
                 raise MalformedData("dump", "after is [group, topic, partition]") from None
             found = [entry for entry in found if tuple(entry[0]) > last_key]
         return [{**key._asdict(), **value._asdict()} for key, value in found[:max_rows]]
+
+
+def load_authentication(settings: ManagerSettings) -> Authentication | None:
+    return None if settings.credentials is None else Authentication(load_credentials(settings.credentials))
+
+
+def load_authorizer(settings: ManagerSettings) -> Authorizer:
+    if settings.rules is None:
+        return AllowAllAuthorizer()
+    if settings.credentials is None:
+        why = "contain rules for users, but clients do not log in"
+        raise ConfigError(Advice("{rules}"), why, Advice("add {credentials} FILE"))
+    return load_rules(settings.rules)
+
+
+def create_proxy(settings: ManagerSettings, security: Security, authorizer: Authorizer) -> Proxy | None:
+    if not settings.relay:
+        return None
+    if settings.store is not None:
+        return Proxy(settings.bootstrap, security, authorizer)
+    topic = settings.offsets_topic
+    reserved = ReservedGroups(topic, managers_group(topic), transactional_id_prefix(topic))
+    return Proxy(settings.bootstrap, security, authorizer, reserved)
+
+
+def load_tls(settings: ManagerSettings) -> ssl.SSLContext | None:
+    return None if settings.tls_certificate is None else server_tls(settings.tls_certificate, settings.tls_key)
 
 
 class _LateBound:

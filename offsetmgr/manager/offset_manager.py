@@ -1,24 +1,179 @@
-"""`RequestAdapter`: turns the calls of a program into requests to the runtime, and responses into values and
-exceptions. It runs on the event loop."""
+"""`OffsetManager`: a blocking API for programs that contain an offset manager, such as a Spark driver. The manager runs
+on an event loop in its own thread, without a separate server process.
+
+The manager does the same as ``offsetmgr manager serve``, but has no listener. It joins the managers' group, owns the
+shard groups that are assigned to it, and appends to the same topic. If it is the only manager of the topic, it owns all
+groups. If the topic has several managers, they divide the groups among them. Clients cannot connect to an embedded
+manager. If clients need the offsets of the program's groups, use ``manager serve`` instead.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self, TypeVar
 
+from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.config.manager_settings import ManagerSettings
 from offsetmgr.core.batches import by_key
+from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, UsageError
 from offsetmgr.core.evaluation import rejection
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition, is_valid_offset
 from offsetmgr.core.offset_store import Change
 from offsetmgr.core.retry import Backoff, Retries
+from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.manager.log.base import shard_group_of
+from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 T = TypeVar("T")
+
+
+class OffsetManager(Closeable):
+    """An offset manager in this process. Use it as a context manager, or call `start` and `close`.
+
+    ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager. ``topic`` (the
+    offsets topic), ``partitions``, ``record_format`` and ``retention_ms`` (the retention of offsets of groups without
+    members) replace the settings in ``manager``, whose defaults are those of ``manager serve``. ``timeout_s`` limits
+    how long `start` waits to join the managers' group, and how long each other call waits until the group's shard has
+    an owner and is loaded. Several threads may use the same `OffsetManager`.
+
+    Calls raise `NotCoordinator` if another manager owns the group (the message names this manager),
+    `CoordinatorNotAvailable` if a commit was not replicated in time (the commit may have succeeded, or may still
+    succeed), and `CoordinatorLoadInProgress` or `TimedOut` if ``timeout_s`` was too short. All of these errors are
+    retriable.
+
+    Example::
+
+        from offsetmgr import OffsetAndMetadata, OffsetManager, TopicPartition
+
+        orders = TopicPartition("orders", 0)
+        with OffsetManager("h1:9092", topic="shop-offsets", partitions=2) as manager:
+            manager.commit("shop", {orders: OffsetAndMetadata(42)})
+            print(manager.fetch("shop"), manager.groups())
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        config: ConnectionConfig | None = None,
+        *,
+        topic: str | None = None,
+        partitions: int | None = None,
+        record_format: str | None = None,
+        retention_ms: int | None = None,
+        manager: ManagerSettings | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        given: dict[str, Any] = {
+            "offsets_topic": topic,
+            "partitions": partitions,
+            "record_format": record_format,
+            "retention_ms": retention_ms,
+        }
+        settings = replace(
+            manager or ManagerSettings(standby=False),
+            bootstrap=bootstrap,
+            connection=replace(config or ConnectionConfig(), timeout_ms=round(timeout_s * 1000)),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        self._timeout_s = timeout_s
+        # The node has no listener, so a readable unique name takes the place of the host name.
+        self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
+        self._node = ManagerNode(settings, self._name, 0)
+        self._open_requests: RequestAdapter | None = None
+        self._running = False
+
+    def start(self) -> Self:
+        """Creates the topic if it does not exist, joins the managers' group and starts to load the assigned shards.
+        Raises `OffsetMgrError`."""
+        self._running = True
+        self._loop_thread = EventLoopThread()
+        try:
+            self._run(self._open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Completes commits in flight, revokes the shard groups and leaves the managers' group."""
+        if self._running:
+            self._running = False
+            self._open_requests = None
+            self._loop_thread.run(self._node.close())
+            self._loop_thread.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool = False
+    ) -> None:
+        """Commits offsets, and returns once every in-sync replica has the commit.
+
+        Raises `PartialFailure` if some partitions failed. Unless ``allow_rewind`` is set, an offset below the committed
+        one fails with `RewindRefused`.
+        """
+        self._run(self._requests.commit(group, offsets, allow_rewind=allow_rewind))
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Offset]:
+        """Returns the committed offset of each of these partitions, or `Absent` for a partition without a committed
+        offset. If ``partitions`` is None, returns all committed offsets of the group.
+
+        Raises `PartialFailure` if some offsets are unreadable.
+        """
+        return self._run(self._requests.fetch(group, None if partitions is None else list(partitions)))
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Deletes the offsets of these partitions, or all offsets of the group if ``partitions`` is None. A missing
+        offset is not an error. Raises the errors that the class's docstring describes."""
+        self._run(self._requests.delete(group, None if partitions is None else list(partitions)))
+
+    def groups(self) -> list[str]:
+        """Returns the groups that this process owns and that have offsets, sorted. Raises `NotCoordinator` if the
+        manager is not running or has lost its shards, `CoordinatorLoadInProgress` or `CoordinatorNotAvailable` if a
+        shard of this process cannot be read within ``timeout_s``."""
+        return self._run(self._requests.groups())
+
+    def status(self) -> Sequence[ShardStatus]:
+        """Returns the status of every shard in this process. Raises `NotCoordinator` if the manager is not running."""
+        return self._run(self._requests.status())
+
+    @property
+    def _requests(self) -> RequestAdapter:
+        if self._open_requests is None:
+            raise NotCoordinator("offset manager", "it is not running", "use it within `with OffsetManager(...):`")
+        return self._open_requests
+
+    async def _open(self) -> None:
+        """Opens the node and joins the managers' group. Raises `OffsetMgrError`; the caller must then call `close`."""
+        node = self._node
+        await node.open()
+        await node.join(self._timeout_s)
+        self._open_requests = RequestAdapter(node.runtime, self._other_owner, self._timeout_s)
+
+    def _other_owner(self, group: str) -> str | None:
+        """Returns the address of the manager that owns a group; None if this process owns it, or no manager is known to
+        own it."""
+        node, ownership = self._node, self._node.ownership
+        shard_group = shard_group_of(node.runtime.partition_of(group), node.topic.partitions)
+        owner = ownership.owner_of(shard_group)
+        if owner is None or owner.host == self._name or shard_group in ownership.owned():
+            return None
+        return f"{owner.host}:{owner.port}" if owner.port else owner.host
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop_thread.run(coroutine)
+
 
 _BACKOFF: Final = Backoff.fixed(0.02)
 """The interval between two attempts while a shard is loading or moves to another owner."""

@@ -1,1 +1,0 @@
-"""`offsetmgr manager serve`: the configuration and the process that runs the servers."""

@@ -1,0 +1,60 @@
+"""The settings of a manager: their defaults in the documentation, and their sources."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from backend_listeners import serve_options
+
+from offsetmgr.config.manager_settings import ManagerSettings, setting_options
+from offsetmgr.core.advice import option
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "offset-manager-settings.md"
+ROW = re.compile(r"^\| [^|]+ \| (?P<text>[^|]+) \| (?P<settings>`[^|]+`) \|$", re.M)
+
+
+def forms(field: str) -> set[str]:
+    """The default of a field, as the documentation may write it."""
+    value = getattr(ManagerSettings, field)
+    if field.endswith(("_s", "_ms")):
+        seconds = value / 1000 if field.endswith("_ms") else value
+        units = {1: "s", 60: "minutes", 3_600: "hours", 86_400: "days"}
+        return {f"{seconds / unit:g} {name}" for unit, name in units.items()}
+    return {f"{value:,}", f"{value >> 10} KiB", f"{value >> 20} MiB"}
+
+
+def test_the_documentation_has_the_defaults() -> None:
+    fields = {option(one.name): field for field, one in setting_options().items()}
+    section = PAGE.read_text("utf-8").partition("## Limits")[2]
+    rows = [(row["text"], row["settings"][1:-1].split("`, `")) for row in ROW.finditer(section)]
+    found = {fields.get(name, name): text for text, names in rows for name in names}
+    assert {field for field, text in found.items() if not any(form in text for form in forms(field))} == set()
+    numbers = {field for field, one in setting_options().items() if one.least is not None and one.default is not None}
+    assert numbers <= set(found)
+
+
+def test_an_option_overrides_a_variable_which_overrides_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text("[manager]\nretention-minutes = 1\nstandby = false\nmax-tags = 3\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
+    monkeypatch.setenv("OFFSETMGR_MANAGER_RETENTION_MINUTES", "2")
+    monkeypatch.setenv("OFFSETMGR_MANAGER_COMMIT_TIMEOUT", "700")
+    found = serve_options("nowhere:1", "--commit-timeout", "800")
+    assert (found.retention_ms, found.commit_timeout_s, found.standby, found.max_tags) == (120_000, 0.8, False, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("retention = 1", "unknown key 'retention'"), ("partitions = '1'", "partitions must be a whole number")],
+)
+def test_a_wrong_key_of_the_file_is_named(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.toml").write_text(f"[manager]\n{text}\n")
+    monkeypatch.setenv("OFFSETMGR_CONFIG", str(tmp_path / "c.toml"))
+    with pytest.raises(AssertionError):
+        serve_options("nowhere:1")
+    assert f"[manager]: {why}" in capsys.readouterr().err
