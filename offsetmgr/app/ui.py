@@ -45,6 +45,10 @@ class Ui:
         """Yields the items, and shows how many of ``total`` there were."""
         return items
 
+    def meter(self, what: str, unit: int = 1) -> Callable[[int, int | None], None]:
+        """Returns a function that shows an amount and its total, both in multiples of ``unit``."""
+        return lambda _done, _total: None
+
     def stop(
         self,
         what: str,

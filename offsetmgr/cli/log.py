@@ -1,40 +1,53 @@
-"""``offsetmgr log dump|verify|recover``: Kafka's logs on disk, without a broker."""
+"""``offsetmgr log dump|verify|recover|offsets``: Kafka's logs on disk, without a broker."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli import log_offsets
+from offsetmgr.app import log
+from offsetmgr.app.log import DEFAULT_RETENTION_MINUTES, DumpOptions, SaveOptions, ValueFormat
+from offsetmgr.app.ui import Ui
+from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if, report_and_exit_code
-from offsetmgr.cli.options import Execute, FormatOption, Reason, TopicsOption, Yes, flag, opt
-from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
-from offsetmgr.cli.terminal import confirm
+from offsetmgr.cli.options import (
+    AllowRewind,
+    Execute,
+    FormatOption,
+    GroupFilter,
+    Overwrite,
+    Reason,
+    TopicsOption,
+    TranslateOption,
+    Yes,
+    flag,
+    opt,
+)
+from offsetmgr.cli.render import (
+    GROUP_PARTITION,
+    Column,
+    Meter,
+    OutputFormat,
+    note,
+    rows_of,
+    write_rows,
+    write_structured_rows,
+)
+from offsetmgr.cli.terminal import EditFlags, Terminal
 from offsetmgr.core.durations import parse_datetime
-from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UsageError
-from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.groups.operation_log import OperationLog, OperationProgress, OperationStart
-from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
-from offsetmgr.records.kafka_group import decode_group_metadata
-from offsetmgr.records.registry import FORMATS, format_of
+from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
-    from offsetmgr.core.model import TopicPartition
-    from offsetmgr.segments.batch_reader import Record
-    from offsetmgr.segments.message_scan import MessageFilter, OnError
-    from offsetmgr.segments.segment import Segment
-    from offsetmgr.segments.transactions import Marker
-    from offsetmgr.segments.truncation import ExaminedSegment, TruncationPoint
-
+    from offsetmgr.app.log import SavedGroup
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,259 +55,51 @@ app = typer.Typer(
     help="Kafka's logs on disk, without a broker: segment files, and the directories that hold them.",
 )
 
-
-KAFKA_OFFSETS: Final = "__consumer_offsets"
 MAX_SHOWN: Final = 100
 """Maximum number of characters of a key or value in a table."""
-
-JsonValue: TypeAlias = Any
-
-
-class ValueFormat(StrEnum):
-    """The values of ``--decode``."""
-
-    AUTO = "auto"
-    OFFSETS = "offsets"
-    RAW = "raw"
-
-
-class ValueDecoder:
-    """Decodes keys and values of one partition.
-
-    With ``auto``, records in Kafka's format of committed offsets are decoded only in ``__consumer_offsets``. Records in
-    the offset manager's own format are decoded in every topic.
-    """
-
-    def __init__(self, decode: ValueFormat, topic: str | None) -> None:
-        self._decode = decode
-        self._kafka = decode is ValueFormat.OFFSETS or topic == KAFKA_OFFSETS
-        self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
-
-    def json(self, record: Record) -> tuple[JsonValue, JsonValue]:
-        """Returns a record's key and value as JSON values."""
-        known = self._format(record.key)
-        if known is None or record.key is None:
-            return raw_json(record.key), raw_json(record.value)
-        try:
-            key = known.decode_key(record.key)
-        except OffsetMgrError as error:
-            return raw_json(record.key) if self._decode is ValueFormat.AUTO else _failed(record.key, error), raw_json(
-                record.value
-            )
-        return _key(key), _value(known, key, record.value)
-
-    def _format(self, key: bytes | None) -> RecordFormat | None:
-        name = None if key is None or self._decode is ValueFormat.RAW else format_of(key)
-        if name is None or (name == KafkaRecordFormat.name and not self._kafka):
-            return None
-        return self._formats[name]
-
-
-def raw_json(data: bytes | None) -> JsonValue:
-    """Returns bytes of an unknown format as a JSON value: as text if the bytes are valid UTF-8, else as hexadecimal
-    digits."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"hex": data.hex()}
-
-
-def display_text(value: JsonValue) -> str | None:
-    """A JSON value as one line of text, shortened to `MAX_SHOWN` characters."""
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else _fields(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
-
-
-def control_value(record: Record, marker: Marker) -> JsonValue:
-    """Returns the fields of a control record except its kind."""
-    if marker.coordinator_epoch is not None:
-        return {"coordinator_epoch": marker.coordinator_epoch}
-    return None if record.value is None else {"hex": record.value.hex()}
-
-
-def _fields(value: JsonValue) -> str:
-    if isinstance(value, Mapping):
-        if set(value) == {"hex"}:
-            return f"0x{value['hex']}"
-        return " ".join(f"{name}={_plain(field)}" for name, field in value.items() if field not in (None, ""))
-    return _plain(value)
-
-
-def _plain(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _key(key: Key) -> JsonValue:
-    if isinstance(key, OffsetKey):
-        return {"type": "offset", **key._asdict()}
-    if isinstance(key, GroupKey):
-        return {"type": "group", "group": key.group}
-    return {"type": KEY_NAMES.get(key.version, "unknown"), "version": key.version}
-
-
-def _value(known: RecordFormat, key: Key, value: bytes | None) -> JsonValue:
-    if value is None or isinstance(key, UnknownKey):
-        return raw_json(value)
-    try:
-        if isinstance(key, OffsetKey):
-            found = known.decode_value(value)._asdict()
-            found["topic_id"] = None if found["topic_id"] is None else str(found["topic_id"])
-            return found
-        if known.name != KafkaRecordFormat.name:
-            return known.decode_group(value)._asdict()
-        group = decode_group_metadata(value)._asdict()
-        group["members"] = [
-            {
-                **member._asdict(),
-                "subscription": {"hex": member.subscription.hex()},
-                "assignment": {"hex": member.assignment.hex()},
-            }
-            for member in group["members"]
-        ]
-    except OffsetMgrError as error:
-        return _failed(value, error)
-    return group
-
-
-def _failed(data: bytes, error: OffsetMgrError) -> JsonValue:
-    """Returns the raw bytes of a key or value that cannot be decoded, and the reason."""
-    return {"hex": data.hex(), "error": str(error)}
-
 
 Paths = Annotated[
     list[Path],
     typer.Argument(metavar="PATH...", help="Log files, directories of partitions, brokers' log directories."),
 ]
-
-_MIB: Final = 1024 * 1024
-SEGMENT: Final = (
-    Column("path", detail=True),
-    Column("partition"),
-    Column("base_offset", right=True),
-    Column("size", right=True),
-    Column("entries", right=True),
-    Column("next_offset", right=True),
-    Column("state"),
-    Column("sound", right=True),
-)
-
-
-def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
-    """Yields the log files and partitions' directories under a path, each with its segments. If a directory cannot be
-    read, or has a file with which a broker does not start, its error is added to ``errors``. Raises `UsageError` for a
-    path without a log."""
-    from offsetmgr.segments.checkpoints import unusable_files
-    from offsetmgr.segments.partition import is_directory, partitions_in, segments_in
-    from offsetmgr.segments.segment import Segment
-
-    path_is_directory = is_directory(path)
-    if path_is_directory is None:
-        raise UsageError(f"path {path}", "does not exist")
-    if not path_is_directory:
-        yield path, (Segment.of(path),)
-        return
-    if own := segments_in(path):
-        errors += unusable_files(path)
-        yield path, own
-        return
-    directories = list(partitions_in(path))
-    if not directories:
-        raise UsageError(f"directory {path}", "holds no log: neither segments nor directories of partitions")
-    for directory in directories:
-        try:
-            if segments := segments_in(directory):
-                errors += unusable_files(directory)
-                yield directory, segments
-        except OffsetMgrError as error:
-            errors.append(error)
-
-
-def note_scope(paths: Iterable[Path]) -> None:
-    """Prints the files that the prediction about a broker is based on."""
-    if all(path.is_file() for path in paths):
-        note("checked: only the segments that are named, not the other files of their directories")
-    else:
-        note(
-            "checked: segments, partition.metadata, leader-epoch-checkpoint; a broker reads other files when it starts"
-        )
-
-
-def mib_in(segments: Iterable[Segment]) -> int:
-    """The approximate number of progress steps for reading these segments."""
-    return sum(_size(segment) // _MIB + 1 for segment in segments)
-
-
-def _size(segment: Segment) -> int:
-    try:
-        return segment.size
-    except FileFailure:
-        return 0  # the failure is reported when the segment is read
-
-
-def state(seen: ExaminedSegment) -> str:
-    found = seen.result
-    if found.damage is not None:
-        return found.damage.value
-    return "in doubt" if found.suspicion_count else "sound"
-
-
-def columns(seen: ExaminedSegment) -> tuple[Any, ...]:
-    found, log = seen.result, seen.segment.log
-    return (
-        str(log),
-        log.absolute().parent.name,
-        found.base_offset,
-        found.size,
-        found.entries,
-        found.next_offset,
-        state(seen),
-        found.valid_bytes,
-    )
-
-
 MESSAGES: Final = (
     Column("topic", optional=True),
     Column("partition", right=True, optional=True),
-    Column("offset", right=True),
-    Column("timestamp", time=True),
-    Column("timestamp_type", detail=True),
+    Column("offset", right=True, get="message.record.offset"),
+    Column("timestamp", time=True, get="message.record.timestamp"),
+    Column("timestamp_type", detail=True, get="message.timestamp_type"),
     Column("key"),
     Column("value"),
     Column("headers", optional=True),
     Column("control", optional=True),
-    Column("transactional", detail=True),
-    Column("producer_id", right=True, optional=True),
-    Column("producer_epoch", right=True, detail=True),
-    Column("sequence", right=True, detail=True),
-    Column("leader_epoch", right=True, detail=True),
-    Column("magic", right=True, detail=True),
-    Column("codec", detail=True),
+    Column("transactional", detail=True, get="message.header.transactional"),
+    Column("producer_id", right=True, optional=True, get="message.header.producer_id"),
+    Column("producer_epoch", right=True, detail=True, get="message.header.producer_epoch"),
+    Column("sequence", right=True, detail=True, get="message.sequence"),
+    Column("leader_epoch", right=True, detail=True, get="message.header.leader_epoch"),
+    Column("magic", right=True, detail=True, get="message.header.magic"),
+    Column("codec", detail=True, get="message.header.codec_name"),
 )
-
 ENTRIES: Final = (
-    Column("file"),
-    Column("position", right=True),
-    Column("size", right=True),
-    Column("magic", right=True),
-    Column("base_offset", right=True),
-    Column("last_offset", right=True),
-    Column("records", right=True),
-    Column("codec"),
-    Column("base_timestamp", time=True, detail=True),
-    Column("largest_timestamp", time=True, title="LARGEST TIME"),
-    Column("timestamp_type", detail=True),
-    Column("leader_epoch", right=True, optional=True),
-    Column("producer_id", right=True, optional=True),
-    Column("producer_epoch", right=True, optional=True, title="EPOCH"),
-    Column("base_sequence", right=True, optional=True, title="SEQUENCE"),
-    Column("transactional"),
-    Column("control"),
-    Column("delete_horizon", detail=True),
-    Column("crc", right=True, detail=True),
+    Column("file", get="segment.log"),
+    Column("position", right=True, get="entry.position"),
+    Column("size", right=True, get="entry.size"),
+    Column("magic", right=True, get="header.magic"),
+    Column("base_offset", right=True, get="header.base_offset"),
+    Column("last_offset", right=True, get="header.last_offset"),
+    Column("records", right=True, get="header.record_count"),
+    Column("codec", get="header.codec_name"),
+    Column("base_timestamp", time=True, detail=True, get="header.base_timestamp"),
+    Column("largest_timestamp", time=True, title="LARGEST TIME", get="header.largest_timestamp"),
+    Column("timestamp_type", detail=True, get="header.timestamp_type"),
+    Column("leader_epoch", right=True, optional=True, get="header.leader_epoch"),
+    Column("producer_id", right=True, optional=True, get="header.producer_id"),
+    Column("producer_epoch", right=True, optional=True, title="EPOCH", get="header.producer_epoch"),
+    Column("base_sequence", right=True, optional=True, title="SEQUENCE", get="header.base_sequence"),
+    Column("transactional", get="header.transactional"),
+    Column("control", get="header.control"),
+    Column("delete_horizon", detail=True, get="header.delete_horizon"),
+    Column("crc", right=True, detail=True, get="header.crc"),
 )
 
 
@@ -305,14 +110,6 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
-class Log(NamedTuple):
-    """One log to dump: the segments of one partition. ``partition`` is `None` if the name of the directory does not
-    name a partition."""
-
-    partition: TopicPartition | None
-    segments: tuple[Segment, ...]
-
-
 class ErrorReporter:
     """Prints each error at once instead of collecting errors, because there may be as many errors as rows."""
 
@@ -321,10 +118,7 @@ class ErrorReporter:
 
     def __call__(self, error: OffsetMgrError) -> None:
         self.any = True
-        if isinstance(error, LimitExceeded):
-            error = LimitExceeded(
-                error.what, error.why, "--max-batch-bytes allows more, if the writer really wrote that much"
-            )
+        Meter.clear()
         report_and_exit_code([error])
 
 
@@ -385,178 +179,72 @@ def dump(
     The command writes nothing and needs no broker; it can also read the files of a running broker. It reports damaged
     messages and shows the others. Tables cut long keys and values; --format json and csv print them whole.
     """
-    from offsetmgr.segments.compression import MAX_DECOMPRESSED_BYTES
-    from offsetmgr.segments.entries import MAX_ENTRY_BYTES
-    from offsetmgr.segments.message_scan import MessageFilter
-
-    message_filter = MessageFilter(
-        first=from_offset or 0,
-        end=to_offset,
-        since=None if from_datetime is None else parse_datetime(from_datetime, "--from-datetime"),
-        until=None if to_datetime is None else parse_datetime(to_datetime),
-        committed=isolation is Isolation.READ_COMMITTED,
-        controls=controls,
-        limit=limit or MAX_DECOMPRESSED_BYTES,
-        max_entry_bytes=max(limit or 0, MAX_ENTRY_BYTES),
+    options = DumpOptions(
+        from_offset or 0,
+        to_offset,
+        None if from_datetime is None else parse_datetime(from_datetime, "--from-datetime"),
+        None if to_datetime is None else parse_datetime(to_datetime),
+        isolation is Isolation.READ_COMMITTED,
+        controls,
+        decode,
+        limit,
     )
-    failed = ErrorReporter()
-    logs = _logs(paths, topic or [], failed)
+    ui, topics, failed = Ui() if sys.stdout.isatty() else Terminal(), TopicSelection.parse(topic or []), ErrorReporter()
+    found = log.dump(ui, paths, topics, options, entries=entries, max_messages=max_rows, on_error=failed)
+    columns = ENTRIES if entries else MESSAGES
+    rows = map(attrgetter(*(column.get or column.name for column in columns)), found)
     if entries:
-        count = write_rows(ENTRIES, _limited(_entry_rows(logs, message_filter, failed), max_rows), output)
+        count = write_rows(columns, rows, output)
+    elif output is OutputFormat.TABLE:
+        count = write_rows(columns, map(_shortened, rows), output)
     else:
-        as_table = output is OutputFormat.TABLE
-        rows = _limited(_message_rows(logs, message_filter, decode, failed, as_table), max_rows)
-        count = write_rows(MESSAGES, rows, output) if as_table else write_structured_rows(MESSAGES, rows, output)
+        count = write_structured_rows(columns, rows, output)
     fail_if(failed.any)
     if not count:
         note("no message matches" if not entries else "no entry matches")
 
 
-def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log]:
-    """Yields the logs under the given paths. If a log cannot be read, reports the error and continues with the next
-    log."""
-    from offsetmgr.core.selection import TopicSelection
-
-    chosen = TopicSelection.parse(topics)
-    for path in paths:
-        try:
-            yield from _logs_at(path, chosen, failed)
-        except OffsetMgrError as error:
-            failed(error)
+def _shortened(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, value, headers = row[5:8]
+    text = " ".join(f"{name}={display_text(content)}" for name, content in headers) or None
+    return (*row[:5], display_text(key), display_text(value), text, *row[8:])
 
 
-def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
-    from offsetmgr.segments.partition import (
-        has_partition_dir_name,
-        is_directory,
-        partition_of,
-        partitions_in,
-        segments_in,
-    )
-    from offsetmgr.segments.segment import Segment
-
-    is_log_directory = is_directory(path)
-    if is_log_directory is None:
-        raise FileFailure(f"cannot read {path}", "there is no such file or directory")
-    if not is_log_directory:
-        yield Log(_partition_named_by(path.parent), (Segment.of(path),))
-        return
-    directories = list(partitions_in(path))
-    if not directories and not has_partition_dir_name(path):
-        raise CorruptData(str(path), "it is not a partition directory and contains none", "as in orders-0")
-    if not directories:
-        partition = partition_of(path)
-        if chosen.matches(partition):
-            yield Log(partition, segments_in(path))
-        return
-    for directory in directories:
-        partition = partition_of(directory)
-        if chosen.matches(partition):
-            try:
-                yield Log(partition, segments_in(directory))
-            except OffsetMgrError as error:
-                failed(error)
-
-
-def _partition_named_by(directory: Path) -> TopicPartition | None:
-    """Returns the partition that the name of a directory denotes, as in orders-0. Returns `None` if the name does not
-    denote a partition."""
-    from offsetmgr.segments.partition import partition_of
-
-    try:
-        return partition_of(directory)
-    except OffsetMgrError:
+def display_text(value: Any) -> str | None:
+    """A JSON value as one line of text, shortened to `MAX_SHOWN` characters."""
+    if value is None:
         return None
+    text = value if isinstance(value, str) else _fields(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
 
 
-def _limited(rows: Iterator[tuple[Any, ...]], max_rows: int | None) -> Iterator[tuple[Any, ...]]:
-    """Yields at most ``max_rows`` rows. Shows progress, unless the rows are printed on a terminal."""
-    from itertools import islice
-
-    return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), max_rows)
-
-
-def _message_rows(
-    logs: Iterator[Log], message_filter: MessageFilter, decode: ValueFormat, failed: OnError, as_table: bool
-) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.segments.compression import CODEC_NAMES
-    from offsetmgr.segments.message_scan import messages
-    from offsetmgr.segments.transactions import marker_of
-
-    for partition, segments in logs:
-        topic, number = partition or (None, None)
-        decoder = ValueDecoder(decode, topic)
-        for record, _, header, sequence in messages(segments, message_filter, failed):
-            try:
-                marker = marker_of(record) if header.control else None
-            except OffsetMgrError as error:
-                failed(error)
-                continue
-            key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
-            headers: Any = [[name, raw_json(content)] for name, content in record.headers]
-            if as_table:
-                key, value = display_text(key), display_text(value)
-                headers = " ".join(f"{name}={display_text(content)}" for name, content in headers) or None
-            yield (
-                topic,
-                number,
-                record.offset,
-                record.timestamp,
-                None if record.timestamp is None else ("append" if record.log_append_time else "create"),
-                key,
-                value,
-                headers,
-                None if marker is None else marker.name,
-                header.transactional,
-                header.producer_id,
-                header.producer_epoch,
-                sequence,
-                header.leader_epoch,
-                header.magic,
-                CODEC_NAMES[header.codec],
-            )
+def _fields(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if set(value) == {"hex"}:
+            return f"0x{value['hex']}"
+        return " ".join(f"{name}={_plain(field)}" for name, field in value.items() if field not in (None, ""))
+    return _plain(value)
 
 
-def _entry_rows(logs: Iterator[Log], message_filter: MessageFilter, failed: OnError) -> Iterator[tuple[Any, ...]]:
-    from offsetmgr.segments.compression import CODEC_NAMES
-    from offsetmgr.segments.message_scan import entries_of
-
-    for _, segments in logs:
-        for segment in segments:
-            for entry in entries_of(segment, message_filter, failed):
-                header = entry.header()
-                if header.last_offset < message_filter.first or (
-                    message_filter.end is not None and entry.offset >= message_filter.end
-                ):
-                    continue
-                yield (
-                    str(segment.log),
-                    entry.position,
-                    len(entry.data),
-                    header.magic,
-                    header.base_offset,
-                    header.last_offset,
-                    header.record_count,
-                    CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"codec-{header.codec}",
-                    header.base_timestamp,
-                    header.largest_timestamp,
-                    None if header.largest_timestamp is None else ("append" if header.log_append_time else "create"),
-                    header.leader_epoch,
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence,
-                    header.transactional,
-                    header.control,
-                    header.delete_horizon,
-                    header.crc,
-                )
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_SEGMENT: Final = (
+    Column("path", detail=True, get="segment.log"),
+    Column("partition"),
+    Column("base_offset", right=True, get="result.base_offset"),
+    Column("size", right=True, get="result.size"),
+    Column("entries", right=True, get="result.entries"),
+    Column("next_offset", right=True, get="result.next_offset"),
+    Column("state", get="result.state"),
+    Column("sound", right=True, get="result.valid_bytes"),
+)
 _VERIFY: Final = (
-    *SEGMENT,
-    Column("broker"),
-    Column("suspicious_entries", right=True, detail=True),
-    Column("why", optional=True),
+    *_SEGMENT,
+    Column("broker", get="result.outcome"),
+    Column("suspicious_entries", right=True, detail=True, get="result.suspicion_count"),
+    Column("why", optional=True, get="result.reasons"),
 )
 
 
@@ -572,74 +260,35 @@ def verify(
     what Kafka's own recovery would do with the segment, and unknown if the broker would not start. The command writes
     nothing. The exit code is 0 if everything is valid, else 1.
     """
-    from offsetmgr.segments.recovery import RecoveryOutcome
-
-    errors: list[OffsetMgrError] = []
-    segments = list(_segments(paths, errors))
-    offline = {Path(error.what).parent for error in errors}
-    _note_running_brokers(paths)
-    bad = 0
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        nonlocal bad
-        for seen in _examined(segments, errors):
-            found = seen.result
-            if state(seen) != "sound":
-                bad += 1
-            elif only_damaged:
-                continue
-            why = "; ".join(
-                ([f"position {found.valid_bytes}: {found.why}"] if found.damage else [])
-                + [f"position {doubt.position}: {doubt.why}" for doubt in found.suspicions[:1]]
-            )
-            outcome = RecoveryOutcome.UNKNOWN if seen.segment.log.parent in offline else found.outcome
-            yield (*columns(seen), outcome.value, found.suspicion_count, why or None)
-
-    write_rows(_VERIFY, rows(), output)
-    note(
-        f"{count_of(len(segments), 'segment')}, {bad} not sound"
-        + (f", {count_of(len(errors), 'error')}" if errors else "")
-    )
-    note_scope(paths)
-    fail_if(report_and_exit_code(errors) or bad)
+    found = log.verify(Terminal(), paths)
+    shown = (one for one in found if not only_damaged or one.result.state != "sound")
+    write_rows(_VERIFY, rows_of(_VERIFY, shown), output)
+    failed = f", {count_of(len(found.errors), 'error')}" if found.errors else ""
+    note(f"{count_of(found.segments, 'segment')}, {found.unsound} not sound{failed}")
+    _note_scope(paths)
+    fail_if(report_and_exit_code(found.errors) or found.unsound)
 
 
-def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[Segment]:
-    for path in paths:
-        for _, segments in sources(path, errors):
-            yield from segments
-
-
-def _examined(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
-    """Examines each segment, with progress in MiB. If a segment cannot be read, the error is added to ``errors``."""
-    from offsetmgr.segments.truncation import examine_in_steps
-
-    def steps() -> Iterator[ExaminedSegment | None]:
-        for segment in segments:
-            try:
-                yield from examine_in_steps(segment)
-            except OffsetMgrError as error:
-                errors.append(error)
-
-    return (seen for seen in progress(steps(), "MiB", mib_in(segments)) if seen is not None)
-
-
-def _note_running_brokers(paths: Iterable[Path]) -> None:
-    from offsetmgr.segments.broker_lock import Use, detect_broker
-
-    found = {str(one): None for one in map(detect_broker, paths) if one.use is Use.RUNNING}
-    for text in found:
-        note(f"{text}: an incomplete write may look like a missing tail")
+def _note_scope(paths: Iterable[Path]) -> None:
+    """Prints the files that the prediction about a broker is based on."""
+    if all(path.is_file() for path in paths):
+        note("checked: only the segments that are named, not the other files of their directories")
+    else:
+        note(
+            "checked: segments, partition.metadata, leader-epoch-checkpoint; a broker reads other files when it starts"
+        )
 
 
 _RECOVER: Final = (
-    *SEGMENT,
+    *(
+        one._replace(get="next_offset" if one.name == "next_offset" else f"examined.{one.get or one.name}")
+        for one in _SEGMENT
+    ),
     Column("cut", right=True),
     Column("removed", right=True, optional=True),
     Column("action"),
     Column("copy", optional=True),
 )
-_KEEP_HINT: Final = "name another directory with --keep"
 
 
 @app.command("recover")
@@ -680,159 +329,144 @@ def recover(
         raise UsageError("log recover", both, "--to DIR writes repaired copies, --in-place cuts the logs themselves")
     if keep is not None and not in_place:
         raise UsageError("--keep", "works only with --in-place", "add --in-place, or leave out --keep")
-    if keep is not None and not keep.is_dir():
-        raise FileFailure(f"--keep {keep}", "is no directory")
-    errors: list[OffsetMgrError] = []
-    recovery = _Recovery(to, keep, strict, errors)
-    cuts = [recovery.plan(source, segment_end) for source, segment_end in recovery.examined(paths)]
-    possible = [one for one in cuts if one.cut is not None]
-    if execute and possible:
-        needed = [one for one in possible if to is not None or one.size]
-        size = sum(one.size for one in needed)
-        if in_place and needed:
-            confirm(f"log recover: cut {size:,} bytes from {count_of(len(needed), 'log')} in place?", yes=yes)
-        with _recorded(needed, reason) if in_place and needed else nullcontext(OperationProgress("")) as recorded:
-            for one in progress(needed, "logs", len(needed)):
-                recovery.execute(one)
-                recorded.written += one.action == "cut"
-                recorded.failed += one.action == "failed"
-    write_rows(_RECOVER, (one.row() for one in cuts), output)
-    note_scope(paths)
+    ui = Terminal(yes=yes)
+    found = log.recover(ui, paths, to, keep=keep, strict=strict, execute=execute, reason=reason or "")
+    write_rows(_RECOVER, rows_of(_RECOVER, found.logs), output)
+    _note_scope(paths)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
-    fail_if(report_and_exit_code(errors))
+    fail_if(report_and_exit_code(found.errors))
 
 
-def _recorded(needed: list[_PlannedRecovery], reason: str | None) -> AbstractContextManager[OperationProgress]:
-    """Returns a context that records the truncation of logs in the operation log. ``files`` are the copies of the
-    removed bytes."""
-    sources = tuple(str(one.source.absolute()) for one in needed)
-    copies = tuple(str(one.copy.absolute()) for one in needed if one.copy is not None)
-    return OperationLog().recorded(
-        OperationStart("log recover", sources, (), 0, len(needed), copies, reason=reason or "")
+_OFFSETS: Final = (
+    *GROUP_PARTITION,
+    Column("state", detail=True),
+    Column("offset", right=True),
+    Column("metadata", optional=True),
+    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
+    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
+    Column("expire_timestamp", optional=True, title="EXPIRES-AT", time=True),
+    Column("log_offset", right=True, detail=True),
+)
+Dirs = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them."),
+]
+ExportTarget = Annotated[
+    str | None,
+    opt(
+        "--to",
+        "URI",
+        "Target: a new file:PATH (.avro, .csv, .zk, .json), which is written even without --execute; or a store.",
+    ),
+]
+
+
+@app.command("offsets")
+@connected
+def offsets(
+    connect: ConnectFlags,
+    dirs: Dirs,
+    to: ExportTarget = None,
+    *,
+    groups: GroupFilter,
+    topic: TopicsOption = None,
+    offsets_topic: Annotated[
+        str,
+        opt("--offsets-topic", "NAME", "The offsets topic, such as an offset manager's."),
+    ] = "__consumer_offsets",
+    expired_at: Annotated[
+        str | None,
+        opt(
+            "--expired-at",
+            "TIME",
+            "Leave out offsets that a broker would have expired by this time (YYYY-MM-DDTHH:mm:SS, UTC).",
+        ),
+    ] = None,
+    retention_minutes: Annotated[
+        int | None,
+        opt(
+            "--retention-minutes",
+            "N",
+            f"With --expired-at: the cluster's offsets.retention.minutes ({DEFAULT_RETENTION_MINUTES}).",
+            min=1,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        opt("--processes", "N", "Number of partitions read in parallel (default: the number of processors).", min=1),
+    ] = None,
+    overwrite: Overwrite = False,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    flags: EditFlags,
+) -> None:
+    """Save the latest committed offsets of each group from the disks of a lost cluster, without a broker.
+
+    Without --to the command prints them. If several brokers have replicas of a partition, the command reads the replica
+    with the latest leader epoch, or the longest of several such replicas. It ignores a damaged tail, as a broker's
+    recovery would. If a partition is damaged elsewhere, the command reports an error, reads the other partitions, and
+    exits with code 1. It leaves out the offsets of unfinished transactions.
+    """
+    given = connect.flags
+    if given.store or given.bootstrap_server or given.zookeeper:
+        raise UsageError("log offsets", "reads no server", "name the target of the offsets with --to URI")
+    edits = {
+        "--translate": translate is not None,
+        "--allow-rewind": allow_rewind,
+        "--execute": flags.execute,
+        "--yes": flags.yes,
+        "--before-image": flags.before_image is not None,
+    }
+    _reject_inapplicable(to, {"--overwrite": overwrite}, edits)
+    if retention_minutes is not None and expired_at is None:
+        raise UsageError("--retention-minutes", "has no effect without --expired-at", "add --expired-at")
+    options = SaveOptions(
+        groups.selection(),
+        TopicSelection.parse(topic or []),
+        offsets_topic,
+        None if expired_at is None else parse_datetime(expired_at, "--expired-at"),
+        retention_minutes or DEFAULT_RETENTION_MINUTES,
+        processes,
+        overwrite,
+        translate,
+        allow_rewind,
     )
+    failed = ErrorReporter()
+    found = log.offsets(connect, dirs, to, options, failed)
+    code = 0
+    if to is None:
+        write_rows(_OFFSETS, _offset_rows(found.groups), flags.output)
+    elif (saved := found.report) is not None:
+        note(f"saved {count_of(saved.offsets, 'offset')} of {count_of(saved.groups, 'group')} to {saved.path}")
+        for lost in saved.lost:
+            note(f"not in the file, because its format cannot hold it: {lost}")
+    elif found.store is not None:
+        code = connect.edit("log offsets", flags, found.store, connect.group_describer_for_edit(to)).run(found.plans)
+    Meter.clear()
+    found.finish()
+    fail_if(failed.any or code)
 
 
-class _PlannedRecovery:
-    """A log, the position at which the command truncates it, and the outcome."""
-
-    def __init__(
-        self, source: Path, segment_end: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
-    ) -> None:
-        self.source = source
-        self.segment_end = segment_end
-        self.cut = cut
-        self.size = 0 if cut is None else cut.size
-        self.action = action
-        self.copy = copy
-
-    def row(self) -> tuple[Any, ...]:
-        cells = list(columns(self.segment_end))
-        if self.cut is not None:
-            cells[5] = self.cut.next_offset
-        size = None if self.cut is None else self.size
-        behind = None if self.cut is None else len(self.segment_end.later)
-        return (*cells, size, behind or None, self.action, None if self.copy is None else str(self.copy))
+def _reject_inapplicable(to: str | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
+    """Raises `UsageError` if a given flag has no effect for this kind of target."""
+    kind, _, address = (to or "").partition(":")
+    if to is None:
+        inapplicable, why = {**of_files, **of_stores}, "nothing is written"
+        hint = "name the target of the offsets with --to URI"
+    elif kind == "file":
+        inapplicable, why = of_stores, f"needs a store as the target: {address.partition('?')[0]} is a file"
+        hint = "leave it out: the file is written without --execute; offsets import loads it into a store"
+    else:
+        inapplicable, why = of_files, f"is for a file, and the target is of kind {kind}"
+        hint = "leave it out; --allow-rewind allows offsets to go backwards"
+    for name in (name for name, given in inapplicable.items() if given):
+        raise UsageError(name, why, hint)
 
 
-class _Recovery:
-    """Plans and executes the truncations of one ``log recover`` command, one log at a time."""
-
-    def __init__(self, to: Path | None, keep: Path | None, strict: bool, errors: list[OffsetMgrError]) -> None:
-        self._to = to
-        self._keep = keep
-        self._strict = strict
-        self._errors = errors
-        self._targets: dict[Path, Path] = {}
-
-    def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
-        """Returns each log file and each partition's directory, with the segment in which the valid data ends."""
-        from offsetmgr.segments.truncation import scan_in_steps, unflushed
-
-        logs = []
-        older = 0
-        for path in paths:
-            for source, segments in sources(path, self._errors):
-                recoverable = unflushed(source, segments) if source.is_dir() else segments
-                logs.append((source, recoverable))
-                older += len(segments) - len(recoverable)
-
-        def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
-            for source, segments in logs:
-                try:
-                    for segment_end in scan_in_steps(segments, strict=self._strict):
-                        yield None if segment_end is None else (source, segment_end)
-                except OffsetMgrError as error:
-                    self._errors.append(error)
-
-        found = progress(steps(), "MiB", mib_in(segment for _, segments in logs for segment in segments))
-        ends = [one for one in found if one is not None]
-        if older:
-            note(f"{count_of(older, 'segment')} before the recovery points not checked; log verify checks all")
-        return ends
-
-    def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
-        """Determines where to truncate a log. If the log must not be truncated, or a broker does not start with its
-        directory, the errors have the reason."""
-        from offsetmgr.segments.broker_lock import Use, check_parent_unused, detect_broker, in_use_error
-        from offsetmgr.segments.repair import backup_path
-        from offsetmgr.segments.truncation import truncation_point
-
-        try:
-            if source in {Path(error.what).parent for error in self._errors}:
-                return _PlannedRecovery(source, segment_end, None, "refused", None)
-            cut = truncation_point(segment_end, strict=self._strict)
-            if self._to is not None:
-                target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
-                if target.exists():
-                    raise FileFailure(str(target), "exists already", "name another directory with --to")
-                if target in self._targets:
-                    why = f"{self._targets[target]} would be copied to the same path"
-                    raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
-                check_parent_unused(target)
-                self._targets[target] = source
-                return _PlannedRecovery(source, segment_end, cut, "would be copied", target)
-            if not cut.size:
-                return _PlannedRecovery(source, segment_end, cut, "nothing to cut", None)
-            found = detect_broker(source)
-            if found.use is not Use.IDLE:
-                raise in_use_error(source, found)
-            if self._keep is not None:
-                check_parent_unused(self._keep, _KEEP_HINT)
-            return _PlannedRecovery(source, segment_end, cut, "would be cut", backup_path(cut, self._keep))
-        except OffsetMgrError as error:
-            self._errors.append(error)
-            return _PlannedRecovery(source, segment_end, None, "refused", None)
-
-    def execute(self, one: _PlannedRecovery) -> None:
-        """Writes the repaired copy, or truncates the log in place. Failures are added to the errors."""
-        from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
-        from offsetmgr.segments.repair import copy_directory, copy_log, truncate_in_place
-
-        assert one.cut is not None
-        try:
-            with ExitStack() as stack:
-                if self._to is None:
-                    found = stack.enter_context(require_unused(one.source))
-                    if self._keep is not None:
-                        stack.enter_context(require_unused_parent(self._keep, _KEEP_HINT))
-                    note(f"{one.source}: {found}")
-                    truncate_in_place(one.cut, self._keep)
-                    one.action = "cut"
-                    return
-                assert one.copy is not None
-                stack.enter_context(require_unused_parent(one.copy))
-                _make_directory(self._to)
-                (copy_directory if one.source.is_dir() else copy_log)(one.cut, one.copy)
-                one.action = "copied"
-        except OffsetMgrError as error:
-            self._errors.append(error)
-            one.action, one.copy = "failed", None
-
-
-def _make_directory(directory: Path) -> None:
-    with os_error_as(FileFailure, f"directory {directory}"):
-        directory.mkdir(parents=True, exist_ok=True)
-
-
-app.registered_commands += log_offsets.app.registered_commands
+def _offset_rows(groups: Iterable[SavedGroup]) -> Iterator[tuple[Any, ...]]:
+    for group in groups:
+        for tp in sorted({*group.offsets, *group.errors}):
+            one = group.offsets.get(tp)
+            state, cells = ("unreadable", (None,) * 6) if one is None else ("committed", one)
+            yield (group.group, tp[0], tp[1], state, *cells)

@@ -51,7 +51,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.clock_difference import duration
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import Committed
-from offsetmgr.core.plurals import count_of
+from offsetmgr.core.plurals import count_of, raw_json
 from offsetmgr.core.selection import TopicSelection
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _peeked_row(one: NextRecord, max_bytes: int, output: OutputFormat) -> tuple[
 
 def _text(data: bytes | None, max_bytes: int, table: bool) -> Any:
     """Returns a key or value as text, or as hexadecimal digits if it is no text. Cuts it at ``max_bytes``."""
-    from offsetmgr.cli.log import display_text, raw_json
+    from offsetmgr.cli.log import display_text
 
     if data is None:
         return None
@@ -208,7 +208,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _headers(record: Record, table: bool) -> Any:
-    from offsetmgr.cli.log import display_text, raw_json
+    from offsetmgr.cli.log import display_text
 
     if not record.headers:
         return None

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from offsetmgr.app.ui import Declined, Interrupted, Ui
 from offsetmgr.cli.options import BeforeImage, Execute, FormatOption, Reason, Yes
 from offsetmgr.cli.output_collector import COLLECTOR
-from offsetmgr.cli.render import OutputFormat, note, progress
+from offsetmgr.cli.render import Meter, OutputFormat, note, progress
 from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups, stop_on_signal
 from offsetmgr.core.advice import for_command_line
 from offsetmgr.core.errors import UsageError
@@ -65,6 +65,9 @@ class Terminal(Ui):
 
     def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
         return progress(items, what, total)
+
+    def meter(self, what: str, unit: int = 1) -> Callable[[int, int | None], None]:
+        return Meter(what, unit).show
 
     def stop(
         self, what: str, has_begun: Callable[[], bool] = lambda: True

@@ -1,8 +1,9 @@
-"""Formats counts, lists and names for messages."""
+"""Formats counts, lists, names and bytes for messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 def count_of(number: int, what: str) -> str:
@@ -24,3 +25,14 @@ def printable(text: str) -> str:
     """Returns the text with escapes in place of control characters. A name with control characters could otherwise
     clear a terminal, change its title or forge a message."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def raw_json(data: bytes | None) -> Any:
+    """Returns bytes of an unknown format as a JSON value: as text if the bytes are valid UTF-8, else as hexadecimal
+    digits."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.segments.offsets_partition import LogEnd, log_end
@@ -24,20 +24,14 @@ _BYTES_PER_PROCESS: Final = 16 * 1024 * 1024
 quarter of a second."""
 
 
-class RecoveryListener(Protocol):
-    """Receives the notes, errors and progress of a read."""
+class RecoveryListener(NamedTuple):
+    """Receives the notes, errors and progress of a read: information that is not an error, for example about a
+    truncated tail or the selected replica; the error of a directory, a group or a key; and from time to time the number
+    of bytes read and the total."""
 
-    def note(self, text: str) -> None:
-        """Receives information that is not an error, for example about a truncated tail or the selected replica."""
-        ...
-
-    def error(self, error: OffsetMgrError) -> None:
-        """Receives the error of a directory, a group or a key."""
-        ...
-
-    def on_progress(self, done: int, total: int) -> None:
-        """Receives, from time to time, the number of bytes read and the total."""
-        ...
+    note: Callable[[str], None]
+    error: Callable[[OffsetMgrError], None]
+    on_progress: Callable[[int, int], None]
 
 
 def read_most_advanced_replicas(

@@ -24,6 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, FileFailure
 from offsetmgr.core.os_errors import os_error_as
 
@@ -34,7 +35,7 @@ _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux' ``struct flock``: type, whence, start, length, process id."""
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
-_ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
+_ELSEWHERE: Final = Advice("write a repaired copy elsewhere with {to}")
 _lock = threading.Lock()
 """Guards `_locked_files`. A thread that opens a lock file holds this lock until it has registered the file in
 `_locked_files` or closed it."""
@@ -144,7 +145,7 @@ def check_parent_unused(target: Path, elsewhere: str = _ELSEWHERE) -> None:
 def in_use_error(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
     """Returns the error for a directory that a broker uses or may use."""
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
-    return Conflict(f"directory {path}", str(found), f"{hint}, or {elsewhere}")
+    return Conflict(f"directory {path}", str(found), Advice("{}, or {}", hint, elsewhere))
 
 
 def _nearest(target: Path) -> Path:

@@ -36,7 +36,7 @@ from offsetmgr.segments.batch_reader import (
     RecordBatch,
     batches,
 )
-from offsetmgr.segments.compression import CODEC, MAX_DECOMPRESSED_BYTES
+from offsetmgr.segments.compression import CODEC, CODEC_NAMES, MAX_DECOMPRESSED_BYTES
 
 CHUNK: Final = 1024 * 1024
 """Default number of bytes that the reader reads at once."""
@@ -73,6 +73,16 @@ class EntryHeader(NamedTuple):
     control: bool = False
     delete_horizon: bool = False
 
+    @property
+    def codec_name(self) -> str:
+        """The name of the compression."""
+        return CODEC_NAMES[self.codec] if self.codec < len(CODEC_NAMES) else f"codec-{self.codec}"
+
+    @property
+    def timestamp_type(self) -> str | None:
+        """ "create" or "append"; None if the entry has no timestamp."""
+        return None if self.largest_timestamp is None else "append" if self.log_append_time else "create"
+
 
 class LogEntry(NamedTuple):
     """One entry of a log file: a batch, or a message of an older format.
@@ -90,6 +100,11 @@ class LogEntry(NamedTuple):
     def magic(self) -> int:
         """The message format: 0, 1 or 2."""
         return self.data[MAGIC_AT]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the entry."""
+        return len(self.data)
 
     @property
     def end(self) -> int:

@@ -63,6 +63,11 @@ class LogMessage(NamedTuple):
     header: EntryHeader
     sequence: int | None
 
+    @property
+    def timestamp_type(self) -> str | None:
+        """ "create" or "append"; None if the record has no timestamp."""
+        return None if self.record.timestamp is None else "append" if self.record.log_append_time else "create"
+
 
 OnError = Callable[[OffsetMgrError], None]
 """Receives the error of one entry, or of the rest of a file."""

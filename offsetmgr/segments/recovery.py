@@ -97,6 +97,18 @@ class ExaminationResult:
         """Number of bytes after the valid part."""
         return self.size - self.valid_bytes
 
+    @property
+    def state(self) -> str:
+        """The first damage, "in doubt" if there are only suspicions, else "sound"."""
+        return self.damage or ("in doubt" if self.suspicion_count else "sound")
+
+    @property
+    def reasons(self) -> str | None:
+        """The positions and reasons of the damage and of the first suspicion; None if there are none."""
+        damage = [f"position {self.valid_bytes}: {self.why}"] if self.damage else []
+        doubt = [f"position {one.position}: {one.why}" for one in self.suspicions[:1]]
+        return "; ".join(damage + doubt) or None
+
 
 def examine(
     source: BinaryIO | io.RawIOBase,

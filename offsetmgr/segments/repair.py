@@ -19,15 +19,31 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.atomic_file import sync_directory, write_synced
-from offsetmgr.core.errors import Conflict, FileFailure
+from offsetmgr.core.errors import Conflict, FileFailure, OffsetMgrError
 from offsetmgr.core.os_errors import os_error_as
+from offsetmgr.segments.broker_lock import (
+    Use,
+    check_parent_unused,
+    detect_broker,
+    in_use_error,
+    require_unused,
+    require_unused_parent,
+)
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
-from offsetmgr.segments.truncation import TruncationPoint, examine_segment, fingerprint
+from offsetmgr.segments.truncation import (
+    ExaminedSegment,
+    TruncationPoint,
+    examine_segment,
+    fingerprint,
+    truncation_point,
+)
 
 BACKUP: Final = ".cut-from-"
 """The infix of a backup's file name; the position of the first removed byte follows it."""
@@ -37,7 +53,107 @@ _INDEXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
 _REMOVED_AT_STARTUP: Final = (".deleted", ".cleaned")
 """Suffixes of the files that a broker removes when it starts."""
 _PART: Final = ".part"
+_OTHER_KEEP: Final = Advice("name another directory with {keep}")
 _CHUNK: Final = 1024 * 1024
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """The repair of one log: a file or a partition's directory. The valid data ends in the segment ``examined``.
+
+    ``action`` is "cut", "copied", "nothing to cut", "refused" or "failed", and before the repair "would be cut" or
+    "would be copied". ``copy`` is the file with the removed bytes, or the repaired copy. ``point`` is None if the log
+    must not be truncated. ``cut`` is the number of bytes that the truncation removes.
+    """
+
+    source: Path
+    examined: ExaminedSegment
+    action: str = "refused"
+    copy: Path | None = None
+    point: TruncationPoint | None = None
+    cut: int | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset after the truncation."""
+        return self.examined.result.next_offset if self.point is None else self.point.next_offset
+
+    @property
+    def removed(self) -> int | None:
+        """The number of later segments that the truncation removes; None if there are none."""
+        return None if self.point is None else len(self.examined.later) or None
+
+
+class LogRepair:
+    """Plans and executes the truncations of several logs, one log at a time: in place, with copies of the removed bytes
+    in the directory ``keep`` or next to each log, or in copies in the directory ``to``.
+
+    ``errors`` has the errors of files with which a broker does not start, and receives the reason for each log that
+    must not be truncated. See `truncation_point` for ``strict``.
+    """
+
+    def __init__(self, to: Path | None, keep: Path | None, errors: list[OffsetMgrError], *, strict: bool) -> None:
+        self._to = to
+        self._keep = keep
+        self._strict = strict
+        self._errors = errors
+        self._targets: dict[Path, Path] = {}
+
+    def plan(self, source: Path, examined: ExaminedSegment) -> RecoveredLog:
+        """Determines where to truncate a log. Does not truncate a log if a broker does not start with its directory."""
+        log = RecoveredLog(source, examined)
+        try:
+            if source not in {Path(error.what).parent for error in self._errors}:
+                point = truncation_point(examined, strict=self._strict)
+                log.action, log.copy = self._planned(source, point)
+                log.point, log.cut = point, point.size
+        except OffsetMgrError as error:
+            self._errors.append(error)
+        return log
+
+    def _planned(self, source: Path, point: TruncationPoint) -> tuple[str, Path | None]:
+        if self._to is not None:
+            target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
+            if target.exists():
+                raise _exists(target)
+            if target in self._targets:
+                why = f"{self._targets[target]} would be copied to the same path"
+                raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
+            check_parent_unused(target)
+            self._targets[target] = source
+            return "would be copied", target
+        if not point.size:
+            return "nothing to cut", None
+        found = detect_broker(source)
+        if found.use is not Use.IDLE:
+            raise in_use_error(source, found)
+        if self._keep is not None:
+            check_parent_unused(self._keep, _OTHER_KEEP)
+        return "would be cut", backup_path(point, self._keep)
+
+    def execute(self, log: RecoveredLog, note: Callable[[str], None]) -> None:
+        """Writes the repaired copy, or truncates the log in place. ``note`` receives the evidence that no broker uses
+        the log."""
+        assert log.point is not None
+        assert log.copy is not None
+        try:
+            with contextlib.ExitStack() as stack:
+                if self._to is None:
+                    found = stack.enter_context(require_unused(log.source))
+                    if self._keep is not None:
+                        stack.enter_context(require_unused_parent(self._keep, _OTHER_KEEP))
+                    note(f"{log.source}: {found}")
+                    truncate_in_place(log.point, self._keep)
+                    log.action = "cut"
+                    return
+                stack.enter_context(require_unused_parent(log.copy))
+                with os_error_as(FileFailure, f"directory {self._to}"):
+                    self._to.mkdir(parents=True, exist_ok=True)
+                (copy_directory if log.source.is_dir() else copy_log)(log.point, log.copy)
+                log.action = "copied"
+        except OffsetMgrError as error:
+            self._errors.append(error)
+            log.action, log.copy = "failed", None
 
 
 def backup_path(truncation: TruncationPoint, keep: Path | None = None) -> Path:
@@ -91,7 +207,7 @@ def _back_up(source: BinaryIO, truncation: TruncationPoint, copy: Path) -> None:
                 )
         return
     part = copy.with_name(copy.name + _PART)
-    hint = "the log is unchanged; free disk space, or name another directory with --keep"
+    hint = Advice("the log is unchanged; free disk space, or name another directory with {keep}")
     with os_error_as(FileFailure, f"file {copy}", hint):
         try:
             _copy(source, truncation.position, part)
@@ -201,10 +317,14 @@ def _is_same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
             return True
 
 
+def _exists(target: Path) -> FileFailure:
+    return FileFailure(str(target), "exists already", Advice("name another directory with {to}"))
+
+
 @contextlib.contextmanager
 def _new_target(target: Path) -> Iterator[None]:
     if target.exists():
-        raise FileFailure(str(target), "exists already", "name another directory with --to")
-    hint = "the incomplete copy was removed; free disk space, or name another directory with --to"
+        raise _exists(target)
+    hint = Advice("the incomplete copy was removed; free disk space, or name another directory with {to}")
     with os_error_as(FileFailure, str(target), hint):
         yield

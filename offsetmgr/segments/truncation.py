@@ -32,6 +32,11 @@ class ExaminedSegment:
     fingerprint: tuple[int, int, int]
     later: tuple[Segment, ...] = ()
 
+    @property
+    def partition(self) -> str:
+        """The name of the directory, such as orders-0."""
+        return self.segment.log.absolute().parent.name
+
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
