@@ -174,18 +174,17 @@ def _messages(
         topic, number = partition or (None, None)
         decoder = ValueDecoder(options.decode, topic)
         for found in messages(segments, message_filter, failed):
-            record = found.record
-            try:
-                marker = marker_of(record) if found.header.control else None
-            except OffsetMgrError as error:
-                failed(error)
-                continue
-            if marker is None:
-                key, value = decoder.json(record.key, record.value)
+            record, control = found.record, None
+            if found.header.control:
+                try:
+                    marker = marker_of(record)
+                except OffsetMgrError as error:
+                    failed(error)
+                    continue
+                key, value, control = None, _control_value(record, marker), marker.name
             else:
-                key, value = None, _control_value(record, marker)
-            headers = [(name, raw_json(content)) for name, content in record.headers]
-            control = None if marker is None else marker.name
+                key, value = decoder.json(record.key, record.value)
+            headers = [(name, raw_json(content)) for name, content in record.headers] if record.headers else []
             yield DumpedMessage(topic, number, found, key, value, headers, control)
 
 

@@ -205,9 +205,9 @@ def dump(
 
 
 def _shortened(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    key, value, headers = row[5:8]
-    text = " ".join(f"{name}={display_text(content)}" for name, content in headers) or None
-    return (*row[:5], display_text(key), display_text(value), text, *row[8:])
+    topic, partition, offset, timestamp, kind, key, value, headers, *rest = row
+    text = " ".join(f"{name}={display_text(content)}" for name, content in headers) if headers else None
+    return (topic, partition, offset, timestamp, kind, display_text(key), display_text(value), text, *rest)
 
 
 def display_text(value: Any) -> str | None:
