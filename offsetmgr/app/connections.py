@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.app.ui import Ui, Waits
-from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection
+from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve
 from offsetmgr.core.advice import Advice, Argument, Invocation
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.closeable import Closeable
@@ -504,3 +504,33 @@ def kafka_stores(store: OffsetStore) -> list[KafkaStore]:
     from offsetmgr.stores.kafka import KafkaStore
 
     return [inner for inner in stores if isinstance(inner, KafkaStore)]
+
+
+def connect(
+    store: str | None = None,
+    *,
+    bootstrap_server: str | None = None,
+    zookeeper: str | None = None,
+    context: str | None = None,
+    command_config: str | None = None,
+    ui: Ui | None = None,
+) -> Connections:
+    """Returns the connections that the arguments select, for the functions of `offsetmgr.app`. The arguments are those
+    of the command line. The ``OFFSETMGR_*`` variables and the configuration file give the settings that no argument
+    gives. ``ui`` receives notes and questions (default: `Ui`, which agrees and logs only warnings). The functions
+    contact servers on first use. Raises `ConfigError`.
+
+    Example::
+
+        from offsetmgr import GroupSelection
+        from offsetmgr.app import offsets
+        from offsetmgr.app.connections import connect
+
+        with connect(bootstrap_server="h1:9092") as connections:
+            for group in offsets.lag(connections, GroupSelection("shop*")):
+                print(group.group, group.total)
+    """
+    given = SettingsLayer(
+        bootstrap_server=bootstrap_server, zookeeper=zookeeper, store=store, command_config=command_config
+    )
+    return Connections(resolve(given, context), ui)
