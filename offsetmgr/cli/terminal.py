@@ -23,8 +23,16 @@ _TERMINAL_INTERVAL_S: Final = 3.0
 _FILE_INTERVAL_S: Final = 30.0
 
 
-class RunFlags(NamedTuple):
+class ChangeFlags(NamedTuple):
     """The options of a command that changes production."""
+
+    execute: Execute = False
+    yes: Yes = False
+    reason: Reason = None
+
+
+class RunFlags(NamedTuple):
+    """The options of `ChangeFlags`, of a command that prints a table."""
 
     execute: Execute = False
     yes: Yes = False

@@ -56,6 +56,12 @@ def parse_milliseconds(text: str, option: str) -> int:
     return milliseconds
 
 
+def utc_text(at_ms: int) -> str:
+    """Returns a time in milliseconds since 1970 as ``YYYY-MM-DDTHH:mm:SS.sssZ``. Raises `ValueError`, `OverflowError`
+    or `OSError` if Python's calendar cannot represent it."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+
+
 def parse_datetime(text: str, option: str = Advice("{to_datetime}")) -> int:
     """Converts a time ``YYYY-MM-DDTHH:mm:SS.sss`` to milliseconds since 1970. A time without a zone is in UTC.
 

@@ -13,27 +13,104 @@ schedule of the live run. `leader_decision.after` decides when the rerun ends.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.period.leader_decision import Advance
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
+from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-RERUNS_DIRECTORY: Final = "reruns"
-RERUN_LEADER: Final = "period rerun"
-
-
-def rerun_root(root: str, name: str) -> str:
-    """Returns the root of a separate rerun. Raises `UsageError` if ``name`` cannot be the name of a node."""
-    if not name or "/" in name or name in (".", ".."):
-        raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
-    return f"{root}/{RERUNS_DIRECTORY}/{name}"
+_LEADER: Final = "period rerun"
 
 
-def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
+@dataclass(frozen=True, slots=True)
+class RerunPlan:
+    """A rerun that can begin under ``root``. ``abandoned`` is the number of the live run's open period, which a rerun
+    in the live run abandons; None for a separate rerun. ``live`` are the nodes of the live run."""
+
+    root: str
+    schedule: PeriodSchedule
+    rerun: Rerun
+    abandoned: int | None
+    live: BarrierView
+
+    def __str__(self) -> str:
+        end = "the present" if self.rerun.until_ms is None else utc_text(self.rerun.until_ms)
+        periods = f"periods of {self.schedule.length_ms / 1000:,.1f} s"
+        return f"rerun from {utc_text(self.schedule.first_ms)} to {end} in {periods}"
+
+
+def plan_rerun(
+    session: ZookeeperSession,
+    root: str,
+    name: str | None,
+    from_ms: int,
+    length_ms: int,
+    until_ms: int | None,
+    *,
+    then_live: bool,
+) -> RerunPlan:
+    """Returns a rerun of the run under ``root``: a separate one with this name, or in the live run if ``name`` is None.
+    It writes nothing.
+
+    The periods begin at ``from_ms`` and have the length ``length_ms``. After ``until_ms`` (None: the present) the run
+    adopts the schedule of the live run if ``then_live`` is true; otherwise it ends. Raises `UsageError`, and `Conflict`
+    if the run has not opened a period, or is in a rerun already, or if the separate rerun has begun.
+    """
+    view, live = BarrierStateStore(session, root).read_consistent()
+    then = PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms) if then_live else None
+    if name is None:
+        if live.rerun is not None:
+            raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
+        target = root
+    else:
+        if not name or "/" in name or name in (".", ".."):
+            raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
+        target = f"{root}/reruns/{name}"
+        if BarrierStateStore(session, target).read().seen.open_ is not None:
+            raise _begun_already(target)
+    rerun = Rerun(until_ms, then)
+    schedule = _schedule(from_ms, length_ms, rerun, live)
+    return RerunPlan(target, schedule, rerun, live.number if name is None else None, view)
+
+
+def begin_rerun(session: ZookeeperSession, plan: RerunPlan, now_ms: int) -> None:
+    """Begins a rerun. Raises `Conflict` if the separate rerun has already begun, or if the live run has just advanced.
+
+    A separate rerun gets the partitions of the live run. In the live run, the open period is recorded as abandoned.
+    """
+    nodes, open_, partitions = BarrierStateStore(session, plan.root), plan.live.seen.open_, plan.live.seen.partitions
+    assert open_ is not None and partitions is not None  # the view is consistent
+    if plan.abandoned is None:
+        nodes.prepare()
+        first = OpenNode(plan.schedule, 0, _LEADER, 0, now_ms, rerun=plan.rerun)
+        if not nodes.begin_run(first, PartitionsNode(0, partitions.partitions)):
+            raise _begun_already(plan.root)
+        return
+    number = open_.number + 1
+    reopened = OpenNode(replace(plan.schedule, base=number), number, _LEADER, open_.epoch, now_ms, rerun=plan.rerun)
+    abandoned = ClosedPeriod(
+        open_.schedule.period(open_.number),
+        open_.opened_ms,
+        now_ms,
+        _LEADER,
+        open_.epoch,
+        {},
+        abandoned=f"abandoned for a {plan}",
+    )
+    if not nodes.write_advance(Advance(reopened, PartitionsNode(number, partitions.partitions), abandoned), plan.live):
+        raise Conflict(f"run {plan.root}", "has just advanced to another period", "try again")
+
+
+def _begun_already(root: str) -> Conflict:
+    return Conflict(f"rerun {root}", "has begun already", "give this one another name")
+
+
+def _schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
     """Returns the schedule of a rerun. Raises `UsageError` in four cases: the periods of the rerun are longer than the
     periods of the live run; the rerun does not begin before the open period; no period of the rerun ends at the rerun's
     end time; or no period of the rerun ends at a time at which a period of the following schedule begins."""
@@ -54,56 +131,3 @@ def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) 
             f"never end where a period of {rerun.then.length_ms} ms begins, so the run could not adopt that schedule",
         )
     return schedule
-
-
-def live_schedule(live: OpenNode) -> PeriodSchedule:
-    """Returns the schedule of the live run, which a rerun can adopt at its end."""
-    return PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms)
-
-
-def _open_nodes(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
-    if view.seen.open_ is None or view.seen.partitions is None or view.seen.barrier() is None:
-        raise Conflict("the live run", "has not opened a period yet, or is just advancing to the next one")
-    return view.seen.open_, view.seen.partitions
-
-
-def require_new(nodes: BarrierStateStore) -> None:
-    """Raises `Conflict` if a rerun of this name has already begun."""
-    if nodes.read().seen.open_ is not None:
-        raise Conflict(f"rerun {nodes.root}", "has begun already", "give this one another name")
-
-
-def require_no_rerun(root: str, live: OpenNode) -> None:
-    """Raises `Conflict` if the live run is in a rerun."""
-    if live.rerun is not None:
-        raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
-
-
-def begin_separate(
-    nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
-) -> None:
-    """Opens the first period of a separate rerun, with the live run's partitions. Raises `Conflict` if the rerun has
-    already begun."""
-    _, partitions = _open_nodes(live)
-    nodes.prepare()
-    first = OpenNode(schedule, 0, RERUN_LEADER, 0, now_ms, rerun=rerun)
-    if not nodes.begin_run(first, PartitionsNode(0, partitions.partitions)):
-        raise Conflict(f"rerun {nodes.root}", "has begun already", "give this one another name")
-
-
-def begin_in_live_run(
-    nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
-) -> Advance:
-    """Abandons the live run's open period and opens the rerun's first period; ``why`` is recorded in the history.
-    Returns the advance that was written. Raises `Conflict` if the live run has just advanced."""
-    open_, partitions = _open_nodes(live)
-    require_no_rerun(nodes.root, open_)
-    number = open_.number + 1
-    reopened = OpenNode(replace(schedule, base=number), number, RERUN_LEADER, open_.epoch, now_ms, rerun=rerun)
-    abandoned_period = ClosedPeriod(
-        open_.schedule.period(open_.number), open_.opened_ms, now_ms, RERUN_LEADER, open_.epoch, {}, abandoned=why
-    )
-    advance = Advance(reopened, PartitionsNode(number, partitions.partitions), abandoned_period)
-    if not nodes.write_advance(advance, live):
-        raise Conflict(f"run {nodes.root}", "has just advanced to another period", "try again")
-    return advance

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError
 from offsetmgr.core.outcome import value_of
 from offsetmgr.period import legacy_nodes
@@ -51,6 +52,8 @@ from offsetmgr.zookeeper.nodes.paths import with_ancestors
 
 _HISTORY: Final = 2
 """In the transaction of an advance: the index of the operation that adds a period to the history."""
+_MAX_READS: Final = 20
+"""Maximum number of attempts to read a run that advances while its nodes are read, or to end it."""
 _DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
 """The content of the parent nodes. It shows that the nodes belong to offsetmgr, because the original coordinator also
 has a node named ``progress``, whose content is plain text."""
@@ -155,6 +158,34 @@ class BarrierStateStore:
                 for name, node in members.items()
             },
         )
+
+    def read_started(self) -> tuple[BarrierView, OpenNode]:
+        """Reads all nodes except the history. Returns them and the open period. Raises `Conflict` if the run has not
+        opened a period yet."""
+        view = self.read()
+        if view.seen.open_ is None:
+            hint = Advice("check {root}, and the path after the hosts of {zookeeper}")
+            raise Conflict(f"run {self.root}", "has opened no period", hint)
+        return view, view.seen.open_
+
+    def read_consistent(self) -> tuple[BarrierView, OpenNode]:
+        """Does the same as `read_started`; again if the run advances meanwhile. Raises `Conflict` if it advances during
+        each of several attempts."""
+        for _ in range(_MAX_READS):
+            view, open_ = self.read_started()
+            if view.seen.barrier() is not None:
+                return view, open_
+        raise self._advances()
+
+    def read_running(self) -> tuple[BarrierView, OpenNode]:
+        """Does the same as `read_started`. Raises `Conflict` if the run has ended."""
+        view, open_ = self.read_started()
+        if open_.stopped:
+            raise Conflict(f"run {self.root}", f"has ended already: {open_.stopped}")
+        return view, open_
+
+    def _advances(self) -> Conflict:
+        return Conflict(f"run {self.root}", "opened another period during each attempt", "run the command again")
 
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
         """Reads the open period and its partitions, in one request. Also raises `CorruptData`, `UnknownVersion`."""
@@ -263,13 +294,16 @@ class BarrierStateStore:
         nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
         return commit(self._session, nodes)
 
-    def stop_run(self, view: BarrierView, why: str) -> bool:
-        """Makes the open period the last period of the run, and stores the reason ``why`` in the node of the open
-        period. Returns False if the run has advanced since ``view`` was read, or has not begun."""
-        if view.seen.open_ is None or view.open_version is None:
-            return False
-        data = encode_open(replace(view.seen.open_, stopped=why))
-        return commit(self._session, [SetData(self.open_path, data, view.open_version)])
+    def end_run(self, why: str) -> None:
+        """Makes the open period the last period of the run, even if the run advances meanwhile. Members that wait get
+        the reason ``why``. Raises the errors of `read_running`, and `Conflict` if the run advances during each of
+        several attempts."""
+        for _ in range(_MAX_READS):
+            view, open_ = self.read_running()
+            operation = _put(self.open_path, encode_open(replace(open_, stopped=why)), view.open_version)
+            if commit(self._session, [operation]):
+                return
+        raise self._advances()
 
     def delete_progress(self, members: Iterable[str], view: BarrierView) -> None:
         """Deletes the progress node of each of these members, unless the node has changed since ``view`` was read."""

@@ -200,10 +200,10 @@ HALF_DAYS = ("--from", "2023-11-15T00:00:00", "--length", "PT12H")
 def test_abort_works_if_the_run_advances_during_the_confirmation(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     member = runs.member("m", A)
 
-    def advance_instead(_question: str, *, yes: bool) -> None:
+    def advance_instead(_terminal: object, _question: str) -> None:
         assert member.current_period_complete(A, timeout_s=90).number == 1
 
-    monkeypatch.setattr("offsetmgr.cli.period.confirm", advance_instead)
+    monkeypatch.setattr("offsetmgr.cli.terminal.Terminal.confirm", advance_instead)
     assert "ended" in runs.period("abort", "--execute")[1]
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(1, 90)
