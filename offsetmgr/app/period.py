@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from offsetmgr.app.connections import Connections
-from offsetmgr.core.advice import Advice
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
+from offsetmgr.period.schedule import RerunOptions as RerunOptions
 
 if TYPE_CHECKING:
     from offsetmgr.period.rerun import RerunPlan
@@ -42,22 +41,6 @@ def history(connections: Connections, root: str, periods: Sequence[int] | None =
     return history_of(nodes.history(periods), works)
 
 
-class RerunOptions(NamedTuple):
-    """A rerun of the periods from ``from_ms`` to ``until_ms`` (None: the present), in periods of ``length_ms``, which
-    are at most as long as those of the run.
-
-    ``name`` begins a separate run with its own members; ``instead`` replaces the live run, whose members must rewind
-    their offsets. Afterwards the run closes, or adopts the live run's schedule if ``then`` is "live".
-    """
-
-    from_ms: int
-    length_ms: int
-    until_ms: int | None = None
-    name: str | None = None
-    instead: bool = False
-    then: str = "close"
-
-
 def rerun(
     connections: Connections, root: str, options: RerunOptions, *, execute: bool = False, reason: str = ""
 ) -> RerunPlan:
@@ -66,16 +49,10 @@ def rerun(
     if there is a rerun of this name."""
     from offsetmgr.period.rerun import begin_rerun, plan_rerun
 
-    name, then = options.name, options.then
-    if (name is None) != options.instead:
-        why = "both {name} and {instead} are given" if options.instead else "neither {name} nor {instead} is given"
-        hint = Advice("{name} starts a separate run, {instead} replaces the live run")
-        raise UsageError("period rerun", Advice(why), hint)
-    if then not in ("close", "live"):
-        raise UsageError(Advice("{then}"), f"{then!r} is neither close nor live")
     session, ui = connections.zookeeper("period rerun"), connections.ui
-    plan = plan_rerun(session, root, name, *options[:3], then_live=then == "live")
-    ui.note(f"{plan}, in {plan.root}; then it {'continues with the live periods' if then == 'live' else 'closes'}")
+    plan = plan_rerun(session, root, options)
+    then = "closes" if plan.rerun.then is None else "continues with the live periods"
+    ui.note(f"{plan}, in {plan.root}; then it {then}")
     if plan.abandoned is not None:
         ui.note(f"the open period {plan.abandoned} is abandoned")
     if execute:

@@ -94,10 +94,7 @@ def status(
 def history(
     connect: ConnectFlags,
     root: Root,
-    period: Annotated[
-        list[int] | None,
-        opt("--period", "NUMBER", "Show only this period; repeatable.", min=0),
-    ] = None,
+    period: Annotated[list[int] | None, opt("--period", "NUMBER", "Show only this period; repeatable.", min=0)] = None,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List closed periods: times, the partitions and offsets that each member finished, and how long each was open.
@@ -115,14 +112,8 @@ def rerun(
     root: Root,
     begin: Annotated[str, opt("--from", "TIME", "The start of the first period (UTC).")],
     length: Annotated[str, opt("--length", "PnDTnHnMnS", "The length of the periods.")],
-    until: Annotated[
-        str | None,
-        opt("--until", "TIME", "End of the range (default: the present)."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        opt("--name", None, "Start a separate run under PATH/reruns/NAME."),
-    ] = None,
+    until: Annotated[str | None, opt("--until", "TIME", "End of the range (default: the present).")] = None,
+    name: Annotated[str | None, opt("--name", None, "Start a separate run under PATH/reruns/NAME.")] = None,
     instead: Annotated[
         bool, flag("--instead", "Replace the live run: it stops, rewinds and abandons its open period.")
     ] = False,

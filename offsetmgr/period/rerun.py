@@ -16,11 +16,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.durations import utc_text
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.period.leader_decision import Advance
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
-from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.period.schedule import PeriodSchedule, RerunOptions
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -44,38 +45,29 @@ class RerunPlan:
         return f"rerun from {utc_text(self.schedule.first_ms)} to {end} in {periods}"
 
 
-def plan_rerun(
-    session: ZookeeperSession,
-    root: str,
-    name: str | None,
-    from_ms: int,
-    length_ms: int,
-    until_ms: int | None,
-    *,
-    then_live: bool,
-) -> RerunPlan:
-    """Returns a rerun of the run under ``root``: a separate one with this name, or in the live run if ``name`` is None.
-    It writes nothing.
-
-    The periods begin at ``from_ms`` and have the length ``length_ms``. After ``until_ms`` (None: the present) the run
-    adopts the schedule of the live run if ``then_live`` is true; otherwise it ends. Raises `UsageError`, and `Conflict`
-    if the run has not opened a period, or is in a rerun already, or if the separate rerun has begun.
-    """
+def plan_rerun(session: ZookeeperSession, root: str, options: RerunOptions) -> RerunPlan:
+    """Returns a rerun of the run under ``root``, and writes nothing. Raises `UsageError`, and `Conflict` if the run has
+    not opened a period, or is in a rerun already, or if the separate rerun has begun."""
+    name, then = options.name, options.then
+    if (name is None) != options.instead:
+        why = "both {name} and {instead} are given" if options.instead else "neither {name} nor {instead} is given"
+        hint = Advice("{name} starts a separate run, {instead} replaces the live run")
+        raise UsageError("period rerun", Advice(why), hint)
+    if then not in ("close", "live"):
+        raise UsageError(Advice("{then}"), f"{then!r} is neither close nor live")
     view, live = BarrierStateStore(session, root).read_consistent()
-    then = PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms) if then_live else None
-    if name is None:
-        if live.rerun is not None:
-            raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
-        target = root
-    else:
+    if name is not None:
         if not name or "/" in name or name in (".", ".."):
             raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
-        target = f"{root}/reruns/{name}"
-        if BarrierStateStore(session, target).read().seen.open_ is not None:
-            raise _begun_already(target)
-    rerun = Rerun(until_ms, then)
-    schedule = _schedule(from_ms, length_ms, rerun, live)
-    return RerunPlan(target, schedule, rerun, live.number if name is None else None, view)
+        root = f"{root}/reruns/{name}"
+        if BarrierStateStore(session, root).read().seen.open_ is not None:
+            raise _begun_already(root)
+    elif live.rerun is not None:
+        raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
+    adopted = PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms) if then == "live" else None
+    rerun = Rerun(options.until_ms, adopted)
+    schedule = _schedule(options.from_ms, options.length_ms, rerun, live)
+    return RerunPlan(root, schedule, rerun, live.number if name is None else None, view)
 
 
 def begin_rerun(session: ZookeeperSession, plan: RerunPlan, now_ms: int) -> None:

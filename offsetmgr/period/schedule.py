@@ -1,4 +1,4 @@
-"""`PeriodSchedule`: divides event time into periods of equal length. Pure.
+"""`PeriodSchedule` divides event time into periods of equal length; `RerunOptions` are periods to process again. Pure.
 
 Times are milliseconds since 1970 with up to 63 bits.
 """
@@ -6,7 +6,7 @@ Times are milliseconds since 1970 with up to 63 bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import UsageError
 
@@ -70,3 +70,19 @@ class PeriodSchedule:
     def begins_at(self, timestamp_ms: int) -> bool:
         """Returns whether a period begins at this time."""
         return timestamp_ms >= self.first_ms and (timestamp_ms - self.first_ms) % self.length_ms == 0
+
+
+class RerunOptions(NamedTuple):
+    """A rerun of the periods from ``from_ms`` to ``until_ms`` (None: the present), in periods of ``length_ms``, which
+    are at most as long as those of the run.
+
+    ``name`` begins a separate run with its own members; ``instead`` replaces the live run, whose members must rewind
+    their offsets. Afterwards the run closes, or adopts the live run's schedule if ``then`` is "live".
+    """
+
+    from_ms: int
+    length_ms: int
+    until_ms: int | None = None
+    name: str | None = None
+    instead: bool = False
+    then: str = "close"

@@ -56,6 +56,20 @@ class RowOrigin(NamedTuple):
     translate: OffsetTranslation | None = None
 
 
+class RowDifference(NamedTuple):
+    """A row of `audit.compare.differences`, which defines ``kind``. A group that could not be read has no topic."""
+
+    group: str
+    topic: str | None
+    partition: int | None
+    kind: str
+    left_offset: int | None
+    right_offset: int | None
+    left_metadata: str | None
+    right_metadata: str | None
+    error: str | None
+
+
 class RowOutcome(NamedTuple):
     """The outcome of one row. Fields that were null in the row are None.
 

@@ -1,4 +1,4 @@
-"""`store_table` reads a store as a DataFrame; `copy` commits a DataFrame to a store and returns each row's outcome.
+"""`store_table` reads a store as a DataFrame; `copied` commits a DataFrame to a store.
 
 These functions do the same as ``format("offsetmgr")``, for programs with a `ConnectionConfig`. They send the
 `ConnectionConfig` to the executors directly, so that it does not appear in a query plan.
@@ -6,154 +6,152 @@ These functions do the same as ``format("offsetmgr")``, for programs with a `Con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.selection import ALL_TOPICS, GroupSelection, TopicSelection
+from offsetmgr.core.commit_metadata import dropped_text, form_of
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
+from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.spark.store_rows import (
     OUTCOMES,
     RECREATED,
     SCHEMA,
     RowOrigin,
     RowOutcome,
-    cross_cluster_check,
     read_rows,
     rejected_rows,
-    select_groups,
     write_rows,
 )
-from offsetmgr.spark.versions import require_supported
 
 TASKS: Final = 8
+_PARTITION: Final = ("group", "topic", "partition")
 
 
 def store_table(
     spark: SparkSession,
     uri: str,
-    *,
-    groups: GroupSelection | str | Iterable[str] | None = None,
+    groups: Sequence[str],
+    config: ConnectionConfig,
     topics: TopicSelection = ALL_TOPICS,
-    errors: bool = False,
-    config: ConnectionConfig | None = None,
-    tasks: int = TASKS,
-) -> DataFrame:
-    """Returns a table (`store_rows.SCHEMA`) of the committed offsets of groups. ``groups`` are names and globs; None
-    selects all groups.
-
-    For ``errors`` see `store_rows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and the errors of listing
-    groups. A read error fails the query.
-    """
-    require_supported("store_table")
-    names = select_groups(uri, ConnectionConfig() if config is None else config, GroupSelection.of(groups))
-    return table_of(spark, uri, names, topics=topics, errors=errors, config=config, tasks=tasks)
-
-
-def table_of(
-    spark: SparkSession,
-    uri: str,
-    names: Sequence[str],
     *,
-    topics: TopicSelection = ALL_TOPICS,
     errors: bool = False,
-    config: ConnectionConfig | None = None,
-    tasks: int = TASKS,
 ) -> DataFrame:
-    """Does the same as `store_table` for exactly the groups in ``names``, without a check that they exist."""
-    require_supported("table_of")
-    settings = ConnectionConfig() if config is None else config
+    """Returns a table (`store_rows.SCHEMA`) of the committed offsets of these groups, for example those of
+    `store_rows.select_groups`. For ``errors`` see `store_rows.read_rows`. A read error fails the query."""
 
     def read(part: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        return read_rows(part, uri, settings, topics, errors=errors)
+        return read_rows(part, uri, config, topics, errors=errors)
 
-    shares = spark.sparkContext.parallelize(names, min(tasks, len(names)) or 1)
+    shares = spark.sparkContext.parallelize(groups, min(TASKS, len(groups)) or 1)
     return spark.createDataFrame(shares.mapPartitions(read), SCHEMA)
 
 
-def copy(
-    rows: DataFrame,
-    uri: str,
-    *,
-    config: ConnectionConfig | None = None,
-    tasks: int = TASKS,
-    origin: RowOrigin | None = None,
-) -> DataFrame:
-    """Commits the rows of a table to the store at ``uri``; returns the outcome of each row (`store_rows.OUTCOMES`).
+@dataclass(frozen=True, slots=True)
+class CopyOutcome:
+    """The outcome of a copy or of its dry run. ``counts`` has the number of rows of each status.
+
+    The statuses of a dry run are ``write``, ``unchanged``, ``refuse-rewind`` (the target's offset is larger) and
+    ``refuse-recreated`` (the topic was recreated after the commit). Those of a copy are ``written``, ``unchanged``,
+    ``failed`` and ``refuse-recreated``. ``not_atomic`` counts the writes before which another client could have
+    committed.
+    """
+
+    outcomes: DataFrame
+    counts: Mapping[str, int]
+    not_atomic: int = 0
+    shown: str = "true"
+
+    @classmethod
+    def of(cls, outcomes: DataFrame, *, dry: bool = False) -> Self:
+        """Computes the outcomes once."""
+        found = outcomes.persist()
+        counts = {row["status"]: row["count"] for row in found.groupBy("status").count().collect()}
+        if dry:
+            return cls(found, counts)
+        return cls(found, counts, found.where("not atomic").count(), f"status in ('failed', '{RECREATED}')")
+
+    @property
+    def recreated(self) -> int:
+        """The number of rows that are refused because their topic was recreated."""
+        return self.counts.get(RECREATED, 0)
+
+    def rows(self) -> Iterator[RowOutcome]:
+        """Yields the outcomes of a dry run, or the rows that were not copied, in sorted order."""
+        return map(RowOutcome._make, sorted_rows(self.outcomes.where(self.shown)))
+
+
+def copied(rows: DataFrame, uri: str, config: ConnectionConfig, origin: RowOrigin) -> CopyOutcome:
+    """Commits the rows of a table to the store at ``uri``.
 
     ``rows`` has the columns of `store_rows.SCHEMA`; metadata, leader epoch and time may be missing. A commit never
-    lowers an offset, and each commit is conditional on the present offset. All rows of a group are in one task.
-
-    ``origin`` is the store that the rows come from. If this store belongs to another Kafka cluster than the target,
-    `copy` raises `OtherCluster` before it reads anything, unless ``origin`` contains a translation. A row gets the
-    status ``refuse-recreated`` if its topic was recreated after the offset was committed. Without ``origin``, the
-    caller must ensure that the offsets belong to the target's logs. Leader epochs are written only if the origin
-    belongs to the same cluster as the target.
-
-    Spark runs the copy again each time the returned table is read. In each later run, the status of the rows that are
-    already committed is ``unchanged``. To keep the first outcomes, call ``persist()`` on the table or write it to a
-    file. Spark repeats a task whose worker died.
+    lowers an offset, and each commit is conditional on the present offset. All rows of a group are in one task. Spark
+    repeats a task whose worker died. ``origin`` is the store that the rows come from; see `store_rows.write_rows`.
     """
-    require_supported("copy")
-    return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
+    return CopyOutcome.of(rows.sparkSession.createDataFrame(written(rows, uri, config, origin), OUTCOMES))
 
 
-def dry_run(rows: DataFrame, target: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
-    """Predicts the outcome of `copy` for each of ``rows``.
+def written(
+    rows: DataFrame, uri: str, config: ConnectionConfig, origin: RowOrigin | None = None, *, tasks: int = TASKS
+) -> RDD[RowOutcome]:
+    """Does what `copied` does, but returns the outcomes as an RDD. Spark runs the copy again each time the RDD is read;
+    in each later run, the status of the rows that are already committed is ``unchanged``."""
 
-    ``target`` is a table of the target's offsets of the same groups. ``recreated`` is the result of the function
-    `recreated`. In the returned table ``outcome`` is ``write``, ``unchanged``, ``refuse-rewind`` (the offset is below
-    the present offset) or ``refuse-recreated`` (the topic was recreated; ``error`` is the reason). ``before`` is the
-    present offset.
+    def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
+        return write_rows(part, uri, config, origin)
 
-    ``metadata`` is True if the target stores metadata. In this case `copy` also writes a row that differs only in its
-    metadata.
-    """
-    require_supported("dry_run")
-    present = target.select(
-        "group", "topic", "partition", sql.col("offset").alias("before"), sql.col("metadata").alias("m")
-    )
+    return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)
+
+
+def dry_run(
+    rows: DataFrame, target: DataFrame, uri: str, config: ConnectionConfig, origin: RowOrigin, *, metadata: bool
+) -> CopyOutcome:
+    """Predicts the outcome of `copied`. ``target`` is a table of the present offsets of the same groups in the store at
+    ``uri``. ``metadata`` is True if the target stores metadata. In this case `copied` also writes a row that differs
+    only in its metadata."""
+
+    def rejected(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
+        return rejected_rows(part, uri, config, origin)
+
+    table = "group string, topic string, partition int, error string"
+    recreated = rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
+    present = target.select(*_PARTITION, sql.col("offset").alias("before"), sql.col("metadata").alias("m"))
     same = sql.col("offset") == sql.col("before")
-    outcome = (
+    status = (
         sql.when(sql.col("error").isNotNull(), RECREATED)
         .when(sql.col("offset") < sql.col("before"), "refuse-rewind")
         .when(same & sql.col("metadata").eqNullSafe(sql.col("m")) if metadata else same, "unchanged")
         .otherwise("write")
     )
-    partition = ["group", "topic", "partition"]
-    joined = rows.drop("error").join(recreated, partition, "left").join(present, partition, "left")
-    return joined.withColumn("outcome", outcome).select(*partition, "offset", "before", "outcome", "error")
+    on = [*_PARTITION]
+    joined = rows.drop("error").join(recreated, on, "left").join(present, on, "left")
+    outcomes = joined.withColumns({"status": status, "atomic": sql.lit(True)})
+    return CopyOutcome.of(outcomes.select(*RowOutcome._fields), dry=True)
 
 
-def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: ConnectionConfig | None = None) -> DataFrame:
-    """Returns the group, topic and partition of each row that `copy` would reject because its topic was recreated, with
-    the reason as ``error``."""
-    settings = ConnectionConfig() if config is None else config
-
-    def rejected(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
-        return rejected_rows(part, uri, settings, origin)
-
-    table = "group string, topic string, partition int, error string"
-    return rows.sparkSession.createDataFrame(rows.rdd.mapPartitions(rejected), table)
+def sorted_rows(table: DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yields the rows of a table in sorted order. Spark returns one partition of the table at a time, so that memory
+    does not grow with the number of rows."""
+    return map(tuple, table.orderBy(*_PARTITION).toLocalIterator())
 
 
-def written(
-    rows: DataFrame,
-    uri: str,
-    *,
-    config: ConnectionConfig | None = None,
-    tasks: int = TASKS,
-    origin: RowOrigin | None = None,
-) -> RDD[RowOutcome]:
-    """Does what `copy` does, but returns the outcomes as an RDD."""
-    settings = ConnectionConfig() if config is None else config
-    with cross_cluster_check(origin, uri, settings):
-        pass  # raises for another cluster before an executor reads anything
+def require_topics(topics: TopicSelection, found: CopyOutcome, source: str) -> None:
+    """Raises `UnknownTopicOrPartition` if a pattern of ``topics`` matches no partition of the copied rows."""
+    topic_matches = TopicMatches(topics)
+    if topics.patterns:
+        partitions = found.outcomes.select("topic", "partition").distinct().toLocalIterator()
+        topic_matches.record(TopicPartition(*row) for row in partitions)
+    topic_matches.require_all(source)
 
-    def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
-        return write_rows(part, uri, settings, origin)
 
-    return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)
+def metadata_text(table: DataFrame) -> str:
+    """Returns a text for messages about the metadata of a table's rows; empty if no row has metadata."""
+    forms = Counter(form_of(row[0]) for row in table.where("metadata != ''").select("metadata").toLocalIterator())
+    return dropped_text(forms) if forms else ""

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.core.offset_store import Capabilities
 from offsetmgr.spark.audit.page_data import page_data
-from offsetmgr.spark.audit.run import AuditOptions, add_comparison, run_audit
+from offsetmgr.spark.audit.run import add_comparison, run_audit
 
 pytestmark = pytest.mark.servers  # the connector is downloaded, as servers are
 
@@ -109,7 +109,7 @@ def log() -> Log:
 
 def audited(spark: SparkSession, log: DataFrame, directory: Path, retention_ms: int | None) -> dict[str, DataFrame]:
     cluster: Any = Logs(retention_ms)
-    return run_audit(spark, log, cluster, directory, AuditOptions(NOW))
+    return run_audit(spark, log, cluster, directory, NOW)
 
 
 @pytest.fixture(scope="module")

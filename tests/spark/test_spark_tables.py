@@ -22,6 +22,7 @@ from same_cluster import join_cluster
 
 from offsetmgr import open_store
 from offsetmgr.cli.app import run
+from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
@@ -306,8 +307,10 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
                 os.kill(os.getpid(), signal.SIGKILL)
             yield outcome
 
-    rows = store_table(spark, source)
-    outcomes = written(rows, f"kafka://{kafka.bootstrap}", tasks=4).mapPartitions(die_once).collect()
+    rows = store_table(spark, source, groups, ConnectionConfig())
+    outcomes = (
+        written(rows, f"kafka://{kafka.bootstrap}", ConnectionConfig(), tasks=4).mapPartitions(die_once).collect()
+    )
     plan = str(tmp_path / "plan.json")
     sides = ["--from", source, "--to", f"kafka://{kraft.bootstrap}", "--translate", "none"]
     everything = [*sides, "--all-groups", "-o", plan]

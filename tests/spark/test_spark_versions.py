@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ from offsetmgr.spark import (
     register,
     run_periods,
     session,
-    store_tables,
     table_registration,
     table_session,
 )
-from offsetmgr.spark.audit.run import AuditOptions, run_audit
 
 ANY: Any = None
 
@@ -38,11 +35,6 @@ STARTS: dict[str, Callable[[], object]] = {
     "register": lambda: register(ANY),
     "table_session": lambda: table_session("s"),
     "table_job": lambda: table_registration.table_job("s", None, {}).__enter__(),
-    "store_table": lambda: store_tables.store_table(ANY, "file:x.csv"),
-    "table_of": lambda: store_tables.table_of(ANY, "file:x.csv", []),
-    "copy": lambda: store_tables.copy(ANY, "file:x.csv"),
-    "foreseen": lambda: store_tables.dry_run(ANY, ANY, metadata=True, recreated=ANY),
-    "run_audit": lambda: run_audit(ANY, ANY, ANY, Path("directory"), AuditOptions(0)),
 }
 
 WHY = "PySpark 3.5.9 is installed, but offsetmgr supports PySpark 4.0 to 4.3"

@@ -4,6 +4,8 @@ driver holds."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
@@ -12,8 +14,46 @@ from offsetmgr.core.document_style import COLOURS
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments
-from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup
+from offsetmgr.spark.audit.page import PAGE, SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, page
 from offsetmgr.spark.log_rows import OFFSET
+
+
+class AuditTable(NamedTuple):
+    """A table of an audit: its name, its number of rows, its Parquet files, and its meaning."""
+
+    table: str
+    rows: int
+    path: Path
+    what: str
+
+
+class AuditReport(NamedTuple):
+    """The page of an audit and its tables. ``unreadable`` counts the records that could not be read, and
+    ``differences`` the partitions that differ in the other store; None if no store was compared."""
+
+    page: Path
+    tables: list[AuditTable]
+    unreadable: int
+    differences: int | None
+
+
+def write_report(
+    tables: Mapping[str, DataFrame],
+    cluster: Cluster,
+    now_ms: int,
+    directory: Path,
+    *,
+    title: str,
+    source: str,
+    compared_with: str | None,
+) -> AuditReport:
+    """Writes the page of `page_data` to the directory of the tables."""
+    texts = run.TABLES if compared_with is None else run.COMPARED
+    counts = {name: tables[name].count() for name in texts}
+    data = page_data(tables, cluster, now_ms, title=title, source=source, compared_with=compared_with)
+    (directory / PAGE).write_text(page(data), encoding="utf-8")
+    shown = [AuditTable(name, counts[name], directory / name, what) for name, what in texts.items()]
+    return AuditReport(directory / PAGE, shown, counts[run.UNREADABLE], counts.get(run.DIFFERENCES))
 
 
 def page_data(

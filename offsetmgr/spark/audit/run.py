@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,6 @@ from offsetmgr.spark.audit import commits
 from offsetmgr.spark.audit.compare import LOG, differences, log_side
 from offsetmgr.spark.audit.expiry import expiry
 from offsetmgr.spark.audit.lag import lag, log_ends
-from offsetmgr.spark.versions import require_supported
 
 RECORDS: Final = "records"
 LATEST: Final = "latest"
@@ -43,41 +41,32 @@ COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store dif
 """`TABLES` and the table that `add_comparison` adds."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """The options of an audit.
-
-    ``now_ms`` is the time from which ages are counted, in milliseconds since 1970. A group is silent if its last commit
-    is more than ``silent_days`` old. For ``gap_ms`` see `commits.history`.
-    """
-
-    now_ms: int
-    silent_days: float = 7.0
-    gap_ms: int = commits.GAP_MS
-
-
 def run_audit(
-    spark: SparkSession, log: DataFrame, cluster: Cluster, directory: Path, options: AuditOptions
+    spark: SparkSession,
+    log: DataFrame,
+    cluster: Cluster,
+    directory: Path,
+    now_ms: int,
+    *,
+    silent_days: float = 7.0,
+    gap_ms: int = commits.GAP_MS,
 ) -> dict[str, DataFrame]:
     """Reads ``log`` (``format("offsetmgr-log")``) once, writes the tables of `TABLES` to ``directory`` as Parquet
-    files, and returns the stored tables.
+    files, and returns the stored tables. Ages are counted from ``now_ms``, in milliseconds since 1970.
 
     The function reads the end offsets of the groups' topics after it has read ``log``, because a lag could otherwise be
     negative. Raises `UsageError` if ``directory`` is not empty.
     """
-    require_supported("run_audit")
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"directory {directory}", "is not empty", "give a directory that does not exist yet")
     records = _stored(spark, log, directory / RECORDS)
     newest = _stored(spark, commits.latest(records), directory / LATEST)
     committed = commits.committed(newest)
     derived = {
-        HISTORY: commits.history(records, gap_ms=options.gap_ms),
-        SILENT: commits.silent_groups(newest, days=options.silent_days, now_ms=options.now_ms),
+        HISTORY: commits.history(records, gap_ms=gap_ms),
+        SILENT: commits.silent_groups(newest, days=silent_days, now_ms=now_ms),
         TOMBSTONES: commits.tombstones(records),
-        EXPIRY: expiry(
-            newest, commits.groups(records), retention_ms=cluster.offsets_retention_ms(), now_ms=options.now_ms
-        ),
+        EXPIRY: expiry(newest, commits.groups(records), retention_ms=cluster.offsets_retention_ms(), now_ms=now_ms),
         LAG: lag(committed, log_ends(spark, cluster, committed)),
         UNREADABLE: records.where(sql.col("error").isNotNull()),
     }
