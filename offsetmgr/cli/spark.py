@@ -11,12 +11,11 @@ from offsetmgr.app import spark as jobs
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
 from offsetmgr.cli.many_clusters import one_cluster
-from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicsOption, TranslateOption, opt
+from offsetmgr.cli.options import FormatOption, GroupFlags, SideConfigs, TopicFlags, TranslateOption, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, rows_of, write_rows
 from offsetmgr.cli.terminal import ChangeFlags
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.plurals import count_of
-from offsetmgr.core.selection import TopicSelection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -104,15 +103,15 @@ def diff(
     source: OneStore,
     target: OtherStore,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     *,
     configs: SideConfigs,
     job: SparkFlags,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the differences between two stores, computed by Spark's executors; the exit code is 1 on any difference."""
-    sides, topics = jobs.Sides(source, target, *connect.of_sides(*configs)), TopicSelection.parse(topic or [])
-    found = jobs.diff(connect, sides, groups.selection(), topics, spark=job.settings())
+    sides, chosen = jobs.Sides(source, target, *connect.of_sides(*configs)), topics.selection()
+    found = jobs.diff(connect, sides, groups.selection(), chosen, spark=job.settings())
     count = write_rows(_DIFFERENCES, rows_of(_DIFFERENCES, found), output)
     note(count_of(count, "difference") if count else "no difference")
     fail_if(count)
@@ -125,7 +124,7 @@ def copy(
     source: OneStore,
     target: OtherStore,
     groups: GroupFlags,
-    topic: TopicsOption = None,
+    topics: TopicFlags,
     translate: TranslateOption = None,
     *,
     flags: ChangeFlags,
@@ -139,10 +138,10 @@ def copy(
     refuse-recreated (the topic was recreated after the commit). With --execute it lists the offsets that were not
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
-    sides, topics = jobs.Sides(source, target, *connect.of_sides(*configs)), TopicSelection.parse(topic or [])
+    sides, chosen = jobs.Sides(source, target, *connect.of_sides(*configs)), topics.selection()
     execute, reason, spark = flags.execute, flags.reason or "", job.settings()
     with jobs.copy(
-        connect, sides, groups.selection(), topics, translate=translate, execute=execute, reason=reason, spark=spark
+        connect, sides, groups.selection(), chosen, translate=translate, execute=execute, reason=reason, spark=spark
     ) as found:
         counts, gone, columns = found.counts, found.recreated, _OUTCOMES if execute else _PLANNED
         write_rows(columns, rows_of(columns, found.rows()), output)
