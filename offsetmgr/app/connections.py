@@ -528,7 +528,7 @@ def connect(
 
         with connect(bootstrap_server="h1:9092") as connections:
             for group in offsets.lag(connections, GroupSelection("shop*")):
-                print(group.group, group.total)
+                print(group.name, group.total)
     """
     given = SettingsLayer(
         bootstrap_server=bootstrap_server, zookeeper=zookeeper, store=store, command_config=command_config

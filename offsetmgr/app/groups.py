@@ -32,7 +32,7 @@ STATES: Final = (
 class ListedGroup(NamedTuple):
     """A group of a store, and its state; None if the state was not read or is unknown."""
 
-    group: str
+    name: str
     state: str | None = None
 
 

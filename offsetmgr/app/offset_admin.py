@@ -127,7 +127,7 @@ class OffsetAdmin(Closeable):
 
         with OffsetAdmin("kafka://h1:9092") as admin:
             for group in admin.lag("shop*"):
-                print(group.group, "lag:", group.total)  # it is None if one lag is unknown
+                print(group.name, "lag:", group.total)  # it is None if one lag is unknown
             plan = admin.plan_reset("shop", ToEarliest(), topics="orders")
             report = plan.execute()
             print(report.written, "offsets written")

@@ -221,7 +221,7 @@ def _lag(
             found.fail(one.error)
         else:
             there = [row.partition for row in one.rows if row.note != NOTHING]
-            found.committed(one.group, there, named=one.group in named)
+            found.committed(one.name, there, named=one.name in named)
         found.topic_matches.record((row.partition for row in one.rows), incomplete=one.error is not None)
         found.unrecognised(one.read)
         found.rows(one.rows)

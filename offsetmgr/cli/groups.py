@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
 
-LIST: Final = (Column("group"), Column("state", optional=True))
+LIST: Final = (Column("group", get="name"), Column("state", optional=True))
 
 
 class _ListCommand(typer.core.TyperCommand):
@@ -177,20 +177,20 @@ def _partition_rows(one: DescribedGroup, where: str | None) -> Iterator[tuple[An
     for row, owner in one.partitions:
         who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
         offset = row.committed.offset if isinstance(row.committed, Committed) else None
-        yield (one.group, state, *row.partition, offset, row.log_end, row.lag, *who, row.note or None)
+        yield (one.name, state, *row.partition, offset, row.log_end, row.lag, *who, row.note or None)
     if not one.partitions and where is not None:
         nothing = "offsets unknown" if one.read is not None and one.read.hidden else f"nothing committed{where}"
         text = f"{count_of(len(one.description.members), 'member')}, {nothing}"
-        yield (one.group, state, *(None,) * 8, text)
+        yield (one.name, state, *(None,) * 8, text)
 
 
 def _state_row(one: DescribedGroup) -> tuple[Any, ...]:
     found = one.description
-    return (one.group, found.coordinator or None, found.partition_assignor or None, found.state, len(found.members))
+    return (one.name, found.coordinator or None, found.partition_assignor or None, found.state, len(found.members))
 
 
 def _member_rows(one: DescribedGroup) -> Iterator[tuple[Any, ...]]:
-    group, state = one.group, one.description.state
+    group, state = one.name, one.description.state
     for member in one.description.members:
         assignment = ",".join(map(str, member.partitions))
         who = (member.member_id, member.client_id or None, member.host or None)

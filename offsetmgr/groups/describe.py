@@ -50,7 +50,7 @@ class DescribedGroup(NamedTuple):
     store returned.
     """
 
-    group: str
+    name: str
     description: GroupDescription
     partitions: list[DescribedPartition]
     error: OffsetMgrError | None = None
@@ -76,29 +76,29 @@ def describe(
     remaining = iter(names)
     descriptions: Mapping[str, GroupDescription | OffsetMgrError] = {}
     for found in lag(store, cluster, names, topics, others=others, writes=writes):
-        if found.group not in descriptions:
+        if found.name not in descriptions:
             descriptions = describe_groups(list(islice(remaining, GROUPS_AT_ONCE)))
-        description = descriptions[found.group]
+        description = descriptions[found.name]
         if isinstance(description, OffsetMgrError) or found.error is not None:
             error = found.error if isinstance(description, GroupDescription) else description
-            yield DescribedGroup(found.group, GroupDescription(found.group, "UNKNOWN"), [], error)
+            yield DescribedGroup(found.name, GroupDescription(found.name, "UNKNOWN"), [], error)
             continue
         if description.state == "DEAD" and found.rows:
-            description = GroupDescription(found.group, "EMPTY", coordinator=description.coordinator)
+            description = GroupDescription(found.name, "EMPTY", coordinator=description.coordinator)
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
-        rows = found.rows + _uncommitted(found.group, cluster, unowned)
+        rows = found.rows + _uncommitted(found.name, cluster, unowned)
         # Brokers of Kafka 0.8.2 do not track group members, so their responses do not show whether a group exists.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows:
             try:
-                require_known_somewhere([store, *others], found.group)
+                require_known_somewhere([store, *others], found.name)
             except GroupNotFound as missing:
-                yield DescribedGroup(found.group, description, [], missing)
+                yield DescribedGroup(found.name, description, [], missing)
                 continue
         rows.sort(key=_partition)
         partitions = [DescribedPartition(row, owners.get(row.partition)) for row in rows]
-        yield DescribedGroup(found.group, description, partitions, read=found.read)
+        yield DescribedGroup(found.name, description, partitions, read=found.read)
 
 
 def require_idle(describe_groups: DescribeGroups, groups: Iterable[str], what: str) -> None:

@@ -95,7 +95,7 @@ class GroupLag(NamedTuple):
     """The rows of one group, sorted by partition; ``error`` is set if the whole group could not be read. ``read`` is
     what the store returned."""
 
-    group: str
+    name: str
     rows: list[LagRow]
     error: OffsetMgrError | None = None
     read: GroupOffsets | None = None

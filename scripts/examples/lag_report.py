@@ -7,4 +7,4 @@ from offsetmgr import OffsetAdmin
 store, brokers = f"zookeeper://{os.environ['OFFSETMGR_ZOOKEEPER']}", os.environ["OFFSETMGR_BOOTSTRAP_SERVER"]
 with OffsetAdmin(store, bootstrap_server=brokers) as admin:
     for group in admin.lag():
-        print(group.group, "lag:", group.total)  # it is None if one lag is unknown
+        print(group.name, "lag:", group.total)  # it is None if one lag is unknown
