@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.planned_edit import PlannedEdit as PlannedEdit
     from offsetmgr.config.connection import ConnectionConfig as ConnectionConfig
     from offsetmgr.core import errors as errors
+    from offsetmgr.core.ahead_policy import AheadPolicy as AheadPolicy
     from offsetmgr.core.commit_mode import CommitMode as CommitMode
     from offsetmgr.core.errors import OffsetMgrError as OffsetMgrError
     from offsetmgr.core.log_origin import OffsetTranslation as OffsetTranslation
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager.partitioner import shard_for as shard_for
     from offsetmgr.migration.evidence import EvidenceThresholds as EvidenceThresholds
     from offsetmgr.migration.group_observer import ObservationWindow as ObservationWindow
-    from offsetmgr.migration.plan import AheadPolicy as AheadPolicy
     from offsetmgr.migration.plan import PlanOptions as PlanOptions
     from offsetmgr.server.security.credentials import scram_verifier as scram_verifier
     from offsetmgr.stores.uri import open_store as open_store

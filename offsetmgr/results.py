@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from offsetmgr.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from offsetmgr.app.migration import RollbackReport as RollbackReport
+    from offsetmgr.app.migrate import ApplyReport as ApplyReport
+    from offsetmgr.app.migrate import RollbackReport as RollbackReport
+    from offsetmgr.app.migrate import Verification as Verification
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock_difference import ClockDifference as ClockDifference
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import PartitionEvidence as PartitionEvidence
     from offsetmgr.migration.finalize import FinalizeReport as FinalizeReport
     from offsetmgr.migration.finalize import GroupGate as GroupGate
-    from offsetmgr.migration.finalize_groups import GroupFinalizeReport as GroupFinalizeReport
     from offsetmgr.migration.group_location import GroupLocation as GroupLocation
     from offsetmgr.migration.group_location import GroupSample as GroupSample
     from offsetmgr.migration.group_location import LocatedPartition as LocatedPartition

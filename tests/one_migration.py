@@ -93,18 +93,18 @@ class Migration:
 
     def apply(self, groups: Groups = None, *, logs: OneLog | None = None, accept_stale: bool = False) -> Report:
         with self.opened(logs) as library:
-            return library.apply(groups=groups, accept_stale=accept_stale)
+            return library.apply(groups=groups, accept_stale=accept_stale, raise_on_failure=False)
 
     def rollback(self, groups: Groups = None, *, force: bool = False) -> Any:
         with self.opened() as library:
-            return library.rollback(groups=groups, force=force)
+            return library.rollback(groups=groups, allow_rewind=force)
 
     def results(self, logs: OneLog | None = None, groups: Groups = None) -> list[Any]:
         """The results of verify, one for each partition."""
-        found: list[Any] = []
         with self.opened(logs) as library:
-            self.verified = library.verify(found.append, groups=groups)
-        return found
+            found = library.verify(groups=groups)
+            results, self.verified = list(found), found.summary
+        return results
 
     def verify(self, logs: OneLog | None = None) -> dict[str, str]:
         return {f"{one.target_group} {one.tp}": one.status.value for one in self.results(logs)}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offsetmgr.app.connections import Connections
     from offsetmgr.core.clock_difference import ClockDifference
     from offsetmgr.core.errors import OffsetMgrError
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
     from offsetmgr.migration.change_notifier import ChangeNotifier
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from offsetmgr.migration.fleet_view import FleetView
     from offsetmgr.migration.group_observer import GroupView, ObservationWindow
     from offsetmgr.migration.mirror_safety import ReadLegacyGroups
+    from offsetmgr.migration.partition_map import PartitionMap
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.plan_file import PlanFile
-    from offsetmgr.migration.planner import ReadLegacyMembers
+    from offsetmgr.migration.planner import Planner, ReadLegacyMembers
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.verify import MigrationVerifier
 
@@ -63,22 +65,10 @@ class SourceAndTarget:
         connections.check_plan(header)
         return cls(connections, header.source.uri, header.target.uri, source_config, target_config)
 
-    @classmethod
-    def reversed(
-        cls,
-        connections: Connections,
-        header: PlanHeader,
-        source_config: ConnectionConfig,
-        target_config: ConnectionConfig,
-    ) -> SourceAndTarget:
-        """Returns the source and the target of the reverse migration. Its source is the plan's target, and its target
-        is the plan's source.
-
-        ``source_config`` are the settings for the plan's source, and ``target_config`` the settings for the plan's
-        target, as in `of_plan`. Raises the errors of `Connections.check_plan`.
-        """
-        connections.check_plan(header)
-        return cls(connections, header.target.uri, header.source.uri, target_config, source_config)
+    def reversed(self) -> SourceAndTarget:
+        """Returns the source and the target of the reverse migration."""
+        (source, target), (source_config, target_config) = self._uris.values(), self._configs.values()
+        return SourceAndTarget(self._connections, target, source, target_config, source_config)
 
     @cached_property
     def source(self) -> OffsetStore:
@@ -151,6 +141,32 @@ class SourceAndTarget:
                 }
 
             yield read_members
+
+    @contextmanager
+    def planner(
+        self,
+        options: PlanOptions,
+        *,
+        partition_map: PartitionMap | None = None,
+        translate: OffsetTranslation | None = None,
+        window: ObservationWindow | None = None,
+    ) -> Iterator[Planner]:
+        """Yields the planner of this migration. The arguments are those of `Planner`."""
+        from offsetmgr.migration.group_observer import ObservationWindow
+        from offsetmgr.migration.planner import Planner
+
+        with self.legacy_members() as members:
+            yield Planner(
+                self.source,
+                self.target,
+                options,
+                SystemClock(),
+                self.cluster(),
+                members,
+                partition_map=partition_map,
+                translate=translate,
+                window=window or ObservationWindow(0),
+            )
 
     @contextmanager
     def notifier(self, options: PlanOptions, interval_ms: int) -> Iterator[ChangeNotifier]:

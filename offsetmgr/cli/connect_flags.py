@@ -35,7 +35,9 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, U
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
+    from offsetmgr.app.migrate import Sides
     from offsetmgr.cli.edit_command import Edit
+    from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.groups.describe import DescribeGroups
     from offsetmgr.groups.running_groups import RunningEdit
@@ -131,6 +133,12 @@ class ConnectFlags(Connections):
         """Returns the settings for the source and for the target of a migration; see `connection`."""
         return self.connection(from_config), self.connection(to_config)
 
+    def sides(self, configs: SideConfigs) -> Sides:
+        """Returns how a migration connects to its source and to its target."""
+        from offsetmgr.app.migrate import Sides
+
+        return Sides(*self.of_sides(*configs), self.repeated_options(*configs))
+
     def repeated_options(
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
     ) -> tuple[str, ...]:
@@ -154,10 +162,11 @@ class ConnectFlags(Connections):
             "ignore_persistent_members": bool(self.flags.ignore_persistent_members),
         }
 
-    def undo_options(self, store: OffsetStore, command_config: str | None = None) -> tuple[str, ...]:
-        """Returns the options that the undo of an edit of ``store`` needs besides ``--store``: `repeated_options`, the
-        ZooKeeper where old consumers are registered, and the brokers that have the logs. Other edits of the store need
-        them too."""
+    def undo_options(self, store: OffsetStore | str, command_config: str | None = None) -> tuple[str, ...]:
+        """Returns the options that the undo of an edit of ``store`` (a store or its URI) needs apart from ``--store``:
+        `repeated_options`, the ZooKeeper where old consumers are registered, and the brokers that have the logs. Other
+        edits of the store need them too."""
+        uri = store if isinstance(store, str) else store.uri
         named = (
             ("--zookeeper", "zookeeper:", self.flags.zookeeper, self.resolved.zookeeper),
             ("--bootstrap-server", "kafka:", self.flags.bootstrap_server, self.resolved.bootstrap_server),
@@ -165,7 +174,7 @@ class ConnectFlags(Connections):
         servers = (
             (option, given or known)
             for option, scheme, given, known in named
-            if not store.uri.startswith(scheme) and (given or self.resolved.context is None)  # a context names the rest
+            if not uri.startswith(scheme) and (given or self.resolved.context is None)  # a context names the rest
         )
         return (
             *self.repeated_options(command_config=command_config),

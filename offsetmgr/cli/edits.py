@@ -244,6 +244,6 @@ def _hint(one: RecordedOperation) -> str:
 
 
 def _moment(ms: int | None) -> str | None:
-    from offsetmgr.cli.migrate_output import moment
+    from offsetmgr.app.plan_text import time_text as moment
 
     return None if ms is None else moment(ms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
-from offsetmgr.cli import migrate_output
+from offsetmgr.app.plan_text import scope_line, time_text
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.many_clusters import one_cluster
 from offsetmgr.cli.migrate_output import note_expiry, option_text
@@ -29,7 +29,7 @@ from offsetmgr.migration.fleet import (
     counts,
     group_statuses,
 )
-from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.plan_file import PlanFile, summary_of
 from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.runbook_commands import EXAMPLE_RESTART
@@ -118,7 +118,7 @@ def status_command(
         if is_page:
             _write_page(plan, found, format, output, watched=live is not None)
         else:
-            _write_rows(plan, state, found, OutputFormat(format.value))
+            _write_rows(plan, state, only, found, OutputFormat(format.value))
             note_expiry(plan.path, (one.expires_ms for one in found), options.plan, watched=live is not None)
         return 0
 
@@ -134,9 +134,15 @@ def _open_bounces(plan: PlanFile, only: GroupScope | None) -> dict[str, OpenBoun
     return {names[name]: found for name, found in open_bounces(names, plan.header).items()}
 
 
-def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStatus], output: OutputFormat) -> None:
+def _write_rows(
+    plan: PlanFile,
+    state: MigrationState,
+    only: GroupScope | None,
+    found: Sequence[GroupStatus],
+    output: OutputFormat,
+) -> None:
     if output is OutputFormat.TABLE:
-        migrate_output.show_plan_header(plan.header)
+        note(scope_line(plan, summary_of(plan, only)))
     if output is OutputFormat.TABLE and table_width() is not None:  # a terminal is too narrow for both long columns
         write_rows(COLUMNS[:-1], [_row(one)[:-1] for one in found], output)
         if steps := [(one.group, one.next_command) for one in found if one.next_command]:
@@ -150,7 +156,7 @@ def _write_rows(plan: PlanFile, state: MigrationState, found: Sequence[GroupStat
         if any(RESTART_VARIABLE in one.next_command for one in found):
             note(f"{RESTART_VARIABLE} is the command that restarts one member, as in: RESTART='{EXAMPLE_RESTART}'")
         if state.refreshed_at is not None:
-            note(f"the offsets in the target were renewed on {migrate_output.moment(state.refreshed_at)}")
+            note(f"the offsets in the target were renewed on {time_text(state.refreshed_at)}")
 
 
 def _write_page(

@@ -18,6 +18,7 @@ from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.selection import GroupSelection, TopicSelection
 
 if TYPE_CHECKING:
+    from offsetmgr.app.migrate import PlanSelection
     from offsetmgr.groups.running_groups import RunningEdit
     from offsetmgr.migration.plan import GroupScope
     from offsetmgr.migration.plan_file import PlanFile
@@ -276,6 +277,13 @@ class PlanScope(NamedTuple):
     wave: WaveOption = None
     exclude_group: ExcludeGroup = None
 
+    def selection(self) -> PlanSelection:
+        """Returns the selected groups."""
+        from offsetmgr.app.migrate import PlanSelection
+
+        groups = GroupSelection(self.group or None, exclude=self.exclude_group or ())
+        return PlanSelection(groups, tuple(self.wave or ()))
+
     def select(self, plan: PlanFile) -> GroupScope | None:
         """Returns the selected groups; None if these are all groups of the plan. See `select_groups`."""
         from offsetmgr.migration.fleet import select_groups
@@ -312,6 +320,13 @@ class SideConfigs(NamedTuple):
 
     from_command_config: FromConfig = None
     to_command_config: ToConfig = None
+
+
+class StepFlags(NamedTuple):
+    """The options of a step that changes production."""
+
+    yes: Yes = False
+    reason: Reason = None
 
 
 class OptionGroups:

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.app.ui import Interrupted
 from offsetmgr.cli.connect_flags import ConnectFlags, connected
 from offsetmgr.cli.errors import fail_if
-from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import Execute, FormatOption, Reason, Yes, file_to_write, opt, seconds_option
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.runbook_options import (

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from offsetmgr.app.endpoints import SourceAndTarget
+from offsetmgr.app.plan_text import SHOWN
 from offsetmgr.cli.connect_flags import ConnectFlags
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.followup_commands import command_line
-from offsetmgr.cli.migrate_output import SHOWN
 from offsetmgr.cli.options import ExcludeGroup, GroupsOption, WaveOption, flag, opt
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.advice import for_command_line

@@ -318,6 +318,20 @@ class PartialFailure(OffsetMgrError):
         self.failures = dict(failures)
 
 
+class GroupsFailed(PartialFailure):
+    """A step of a migration succeeded for some groups and failed for others. ``report`` is the result of the step, with
+    the failed groups and partitions. ``group_failures`` maps each failed group to its first error."""
+
+    def __init__(
+        self, what: str, report: Any, group_failures: Mapping[str, OffsetMgrError], left_out: Mapping[str, str]
+    ) -> None:
+        reasons = {**left_out, **{group: str(error) for group, error in group_failures.items()}}
+        group, why = next(iter(sorted(reasons.items())))
+        OffsetMgrError.__init__(self, what, f"{len(reasons)} groups failed or were left out; {group}: {why}")
+        self.successes, self.failures = {}, {}
+        self.report, self.group_failures = report, dict(group_failures)
+
+
 class AssignmentRefused(OffsetMgrError):
     """The strategy cannot assign the group's partitions, so a rebalance of the members would fail too."""
 

@@ -3,19 +3,19 @@
 After the cutover, restoring the before-images would rewind the groups, so a finalized plan cannot be rolled back.
 Therefore finalizing requires two kinds of evidence: a new verification in which every partition passes, and for each
 group the result of a check for members that commit to the source alone. The result names its evidence: seen, inferred,
-or accepted by an option of the user.
+or accepted by an option of the user. A single group passes or fails by itself, and does not hold up the others.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol
 
-from offsetmgr.core.advice import Advice
+from offsetmgr.core.advice import Advice, Invocation, for_command_line
 from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
@@ -26,9 +26,12 @@ from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import GroupWrite, JournaledWriter, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
+from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.verify import MigrationVerifier, PartitionResult
 from offsetmgr.migration.verify_rules import Status
+
+_BOUNCE_FIRST: Final = "bounce them first: see offsetmgr runbook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,146 +61,222 @@ class FinalizeGate(Protocol):
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
 
-Gates: TypeAlias = tuple[GroupGate, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FinalizeReport:
-    """The result of finalize.
+    """The result of `Finalization`.
 
-    ``verified`` counts the partitions that passed. ``left_out`` counts the partitions whose failure the caller
-    accepted. ``deleted`` is the report of the deletion, or None if no deletion was requested. ``kept`` names the
-    offsets that stay in the source, each with the reason.
+    ``gates`` are those of the groups that were finalized now, ``earlier`` the groups that an earlier run had finalized,
+    and ``blocked`` the groups that did not pass, each with the reason. ``verified`` counts the partitions that passed.
+    ``left_out`` counts the partitions whose failure the caller accepted. ``deleted`` is the report of the deletion, or
+    None if no deletion was requested. ``kept`` names the offsets that stay in the source, each with the reason.
+    ``finalized_at`` is the time at which an earlier run finalized the whole plan.
     """
 
-    verified: int
-    left_out: int
-    gates: Gates
+    verified: int = 0
+    left_out: int = 0
+    gates: list[GroupGate] = field(default_factory=list)
     deleted: Report | None = None
     kept: tuple[str, ...] = ()
+    earlier: list[str] = field(default_factory=list)
+    blocked: dict[str, GateRefused] = field(default_factory=dict)
+    finalized_at: int | None = None
+    by_group: bool = False
+    """Whether each group passed or failed by itself."""
+    late: str = ""
+    """A warning if the source does not delete offsets at once."""
 
 
-def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collection[Status] = ()) -> FinalizeReport:
-    """Verifies the migration again and checks the gate of every group.
+class _Checks:
+    """The verification of the partitions: by group the numbers that passed and that the caller accepted, and the
+    failed results."""
 
-    A partition whose status is in ``accept`` does not count as a failure. Raises `GateRefused` with the first failed
-    partitions or closed gates.
-    """
-    failed: list[PartitionResult] = []
-    wrong: Counter[Status] = Counter()
-    verified = left_out = 0
-    for result in verifier.results():
-        if result.status.ok:
-            verified += 1
-        elif result.status in accept:
-            left_out += 1
-        else:
-            wrong[result.status] += 1
-            failed += [result] if len(failed) < 3 else []
-    total = verified + left_out + wrong.total()
-    if failed:
-        named = "; ".join(f"{v.group} {v.tp or ''} {v.status}: {v.detail}" for v in failed)
-        why = f"{wrong.total()} of {total} partitions do not verify ({named})"
-        raise GateRefused("finalize", why, failure_hint(set(wrong), verifier.plan.path))
-    if not total:
-        raise GateRefused("finalize", "the migration has no partitions to verify")
-    # A group that could not be planned was not migrated, so the gate does not check its members.
-    planned = (group for group in verifier.plan.groups_of(verifier.only) if not group.error)
-    gates = tuple(found for batch in read_batches(planned) for found in gate(batch))
-    if closed := [found for found in gates if not found.passed]:
-        named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
-        hints = {found.hint for found in closed}
-        raise GateRefused(
-            "finalize",
-            f"{len(closed)} of {count_of(len(gates), 'group')}: some members may still commit to the source alone "
-            f"({named})",
-            hints.pop() if len(hints) == 1 and "" not in hints else "bounce them first: see offsetmgr runbook",
-        )
-    return FinalizeReport(verified, left_out, gates)
+    def __init__(self, verifier: MigrationVerifier, accept: Collection[Status]) -> None:
+        self.verified, self.left_out = Counter[str](), Counter[str]()
+        self.failed: dict[str, list[PartitionResult]] = {}
+        for result in verifier.results():
+            if result.status.ok:
+                self.verified[result.group] += 1
+            elif result.status in accept:
+                self.left_out[result.group] += 1
+            else:
+                self.failed.setdefault(result.group, []).append(result)
 
 
-def failure_hint(wrong: set[Status], plan: Path) -> str:
-    """Returns the hint for these statuses. ``plan`` is the path of the plan."""
-    if wrong <= {Status.REFUSED}:
-        return "--accept-refused accepts the partitions that the plan refused"
-    if wrong <= {Status.REFUSED, Status.UNREADABLE}:
-        return (
-            "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
-            "(--group, --topic)"
-        )
-    return f"offsetmgr migrate verify {shlex.quote(str(plan))} lists the differences"
-
-
-def finalize(
-    verifier: MigrationVerifier,
-    state: MigrationState,
-    journal: Journal,
-    gate: FinalizeGate,
-    remover: JournaledWriter | None = None,
-    accept: Collection[Status] = (),
-    *,
-    accept_unseen: bool = False,
-) -> FinalizeReport:
-    """Finalizes a plan. With ``remover`` (an executor over the source store), the function also deletes the source's
-    offsets.
+@dataclass(slots=True)
+class Finalization:
+    """Finalizes a plan. With ``remover`` (an executor over the source store), also deletes the source's offsets.
 
     For each group, the gate is checked again just before the source's offsets are deleted. An offset of the source is
     deleted only if the target's offset for the partition is not behind it. A group that may have unseen offsets in the
     source keeps all its offsets there, unless ``accept_unseen``: they are not in the plan. If a run was interrupted
-    during the deletion, the next run continues the deletion. Raises `GateRefused`, and `JournalError` if the plan was
-    not applied completely or was rolled back.
+    during the deletion, the next run continues the deletion. ``accept`` are the statuses of partitions that the caller
+    accepts.
     """
-    name = f"plan {verifier.plan.path}"
-    if state.is_rolled_back:
-        raise JournalError(name, "it was rolled back", "make a new plan")
-    if not (state.apply.complete or all(state.is_applied(group) for group in verifier.plan.groups_of(verifier.only))):
-        raise JournalError(name, "it was not applied completely", f"run: offsetmgr migrate apply {verifier.plan.path}")
-    report = FinalizeReport(0, 0, ())
-    if state.finalized_at is None:
-        report = check_gates(verifier, gate, accept)
-        evidence = [[g.group, g.evidence.value, g.detail] for g in report.gates]
-        ended = {"kind": "finalized", "verified": report.verified, "left_out": report.left_out, "gates": evidence}
-        journal.append([ended])
-    if remover is None:
+
+    verifier: MigrationVerifier
+    state: MigrationState
+    journal: Journal
+    gate: FinalizeGate
+    remover: JournaledWriter | None = None
+    accept: Collection[Status] = ()
+    accept_unseen: bool = False
+
+    @property
+    def _plan(self) -> PlanFile:
+        return self.verifier.plan
+
+    def run(self) -> FinalizeReport:
+        """Finalizes the whole plan, which passes or fails, or each of the groups of ``verifier.only`` by itself.
+
+        Raises `JournalError` if the plan was rolled back, and any error of a whole store. For the whole plan, also
+        raises `GateRefused` if a check fails, and `JournalError` if the plan was not applied completely.
+        """
+        if self.state.is_rolled_back:
+            raise JournalError(f"plan {self._plan.path}", "it was rolled back", "make a new plan")
+        if self.verifier.only is None:
+            return self._finalize_plan()
+        return self._finalize_groups(FinalizeReport(by_group=True))
+
+    def _finalize_plan(self) -> FinalizeReport:
+        path, state = self._plan.path, self.state
+        if not (state.apply.complete or all(map(state.is_applied, self._plan.groups()))):
+            hint = Advice("run: {}", Invocation("migrate apply", (str(path),)))
+            raise JournalError(f"plan {path}", "it was not applied completely", hint)
+        report = FinalizeReport(finalized_at=state.finalized_at)
+        if state.finalized_at is None:
+            self._check_plan(report)
+            evidence = [[g.group, g.evidence.value, g.detail] for g in report.gates]
+            counts = {"verified": report.verified, "left_out": report.left_out, "gates": evidence}
+            self.journal.append([{"kind": "finalized", **counts}])
+        self._delete(report, self.verifier)
         return report
-    deleted, kept = delete_source_offsets(verifier, gate, state, remover, accept_unseen=accept_unseen)
-    return replace(report, deleted=deleted, kept=kept)
 
+    def _check_plan(self, report: FinalizeReport) -> None:
+        """Verifies every partition, and checks every gate. Raises `GateRefused` with the first failed partitions or
+        closed gates."""
+        checks = _Checks(self.verifier, self.accept)
+        report.verified, report.left_out = checks.verified.total(), checks.left_out.total()
+        failed = list(chain.from_iterable(checks.failed.values()))
+        if failed:
+            raise self._unverified("finalize", failed, report.verified + report.left_out, prefix=True)
+        if not (report.verified or report.left_out):
+            raise GateRefused("finalize", "the migration has no partitions to verify")
+        # A group that could not be planned was not migrated, so the gate does not check its members.
+        planned = (group for group in self._plan.groups() if not group.error)
+        report.gates = [found for batch in read_batches(planned) for found in self.gate(batch)]
+        if closed := [found for found in report.gates if not found.passed]:
+            named = "; ".join(f"{found.group}: {found.detail}" for found in closed[:3])
+            number = f"{len(closed)} of {count_of(len(report.gates), 'group')}"
+            why = f"{number}: some members may still commit to the source alone ({named})"
+            hints = {found.hint for found in closed}
+            raise GateRefused("finalize", why, (hints.pop() if len(hints) == 1 else "") or _BOUNCE_FIRST)
 
-def delete_source_offsets(
-    verifier: MigrationVerifier,
-    gate: FinalizeGate,
-    state: MigrationState,
-    remover: JournaledWriter,
-    *,
-    accept_unseen: bool,
-) -> tuple[Report, tuple[str, ...]]:
-    """Deletes the source's offsets of the groups of ``verifier.only``. Returns the report, and the offsets that stay in
-    the source."""
-    kept: list[str] = []
-    return remover.run(_removals(verifier, gate, state, kept, accept_unseen)), tuple(kept)
+    def _unverified(self, what: str, failed: list[PartitionResult], others: int, *, prefix: bool) -> GateRefused:
+        """Returns the error of partitions that do not verify. ``others`` counts the partitions that do."""
+        named = (f"{v.group if prefix else ''} {v.tp or ''} {v.status}: {v.detail}".strip() for v in failed[:3])
+        total = count_of(len(failed) + others, "partition")
+        why = f"{len(failed)} of {total} do not verify ({'; '.join(named)})"
+        return GateRefused(what, why, _failure_hint({one.status for one in failed}, self._plan.path))
 
+    def _finalize_groups(self, report: FinalizeReport) -> FinalizeReport:
+        candidates: list[GroupPlan] = []
+        for group in self._plan.groups_of(self.verifier.only):
+            if self.state.group_finalized_at(group.group) is not None:
+                report.earlier.append(group.group)
+            elif problem := self._reason_not_applied(group):
+                self._block(report, group.group, problem)
+            else:
+                candidates.append(group)
+        if candidates:
+            names = frozenset(group.group for group in candidates)
+            checks = _Checks(replace(self.verifier, only=names), self.accept)
+            for batch in read_batches(candidates):
+                self._finalize_batch(batch, checks, report)
+        if done := frozenset([*report.earlier, *(found.group for found in report.gates)]):
+            self._delete(report, replace(self.verifier, only=done))
+        return report
 
-def _removals(
-    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str], accept_unseen: bool
-) -> Iterator[GroupWrite]:
-    """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the
-    target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
-    stay are appended to ``kept``, each with the reason."""
-    for plan in verifier.plan.groups_of(verifier.only):
-        if plan.group in state.delete.done or plan.error:
-            continue
-        for found in gate([plan]):
+    def _finalize_batch(self, batch: list[GroupPlan], checks: _Checks, report: FinalizeReport) -> None:
+        """Checks the gates of the groups whose offsets verify, and records the result of every group."""
+        passing = []
+        for group in batch:
+            name = group.group
+            verified, left_out = checks.verified[name], checks.left_out[name]
+            if failed := checks.failed.get(name):
+                others = verified + left_out
+                self._block(report, name, self._unverified(f"finalize {name}", failed, others, prefix=False))
+            elif not (verified or left_out):
+                self._block(report, name, GateRefused(f"finalize {name}", "it has no partitions to verify"))
+            else:
+                passing.append(group)
+        for found in self.gate(passing):
+            name = found.group
             if not found.passed:
-                kept.append(f"{plan.group}: {found.detail}")
-                break
-        else:
-            reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=accept_unseen)
-            kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
-            steps = () if reasons else _removable(plan, verifier, kept)
-            if steps:
-                terms = ("the offset read just before", "removed")
-                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
+                why = f"some members may still commit to the source alone ({found.detail})"
+                self._block(report, name, GateRefused(f"finalize {name}", why, found.hint or _BOUNCE_FIRST))
+                continue
+            verified, left_out = checks.verified[name], checks.left_out[name]
+            counts = {"verified": verified, "left_out": left_out, "gate": [found.evidence.value, found.detail]}
+            self.journal.append([{"kind": "group-finalized", "group": name, **counts}])
+            report.gates.append(found)
+            report.verified += verified
+            report.left_out += left_out
+
+    def _block(self, report: FinalizeReport, group: str, error: GateRefused) -> None:
+        report.blocked[group] = error
+        why, hint = for_command_line(error.why), for_command_line(error.hint)
+        self.journal.append([{"kind": "group-blocked", "group": group, "step": "finalize", "why": why, "hint": hint}])
+
+    def _reason_not_applied(self, group: GroupPlan) -> GateRefused | None:
+        """Returns the reason for which the journal alone excludes that the group is finalized."""
+        what = f"finalize {group.group}"
+        if group.error:
+            why = f"the plan does not migrate it: {group.error}"
+            return GateRefused(what, why, "fix the cause, then make a new plan")
+        if self.state.is_group_rolled_back(group.group):
+            return GateRefused(what, "it was rolled back", "make a new plan for it")
+        if not self.state.is_applied(group):
+            run = Invocation("migrate apply", (self._plan.path.name,), {"group": group.group})
+            return GateRefused(what, "it was not applied completely", Advice("run: {}", run))
+        return None
+
+    def _delete(self, report: FinalizeReport, verifier: MigrationVerifier) -> None:
+        """Deletes the source's offsets of the groups of ``verifier.only``."""
+        if self.remover is not None:
+            kept: list[str] = []
+            report.deleted = self.remover.run(self._removals(verifier, kept))
+            report.kept = tuple(kept)
+
+    def _removals(self, verifier: MigrationVerifier, kept: list[str]) -> Iterator[GroupWrite]:
+        """Yields the writes that delete the source's current offsets. They contain the planned partitions in which the
+        target is not behind the source. Each deletion is conditional on the offset that was read. The offsets that must
+        stay are appended to ``kept``, each with the reason."""
+        for plan in verifier.plan.groups_of(verifier.only):
+            if plan.group in self.state.delete.done or plan.error:
+                continue
+            for found in self.gate([plan]):
+                if not found.passed:
+                    kept.append(f"{plan.group}: {found.detail}")
+                    break
+            else:
+                reasons = unseen(verifier.source, [plan.group], by_deletion=False, accept=self.accept_unseen)
+                kept += [Advice("{}; {}", reason, reason.hint) for reason in reasons.values()]
+                steps = () if reasons else _removable(plan, verifier, kept)
+                if steps:
+                    terms = ("the offset read just before", "removed")
+                    yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, terms=terms)
+
+
+def _failure_hint(wrong: set[Status], plan: Path) -> str:
+    """Returns the hint for these statuses. ``plan`` is the path of the plan."""
+    if wrong <= {Status.REFUSED}:
+        return Advice("{accept_refused} accepts the partitions that the plan refused")
+    if wrong <= {Status.REFUSED, Status.UNREADABLE}:
+        return Advice(
+            "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them"
+            " ({group}, {topic})"
+        )
+    return Advice("{} lists the differences", Invocation("migrate verify", (str(plan),)))
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:

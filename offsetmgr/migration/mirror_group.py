@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.commit_metadata import dropped_text, form_of
 from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.core.lockable_store import HeldLock
@@ -15,7 +16,6 @@ from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.groups.last_writer import LastWriter, skip_text
 from offsetmgr.migration.mirror_safety import LegacyMemberEvidence
-from offsetmgr.migration.plan import AheadPolicy
 
 
 class MirrorState(StrEnum):

@@ -18,6 +18,7 @@ from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.groups.edits import plan_import
 from offsetmgr.groups.operation_log import OperationStart, first_groups
 from offsetmgr.groups.saved_edit import EditOrigin
+from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.mirror_group import GroupMirror
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
@@ -36,6 +37,17 @@ class MirrorImages:
     on_durable: Callable[[Path], None] = lambda _path: None
     _files: int = 0
     _saved: dict[str, Set[TopicPartition]] = field(default_factory=dict)
+
+    def prepare(self, new: Sequence[GroupMirror]) -> None:
+        """Determines the last writers of new groups, and saves their before-images as `save`."""
+        writes = last_writes(self.source, self.target, window_s=0, selects=self.options.selects)
+        for mirrored, pair in zip(new, writes.find_of_groups([(m.group, m.target_group) for m in new]), strict=True):
+            mirrored.writers, mirrored.first_offsets = pair.writers, pair.source.offsets
+            mirrored.unread_partitions = frozenset({**pair.source.errors, **pair.target.errors})
+            mirrored.unread = pair.source.error or pair.target.error or pair.target.hidden
+            if mirrored.unread is not None:
+                mirrored.fail(mirrored.unread, lag_unknown=True)
+        self.save([mirrored for mirrored in new if mirrored.unread is None])
 
     def save(self, new: Sequence[GroupMirror]) -> None:
         """Writes a file with the target's offsets of new groups, and another one once more partitions can be read.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.commit_mode import CommitMode
@@ -122,19 +123,6 @@ class PlanStep(NamedTuple):
     def may_be_stale(self) -> bool:
         """Whether the target's offset is ahead and may be stale. A refresh leaves it out: it would look newer then."""
         return self.action is Action.REFUSE_REWIND or (self.action is Action.KEEP_NEWER and not self.proven)
-
-
-class AheadPolicy(StrEnum):
-    """The action for a partition whose target is ahead of the source: keep the target's offset, refuse the partition,
-    or rewind the target to the source's offset.
-
-    >>> AheadPolicy.REFUSE.value
-    'refuse'
-    """
-
-    KEEP = "keep"
-    REFUSE = "refuse"
-    REWIND = "rewind"
 
 
 @dataclass(frozen=True, slots=True)

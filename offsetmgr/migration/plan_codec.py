@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.clock_difference import ClockDifference
 from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
@@ -15,7 +16,6 @@ from offsetmgr.core.phase import Confidence
 from offsetmgr.migration.partition_map import MapOrigin
 from offsetmgr.migration.plan import (
     Action,
-    AheadPolicy,
     GroupPlan,
     PlanHeader,
     PlanOptions,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.commit_metadata import with_drop
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
@@ -47,7 +48,6 @@ from offsetmgr.migration.plan import (
     PLAN_VERSION_KAFKA_0_7,
     PLAN_VERSION_SHIFTED,
     Action,
-    AheadPolicy,
     GroupPlan,
     PlanHeader,
     PlanOptions,

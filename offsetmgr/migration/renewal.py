@@ -22,8 +22,8 @@ from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.apply import recreated_topics
 from offsetmgr.migration.group_batches import read_batches
 from offsetmgr.migration.journal import Journal, copy_journal, journal_path, read_journal
-from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanHeader
-from offsetmgr.migration.plan_file import PlanFile, PlanSummary, write_plan
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope
+from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.plan_run import RENEWED
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
@@ -88,11 +88,10 @@ def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> 
 
 
 class RenewedPlan(NamedTuple):
-    """The result of `renew`: the header and the counts of the new plan, and the numbers of groups that were planned
-    again and that keep their steps."""
+    """The result of `renew`: the new plan, and the numbers of groups that were planned again and that keep their
+    steps."""
 
-    header: PlanHeader
-    summary: PlanSummary
+    file: PlanFile
     renewed: int
     kept: int
 
@@ -135,7 +134,7 @@ def renew(plan: PlanFile, planner: Planner, path: Path, only: GroupScope | None 
             raise
         journal.append([{"kind": "renewed", "by": str(path.absolute())}])
         _publish(part, path)
-    return RenewedPlan(header, summary, len(again), summary.groups - len(again))
+    return RenewedPlan(PlanFile(path), len(again), summary.groups - len(again))
 
 
 def finish_renewal(plan: PlanFile, path: Path) -> bool:

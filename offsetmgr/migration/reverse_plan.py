@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.selection import literal_pattern
 from offsetmgr.migration.copied_offsets import copied_steps
 from offsetmgr.migration.plan import (
     LEFT_OUT,
     Action,
-    AheadPolicy,
     GroupPlan,
     GroupScope,
     PlanOptions,

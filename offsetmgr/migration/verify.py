@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import NamedTuple
 
+from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.phase import Confidence
@@ -23,7 +24,7 @@ from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.cluster_logs import ClusterLogs
 from offsetmgr.migration.copied_offsets import last_writes
 from offsetmgr.migration.group_batches import prefetch, read_batches
-from offsetmgr.migration.plan import Action, AheadPolicy, GroupPlan, GroupScope, PlanStep
+from offsetmgr.migration.plan import Action, GroupPlan, GroupScope, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState

@@ -9,4 +9,4 @@ target = f"kafka://{os.environ['OFFSETMGR_BOOTSTRAP_SERVER']}"
 options = PlanOptions(groups=("shop",), rename={"shop": "shop-migrated"})
 with Migration.plan(source, target, "shop.plan", options) as migration:
     print(migration.summary.writes, "planned,", migration.apply().written, "written")
-    print("verified:", migration.verify().ok, "rolled back:", migration.rollback().ok)
+    print("verified:", migration.verify().summary.ok, "rolled back:", migration.rollback().ok)

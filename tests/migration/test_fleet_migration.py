@@ -76,7 +76,7 @@ def test_a_group_that_is_not_ready_holds_up_no_other(fleet: Fleet) -> None:
     commit(fleet.source, "group-04", 500)  # moved on after the copy
     done = fleet.finalize("*")
     ready = set(FLEET) - {"group-03", "group-04"}
-    assert {gate.group for gate in done.finalized} == ready
+    assert {gate.group for gate in done.gates} == ready
     assert set(done.blocked) == {"group-03", "group-04"}
     assert "commits to the source alone" in done.blocked["group-03"].why
     assert "source-ahead" in done.blocked["group-04"].why
@@ -84,17 +84,17 @@ def test_a_group_that_is_not_ready_holds_up_no_other(fleet: Fleet) -> None:
     assert set(fleet.blocked()) == {"group-03", "group-04"}
     assert fleet.blocked()["group-03"].startswith("finalize: some members may still commit")
     fleet.old.clear()
-    assert [gate.group for gate in fleet.finalize("group-03").finalized] == ["group-03"]
+    assert [gate.group for gate in fleet.finalize("group-03").gates] == ["group-03"]
     assert set(fleet.blocked()) == {"group-04"}
 
 
 def test_a_group_that_was_not_applied_is_not_finalized(fleet: Fleet) -> None:
     fleet.apply("group-00")
     done = fleet.finalize("group-00", "group-01")
-    assert [gate.group for gate in done.finalized] == ["group-00"]
+    assert [gate.group for gate in done.gates] == ["group-00"]
     assert done.blocked["group-01"].why == "it was not applied completely"
-    # Without --group the command would also apply the groups of all other waves.
-    assert done.blocked["group-01"].hint == f"run: offsetmgr migrate apply {fleet.path.name} --group group-01"
+    # Without the group the command would also apply the groups of all other waves.
+    assert done.blocked["group-01"].hint == f"run: migrate.apply('{fleet.path.name}', group='group-01')"
 
 
 def test_refused_partitions_of_one_group_hold_up_no_other(fleet: Fleet) -> None:
@@ -106,7 +106,7 @@ def test_refused_partitions_of_one_group_hold_up_no_other(fleet: Fleet) -> None:
     assert "the plan refused 1 partition (1 rewind): orders-0" in fleet.blocked()["group-02"]
     done = fleet.finalize("*")
     assert set(done.blocked) == {"group-02"}
-    assert "--accept-refused" in done.blocked["group-02"].hint
+    assert "accept_refused=" in done.blocked["group-02"].hint
     assert not fleet.finalize("group-02", accept_refused=True).blocked
     assert set(fleet.states().values()) == {"finalized"}
 
@@ -123,7 +123,7 @@ def test_a_rollback_of_one_group_leaves_the_others(fleet: Fleet) -> None:
     assert (report.ok, set(report.closed)) == (False, {"group-07"})
     assert fleet.target_offsets()["group-07"] == {ORDERS[0]: 3}
     done = fleet.finalize("*")
-    assert (set(done.blocked), len(done.finalized)) == ({"group-07"}, 7)
+    assert (set(done.blocked), len(done.gates)) == ({"group-07"}, 7)
 
 
 def test_a_finalized_group_is_neither_rolled_back_nor_applied_again(fleet: Fleet) -> None:

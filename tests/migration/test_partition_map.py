@@ -97,10 +97,8 @@ class Plan:
 
     def verify(self) -> Any:
         """The result of verify for the only partition."""
-        found: list[Any] = []
         with logs_in_memory(self.logs), Migration(self.path, self.config) as migration:
-            migration.verify(found.append)
-        return found[0]
+            return next(migration.verify())
 
 
 def decisions(steps: tuple[Any, ...]) -> list[tuple[TopicPartition, str, int | None]]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from one_migration import ORDERS, commit
 from stopwatch import loop_s
 
-from offsetmgr import Migration, OffsetAndMetadata, PlanOptions
+from offsetmgr import AheadPolicy, Migration, OffsetAndMetadata, PlanOptions
 from offsetmgr.core.errors import CorruptData, GroupNotFound, PlanError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange
 from offsetmgr.groups.last_writer import KnownWrite, LastWriter
-from offsetmgr.migration.plan import Action, AheadPolicy, MissingTopic, PlanStep, decide
+from offsetmgr.migration.plan import Action, MissingTopic, PlanStep, decide
 
 pytest_plugins = ["migration_fixtures"]
 
