@@ -14,7 +14,7 @@ from offsetmgr.core.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from offsetmgr.app.migrate import ApplyReport as ApplyReport
     from offsetmgr.app.migrate import RollbackReport as RollbackReport
-    from offsetmgr.app.migrate import Verification as Verification
+    from offsetmgr.app.migrate import VerifyResults as VerifyResults
     from offsetmgr.config.manager_settings import ManagerSettings as ManagerSettings
     from offsetmgr.core.clock import Clock as Clock
     from offsetmgr.core.clock_difference import ClockDifference as ClockDifference

@@ -416,7 +416,7 @@ def renew(
         return plan_again(step.plan, planner, new_path, step.only)
 
 
-class Verification(Iterator["PartitionResult"]):
+class VerifyResults(Iterator["PartitionResult"]):
     """Compares every partition with a plan: iterate over it for the results. ``summary`` has their counts; it reads the
     results first that the caller has not read. ``is_rolled_back`` tells whether the plan was rolled back."""
 
@@ -437,7 +437,7 @@ class Verification(Iterator["PartitionResult"]):
 
 def verify(
     connections: Connections, path: Path, selection: PlanSelection = ALL, *, sides: Sides | None = None
-) -> Verification:
+) -> VerifyResults:
     """Reads both stores again, and compares every partition with the plan. Changes nothing. Groups of the source that
     are not in the plan are compared too, unless ``selection`` limits the groups.
 
@@ -447,7 +447,7 @@ def verify(
     verifier = step.stores.verifier(step.plan, step.state)
     verifier.only = step.only
     results = step.ui.progress(verifier.results(), "partitions verified")
-    return Verification(results, verifier.summary, is_rolled_back=step.state.is_rolled_back)
+    return VerifyResults(results, verifier.summary, is_rolled_back=step.state.is_rolled_back)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from offsetmgr.migration.plan_run import open_plan
 from offsetmgr.migration.progress import MigrationState
 
 if TYPE_CHECKING:
-    from offsetmgr.app.migrate import ApplyReport, RollbackReport, Verification
+    from offsetmgr.app.migrate import ApplyReport, RollbackReport, VerifyResults
     from offsetmgr.migration.finalize import FinalizeReport
 
 
@@ -178,7 +178,7 @@ class Migration(Closeable):
         self._connections.ui = _StoppedBy(stop)
         return self._connections
 
-    def verify(self, *, groups: GroupsArgument | None = None) -> Verification:
+    def verify(self, *, groups: GroupsArgument | None = None) -> VerifyResults:
         """Reads both stores again, and compares every partition with the plan. Changes nothing. ``groups`` is as in
         `apply`.
 
