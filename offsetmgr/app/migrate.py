@@ -59,7 +59,7 @@ MAX_DIFFERENCES: Final = 1000
 _R = TypeVar("_R", bound=Report)
 
 
-class Sides(NamedTuple):
+class SideSettings(NamedTuple):
     """How a migration connects to its source and to its target. ``options`` are the connection options of a command
     line for the same servers, for the commands that undo or continue a step."""
 
@@ -109,7 +109,7 @@ def plan(
     path: Path,
     options: PlanOptions,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     inputs: PlanInputs | None = None,
 ) -> WrittenPlan:
     """Reads the stores at the URIs ``source`` and ``target``, decides which offsets a migration writes, and writes the
@@ -153,7 +153,13 @@ def plan(
 
 
 def draft_partition_map(
-    connections: Connections, source: str, target: str, path: Path, options: PlanOptions, *, sides: Sides | None = None
+    connections: Connections,
+    source: str,
+    target: str,
+    path: Path,
+    options: PlanOptions,
+    *,
+    sides: SideSettings | None = None,
 ) -> list[OffsetMgrError]:
     """Writes a draft of a partition map for the byte positions of Kafka 0.7 in ``source`` to the new file ``path``.
     Returns the errors of the groups and partitions that could not be read."""
@@ -172,7 +178,7 @@ def draft_partition_map(
 
 
 def _new_sides(
-    connections: Connections, source: str, target: str, options: PlanOptions, sides: Sides | None
+    connections: Connections, source: str, target: str, options: PlanOptions, sides: SideSettings | None
 ) -> tuple[SourceAndTarget, PlanOptions]:
     """Returns the stores, and the options for the source. A pattern that equals the name of a group in the source
     selects only that group.
@@ -208,12 +214,12 @@ class _Step:
         connections: Connections,
         path: Path,
         selection: PlanSelection,
-        sides: Sides | None,
+        sides: SideSettings | None,
         opener: Callable[[Path], tuple[PlanFile, MigrationState]] = open_plan,
     ) -> None:
         connections.require_open()
         own = connections.resolved.connection
-        self.connections, self.ui, self.sides = connections, connections.ui, sides or Sides(own, own)
+        self.connections, self.ui, self.sides = connections, connections.ui, sides or SideSettings(own, own)
         self.plan, self.state = opener(path)
         self.only = select_groups(self.plan, *selection)
         self.stores = SourceAndTarget.of_plan(connections, self.plan.header, *self.sides[:2])
@@ -300,7 +306,7 @@ def apply(
     path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     reason: str = "",
     wait_empty_s: float = 0.0,
     accept_stale: bool = False,
@@ -351,7 +357,7 @@ def _extended(report_type: type[_R], report: Report, **more: Any) -> _R:
 
 
 def refresh(
-    connections: Connections, path: Path, *, sides: Sides | None = None, reason: str = ""
+    connections: Connections, path: Path, *, sides: SideSettings | None = None, reason: str = ""
 ) -> tuple[RefreshReport, str]:
     """Commits the present Kafka offsets of the plan's groups again, so that they do not expire. Returns the report, and
     the new expiry as a text; "" if it is unknown.
@@ -395,7 +401,7 @@ def renew(
     new_path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     if_ahead: AheadPolicy | None = None,
 ) -> RenewedPlan | None:
     """Plans the groups again that apply has not begun, with their present offsets, and writes the plan to the new file
@@ -436,7 +442,7 @@ class VerifyResults(Iterator["PartitionResult"]):
 
 
 def verify(
-    connections: Connections, path: Path, selection: PlanSelection = ALL, *, sides: Sides | None = None
+    connections: Connections, path: Path, selection: PlanSelection = ALL, *, sides: SideSettings | None = None
 ) -> VerifyResults:
     """Reads both stores again, and compares every partition with the plan. Changes nothing. Groups of the source that
     are not in the plan are compared too, unless ``selection`` limits the groups.
@@ -520,7 +526,7 @@ def rollback(
     path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     run: str | None = None,
     allow_rewind: bool = False,
     reason: str = "",
@@ -577,7 +583,7 @@ def preview_rollback(
     path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     run: str | None = None,
     allow_rewind: bool = False,
 ) -> RollbackPlan:
@@ -596,7 +602,7 @@ def preview_rollback(
     return RollbackPlan(found, log_note, list(checks.warnings()))
 
 
-def _renewed_step(connections: Connections, path: Path, selection: PlanSelection, sides: Sides | None) -> _Step:
+def _renewed_step(connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None) -> _Step:
     """Opens the plan. If it was renewed, notes it and opens the newest plan."""
     step = _Step(connections, path, selection, sides, open_renewed)
     if (new := step.plan.path) != path:
@@ -607,7 +613,7 @@ def _renewed_step(connections: Connections, path: Path, selection: PlanSelection
 
 
 def _undo_step(
-    connections: Connections, path: Path, selection: PlanSelection, sides: Sides | None, run: str | None
+    connections: Connections, path: Path, selection: PlanSelection, sides: SideSettings | None, run: str | None
 ) -> tuple[_Step, GroupScope | None]:
     """Returns the newest plan of a migration, and the groups to roll back: those of ``selection`` that the run of apply
     has changed; all groups of the selection without a run."""
@@ -672,7 +678,7 @@ def plan_reverse(
     new_path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     allow_rewind: bool = False,
     if_ahead: AheadPolicy | None = None,
 ) -> WrittenPlan:
@@ -716,7 +722,7 @@ def finalize(
     path: Path,
     selection: PlanSelection = ALL,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     rules: FinalizeRules | None = None,
     reason: str = "",
 ) -> FinalizeReport:
@@ -805,7 +811,7 @@ def mirror(
     target: str,
     options: PlanOptions,
     *,
-    sides: Sides | None = None,
+    sides: SideSettings | None = None,
     settings: MirrorSettings | None = None,
     reason: str = "",
 ) -> Mirror:

@@ -82,7 +82,7 @@ class Migration(Closeable):
         """
         self._config = config or MigrationConfig()
         self._plan, _ = open_plan(Path(path))
-        self._connections, self._sides = self._config.connections(), migrate.Sides(*self._config.of_sides())
+        self._connections, self._sides = self._config.connections(), migrate.SideSettings(*self._config.of_sides())
 
     @classmethod
     def plan(
@@ -110,7 +110,7 @@ class Migration(Closeable):
         config, path = config or MigrationConfig(), Path(path)
         inputs = migrate.PlanInputs(None if partition_map is None else Path(partition_map), translate=translate)
         with config.connections() as connections:
-            options, sides = options or PlanOptions(), migrate.Sides(*config.of_sides())
+            options, sides = options or PlanOptions(), migrate.SideSettings(*config.of_sides())
             migrate.plan(connections, source, target, path, options, sides=sides, inputs=inputs)
         return cls(path, config)
 

@@ -35,7 +35,7 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, OtherCluster, U
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.app.migrate import Sides
+    from offsetmgr.app.migrate import SideSettings
     from offsetmgr.cli.edit_command import Edit
     from offsetmgr.cli.options import SideConfigs
     from offsetmgr.core.offset_store import OffsetStore
@@ -133,11 +133,11 @@ class ConnectFlags(Connections):
         """Returns the settings for the source and for the target of a migration; see `connection`."""
         return self.connection(from_config), self.connection(to_config)
 
-    def sides(self, configs: SideConfigs) -> Sides:
+    def sides(self, configs: SideConfigs) -> SideSettings:
         """Returns how a migration connects to its source and to its target."""
-        from offsetmgr.app.migrate import Sides
+        from offsetmgr.app.migrate import SideSettings
 
-        return Sides(*self.of_sides(*configs), self.repeated_options(*configs))
+        return SideSettings(*self.of_sides(*configs), self.repeated_options(*configs))
 
     def repeated_options(
         self, from_config: str | None = None, to_config: str | None = None, *, command_config: str | None = None
