@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -99,41 +100,26 @@ def _completions(words: list[str], incomplete: str) -> tuple[bool, list[_Item]]:
     return False, [(prefix + item.value, "") for item in target.shell_complete(context, incomplete)]
 
 
+_WORD: Final = re.compile(r"""(?:[^\s'"\\]|\\.?|'[^']*'?|"(?:[^"\\]|\\.?)*"?)+""", re.DOTALL)
+_PART: Final = re.compile(r"""\\(.?)|'([^']*)('?)|"((?:[^"\\]|\\.?)*)("?)""", re.DOTALL)
+_ESCAPE_IN_QUOTES: Final = re.compile(r'\\(["\\$`])')
+
+
 def _split_line(line: str) -> tuple[list[str], str, str]:
     """Splits a command line into words. Returns the words, the last word with its quotes, and the quote that is open at
     the end of the line ('' if none is)."""
-    words: list[str] = []
-    value: list[str] | None = None
-    quote, start, at = "", len(line), 0
-    while at < len(line):
-        char = line[at]
-        if value is None and not char.isspace():
-            value, start = [], at
-        if quote:
-            if char == quote:
-                quote = ""
-            elif char == "\\" and quote == '"' and line[at + 1 : at + 2] in ('"', "\\", "$", "`"):
-                at += 1
-                _append(value, line[at : at + 1])
-            else:
-                _append(value, char)
-        elif char in "'\"":
-            quote = char
-        elif char == "\\":
-            at += 1
-            _append(value, line[at : at + 1])
-        elif not char.isspace():
-            _append(value, char)
-        elif value is not None:
-            words.append("".join(value))
-            value, start = None, len(line)
-        at += 1
-    return [*words, "".join(value or ())], line[start:], quote
+    found = list(_WORD.finditer(line))
+    raws = [word[0] for word in found]
+    if not found or found[-1].end() < len(line):
+        raws.append("")
+    parts = list(_PART.finditer(raws[-1]))
+    last = parts[-1] if parts and parts[-1].end() == len(raws[-1]) else None
+    quote = "" if last is None else "'" if last[3] == "" else '"' if last[5] == "" else ""
+    return [_PART.sub(_unquoted, raw) for raw in raws], raws[-1], quote
 
 
-def _append(value: list[str] | None, text: str) -> None:
-    if value is not None:
-        value.append(text)
+def _unquoted(part: re.Match[str]) -> str:
+    return part[1] or part[2] or _ESCAPE_IN_QUOTES.sub(r"\1", part[4] or "")
 
 
 def _bash_completion(value: str, raw: str, wordbreaks: str, *, quoted: str) -> str:
@@ -146,17 +132,9 @@ def _bash_completion(value: str, raw: str, wordbreaks: str, *, quoted: str) -> s
         if quoted == '"':
             return "".join(f"\\{char}" if char in '"\\$`' else char for char in value)
         return value.replace("'", r"'\''")
-    breaks = [char for char in ":=@" if char in wordbreaks]
-    skipped = max((raw.count(char) and _end_of(value, char, raw.count(char)) for char in breaks), default=0)
-    return "".join(char if char.isalnum() or char in "._-:=@/+,%" else f"\\{char}" for char in value[skipped:])
-
-
-def _end_of(value: str, char: str, count: int) -> int:
-    """Returns the index after the ``count``-th ``char`` of ``value``."""
-    at = 0
-    for _ in range(count):
-        at = value.index(char, at) + 1
-    return at
+    rests = [value.split(char, raw.count(char))[-1] for char in ":=@" if char in wordbreaks]
+    rest = min([value, *rests], key=len)
+    return "".join(char if char.isalnum() or char in "._-:=@/+,%" else f"\\{char}" for char in rest)
 
 
 BASH: Final = r"""# Completion of offsetmgr for bash 4 and later. Load it with: source <(offsetmgr completion bash)

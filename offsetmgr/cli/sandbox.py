@@ -161,23 +161,12 @@ def status(
     sandbox = _sandbox(state)
     found = sandbox.status()
     servers = found.servers if found else ()
-    rows = [
-        (
-            server.name,
-            server.kind,
-            server.version,
-            server.running(),
-            server.pid,
-            server.address or None,
-            server.details.get("group"),
-            server.details.get("member_id"),
-            server.details.get("topic"),
-            server.details.get("offsets_storage"),
-            server.details.get("dual_commit"),
-            server.directory,
-        )
-        for server in servers
-    ]
+    details = ("group", "member_id", "topic", "offsets_storage", "dual_commit")
+    rows = (
+        (one.name, one.kind, one.version, one.running(), one.pid, one.address or None)
+        + (*map(one.details.get, details), one.directory)
+        for one in servers
+    )
     write_rows(COLUMNS, rows, output)
     if found is None:
         note(f"no sandbox is up in {sandbox.directory}")

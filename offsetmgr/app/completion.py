@@ -1,0 +1,103 @@
+"""The names that a shell completes: groups and topics of the selected cluster, groups of a migration plan, and ids of
+recorded operations. The servers have ``limit_s`` seconds to answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from offsetmgr.core.errors import OffsetMgrError
+
+if TYPE_CHECKING:
+    from offsetmgr.app.connections import Connections
+    from offsetmgr.core.log_origin import LogOrigin
+
+T = TypeVar("T")
+
+
+class Names(NamedTuple):
+    """Names, and whether all servers responded."""
+
+    found: Iterable[str] = ()
+    complete: bool = False
+
+
+def groups_of_plan(path: Path, limit_s: float) -> Iterable[str]:
+    """Returns the groups of a plan file; none if the file cannot be read."""
+    from offsetmgr.migration.plan_file import PlanFile
+
+    return _within_limit([lambda: [plan.group for plan in PlanFile(path).groups()]], limit_s)[0] or ()
+
+
+def operations() -> list[str]:
+    """Returns the ids of the recorded operations."""
+    from offsetmgr.groups.operation_log import OperationLog
+
+    return [one.id for one in OperationLog().operations()]
+
+
+def groups(connect: Callable[[], Connections], limit_s: float) -> Names:
+    """Reads the groups of all configured stores at the same time, so that a dead store does not delay the others.
+    Leaves out the groups of a store that is known to belong to another cluster than the selected store. ``connect``
+    opens connections for one thread. Raises `UsageError` if no store is selected."""
+    from offsetmgr.core.log_origin import compare_origins
+
+    connections = connect()
+    selected, configured = connections.uri, connections.configured_stores().values()
+    # Groups of Storm and of Kafka 0.7 have one store.
+    others = configured if selected in configured and "layout=" not in selected else ()
+
+    def read(uri: str) -> tuple[list[str], LogOrigin | None]:
+        store = connect().store(uri)
+        names, origin = list(store.groups()), None
+        if others:
+            with suppress(OffsetMgrError):
+                origin = store.log_origin()
+        return names, origin
+
+    results = _within_limit([partial(read, uri) for uri in dict.fromkeys((selected, *others))], limit_s)
+    own = results[0][1] if results[0] is not None else None
+    names: set[str] = set()
+    for found, origin in filter(None, results):
+        if own is None or origin is None or origin is own or compare_origins(own, origin).keeps_epochs:
+            names.update(found)
+    return Names(names, None not in results)
+
+
+def topics(connect: Callable[[], Connections], limit_s: float) -> Names:
+    """Reads the topics of the selected cluster, or of the selected ZooKeeper if no brokers are known."""
+
+    def read() -> list[str]:
+        cluster = connect().cluster_or_none()
+        if cluster is not None:
+            return list(cluster.topics())
+        from offsetmgr.zookeeper.groups.topics import topic_names
+
+        return list(topic_names(connect().zookeeper("completion")))
+
+    found = _within_limit([read], limit_s)[0]
+    return Names(found or (), found is not None)
+
+
+def _within_limit(reads: Sequence[Callable[[], T]], limit_s: float) -> list[T | None]:
+    """Calls the functions at the same time. Returns the result of each, or None if it fails or takes longer than
+    ``limit_s``."""
+    results: list[T | None] = [None] * len(reads)
+
+    def run(number: int) -> None:
+        with suppress(Exception):  # any failure means that no names are known
+            results[number] = reads[number]()
+
+    # If a server does not answer, the process ends while its thread still waits.
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(reads))]
+    end = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
+    return list(results)
