@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -162,11 +163,11 @@ def status(
     found = sandbox.status()
     servers = found.servers if found else ()
     details = ("group", "member_id", "topic", "offsets_storage", "dual_commit")
-    rows = (
-        (one.name, one.kind, one.version, one.running(), one.pid, one.address or None)
-        + (*map(one.details.get, details), one.directory)
+    process = attrgetter("name", "kind", "version")
+    rows = [
+        (*process(one), one.running(), one.pid, one.address or None, *map(one.details.get, details), one.directory)
         for one in servers
-    )
+    ]
     write_rows(COLUMNS, rows, output)
     if found is None:
         note(f"no sandbox is up in {sandbox.directory}")

@@ -1,4 +1,4 @@
-"""`OffsetStore`: the interface that every store of committed offsets implements.
+"""`OffsetStore`: the base class of every store of committed offsets.
 
 ``fetch`` reads one group; ``scan`` reads many groups lazily, with many requests in flight. *Every* write is an
 ``edit``: a set of changes to one group, in which each change is conditional on the previous value of its partition.
@@ -12,11 +12,11 @@ before-image on disk is correct.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from offsetmgr.core.closeable import Closeable
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
@@ -224,9 +224,9 @@ def fetched(
     return offsets
 
 
-@runtime_checkable
-class OffsetStore(Protocol):
+class OffsetStore(Closeable):
     """A store of committed offsets; `open_store` returns one. The first call connects. One thread at a time may use it.
+    A subclass implements the abstract methods, and the others if it can do better.
 
     Example::
 
@@ -236,45 +236,51 @@ class OffsetStore(Protocol):
             print(sum(len(group.offsets) for group in store.scan(store.groups())))
     """
 
+    parallel_calls: ClassVar[int] = 1
+    """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
+    has_topic_creation_times: bool = False
+    """Whether the store knows creation times of topics (see `topic_creation_times`)."""
+
     @property
+    @abstractmethod
     def uri(self) -> str:
         """The URI of the store, without credentials."""
 
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """The fields and partitions that the store can save, and the guarantees of its edits."""
 
+    @abstractmethod
     def identity(self) -> StoreIdentity:
         """Returns the identity of the store. Raises `Unreachable`, `TimedOut`."""
 
     def log_origin(self) -> LogOrigin:
         """Returns the Kafka cluster whose logs the offsets belong to. Raises `Unreachable`, `TimedOut`,
         `CorruptData`."""
-        ...
+        return UNNAMED
 
     def weaknesses(self) -> tuple[Weakness, ...]:
         """Returns the guarantees of edits that this store cannot give in full, because a broker is older than 3.0 or
         its release is unknown. Raises `Unreachable`, `TimedOut`."""
-        ...
+        return ()
 
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
+    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
         """Returns the topic ids of ``topics`` (all topics if None). Topics whose id the store does not know are
         missing. Raises the errors of `log_origin`."""
+        return {}
 
-    @property
-    def has_topic_creation_times(self) -> bool:
-        """Whether the store knows creation times of topics (see `topic_creation_times`)."""
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
         """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the store does not
         know are missing. Raises the errors of `log_origin`."""
-        ...
+        return {}
 
+    @abstractmethod
     def groups(self) -> Iterator[str]:
         """Returns the ids of all groups that may have offsets, in any order. If the store cannot list all groups, the
         method raises an error and does not return an incomplete result."""
-        ...
 
+    @abstractmethod
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         """Returns the committed offsets of a group.
 
@@ -284,8 +290,8 @@ class OffsetStore(Protocol):
         Raises `PartialFailure` if some partitions could not be read, or another `OffsetMgrError` if no partition could
         be read.
         """
-        ...
 
+    @abstractmethod
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         """Yields all offsets of many groups, in any order, with many requests in flight.
 
@@ -293,8 +299,8 @@ class OffsetStore(Protocol):
         the scan continues. The store consumes ``groups`` lazily, so memory depends on the number of groups in flight
         and not on the total number of groups.
         """
-        ...
 
+    @abstractmethod
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         """Executes edits, with many groups in flight, and yields one result for each edit, in any order.
 
@@ -304,7 +310,6 @@ class OffsetStore(Protocol):
         partition fails, the store still makes the other changes of the group, unless the whole group is rejected
         (`GroupActive`).
         """
-        ...
 
     def commit(
         self,
@@ -316,21 +321,26 @@ class OffsetStore(Protocol):
     ) -> GroupEditResult:
         """Commits offsets of one group. Raises `PartialFailure` with the successes and the failures if any partition
         failed."""
-        ...
+        changes = {tp: Change(after, allow_rewind=allow_rewind) for tp, after in offsets.items()}
+        return self._edit_one("commit", GroupEdit(group, changes, guard))
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
         """Deletes the commits of ``partitions`` (of the whole group if None) and returns their before-images. Raises
         the errors of `commit`."""
-        ...
+        if partitions is None:
+            partitions = [tp for tp, current in self.fetch(group).items() if isinstance(current, Committed)]
+        return self._edit_one("delete", GroupEdit(group, {tp: Change(None) for tp in partitions}))
 
+    @abstractmethod
     def close(self) -> None:
         """Closes the connections. The store cannot be used afterwards."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
+    def _edit_one(self, verb: str, edit: GroupEdit) -> GroupEditResult:
+        (result,) = self.edit([edit])
+        if failures := result.failures:
+            done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
+            raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
+        return result
 
 
 @runtime_checkable
@@ -354,61 +364,6 @@ class PartitionScanStore(Protocol):
         """Works like `OffsetStore.scan` for the given partitions of each group. `GroupOffsets.errors` contains an error
         for each partition that could not be read."""
         ...
-
-
-class StoreBase(Closeable):
-    """Base class of stores: implements the other methods of `OffsetStore` with ``fetch`` and ``edit``, or with
-    defaults."""
-
-    parallel_calls: ClassVar[int] = 1
-    """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
-
-    has_topic_creation_times: bool = False
-    """Whether the store knows creation times of topics (see `topic_creation_times`)."""
-
-    def log_origin(self) -> LogOrigin:
-        return UNNAMED
-
-    def weaknesses(self) -> tuple[Weakness, ...]:
-        return ()
-
-    def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        return {}
-
-    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        return {}
-
-    def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        raise NotImplementedError
-
-    def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        *,
-        allow_rewind: bool = False,
-        guard: Guard = Guard.LOCK,
-    ) -> GroupEditResult:
-        changes = {tp: Change(after, allow_rewind=allow_rewind) for tp, after in offsets.items()}
-        return self._edit_one("commit", GroupEdit(group, changes, guard))
-
-    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
-        if partitions is None:
-            partitions = [tp for tp, current in self.fetch(group).items() if isinstance(current, Committed)]
-        return self._edit_one("delete", GroupEdit(group, {tp: Change(None) for tp in partitions}))
-
-    def _edit_one(self, verb: str, edit: GroupEdit) -> GroupEditResult:
-        (result,) = self.edit([edit])
-        if failures := result.failures:
-            done = {tp: o for tp, o in result.outcomes.items() if o.error is None}
-            raise PartialFailure(f"{verb} of group {edit.group}", successes=done, failures=failures)
-        return result
 
 
 def has_identity(store: OffsetStore, identity: str) -> bool:

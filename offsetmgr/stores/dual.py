@@ -37,7 +37,6 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
-    StoreBase,
     StoreIdentity,
     fetched,
 )
@@ -64,7 +63,7 @@ _HINT: Final = (
 Value = TypeVar("Value")
 
 
-class DualStore(StoreBase):
+class DualStore(OffsetStore):
     """Commits to ``primary`` (usually Kafka), then to ``secondary`` (usually ZooKeeper). Reads the larger offset.
 
     If a write to the secondary fails with a retriable error, the write is tried again. There are at most ``attempts``

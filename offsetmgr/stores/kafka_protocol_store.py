@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import Offset, TopicPartition
-from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, StoreBase, fetched
+from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets, OffsetStore, fetched
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
@@ -30,7 +30,7 @@ _SCANS_IN_FLIGHT: Final = 3
 _EDITS_IN_FLIGHT: Final = 4
 
 
-class ProtocolStore(StoreBase):
+class ProtocolStore(OffsetStore):
     """An `OffsetStore` whose subclasses provide a `Client` and its `ProtocolEdits`.
 
     ``timeout_ms`` of the configuration limits each read and each edit of a batch of groups. Connections use plain text

@@ -36,8 +36,8 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
+    OffsetStore,
     PartitionKinds,
-    StoreBase,
     StoreIdentity,
     fetched,
 )
@@ -123,7 +123,7 @@ def write_snapshot(
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
 
 
-class SnapshotStore(StoreBase):
+class SnapshotStore(OffsetStore):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
     ``group`` is the group to which the offsets belong if the file itself names no group, as in CSV without a group

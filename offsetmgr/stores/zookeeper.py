@@ -24,7 +24,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    StoreBase,
+    OffsetStore,
     StoreIdentity,
     fetched,
 )
@@ -54,7 +54,7 @@ MAX_GROUPS_IN_FLIGHT: Final = 200
 """The maximum number of groups that a scan has in flight, which limits the memory of the scan."""
 
 
-class ZookeeperStore(StoreBase):
+class ZookeeperStore(OffsetStore):
     """Offsets under ``/consumers`` of a ZooKeeper ensemble. The constructor performs no I/O; the first call connects.
 
     The timestamp of a commit is the time at which ZooKeeper wrote the node; its version is the data version of the
@@ -75,19 +75,22 @@ class ZookeeperStore(StoreBase):
         Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
         self._layout = layout_named(layout, root)
-        self.capabilities = Capabilities(
-            metadata=False,
-            leader_epoch=False,
-            commit_timestamp=True,
-            conditional="version",
-            partitions=self._layout.partitions,
-        )
         self.session = ZookeeperSession(connect, config)
         """The session of the store, which callers may use for other nodes (members, owners). `close` closes it."""
 
     @property
     def uri(self) -> str:
         return f"zookeeper://{self.session.connect}?{self._layout.query}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            metadata=False,
+            leader_epoch=False,
+            commit_timestamp=True,
+            conditional="version",
+            partitions=self._layout.partitions,
+        )
 
     @property
     def layout(self) -> str:

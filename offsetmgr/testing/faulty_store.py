@@ -22,7 +22,6 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
-    StoreBase,
     StoreIdentity,
 )
 
@@ -65,7 +64,7 @@ class Fault:
         return self.partition is None if tp is None else self.partition in (None, tp)
 
 
-class FaultyStore(StoreBase):
+class FaultyStore(OffsetStore):
     """Wraps ``store``, and passes every call on to ``store`` unless an armed `Fault` applies to the call.
 
     >>> from offsetmgr import errors

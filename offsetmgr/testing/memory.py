@@ -19,13 +19,13 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    StoreBase,
+    OffsetStore,
     StoreIdentity,
 )
 
 
 @dataclass
-class MemoryStore(StoreBase):
+class MemoryStore(OffsetStore):
     """A store in memory; ``data[group][partition]`` contains the committed offsets. ``active`` contains the groups with
     members; edits of these groups are rejected. The keys of ``broken`` are groups, or pairs of a group and a partition.
     The values are the errors that the store reports when a caller reads the group or the partition.
