@@ -38,8 +38,8 @@ _MAX_NAMED: Final = 20
 class Connections(Closeable):
     """The open stores, clusters and sessions of one program or command. ``close`` closes all of them.
 
-    `store` and `zookeeper` open a new store or session at each call. A cluster is opened once for each bootstrap
-    address. One thread at a time may call the methods.
+    `store` opens a new store at each call. A cluster is opened once for each bootstrap address, and a session once for
+    each ZooKeeper. One thread at a time may call the methods.
     """
 
     given: Mapping[str, Argument] = MappingProxyType({})
@@ -248,17 +248,15 @@ class Connections(Closeable):
         return lock_waiting_cluster(cluster, SystemClock(), self.waits)
 
     def zookeeper(self, what: str) -> ZookeeperSession:
-        """Opens a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what`` names
-        the operation that needs the session."""
+        """Returns a session with the selected ZooKeeper. Raises `UsageError` if no ZooKeeper is selected. ``what``
+        names the operation that needs the session."""
         from offsetmgr.stores.uri import zookeeper_of
-        from offsetmgr.zookeeper.client.session import ZookeeperSession
 
-        self.require_open()
         store = self.resolved.store
         address = zookeeper_of(store, self.resolved.connection) if store else None
         if address is None:
             raise UsageError(what, "needs ZooKeeper, and none is named", "add --zookeeper HOST:PORT/CHROOT")
-        return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
+        return self._session(address)
 
     def group_describer(self, uri: str | None = None, *, edits: bool = False) -> DescribeGroups:
         """Returns a function that describes groups and their live members, from the coordinators and the ZooKeeper

@@ -63,20 +63,20 @@ class ZookeeperRegistry:
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
         self.session.sync()  # makes earlier registrations visible on any server of the ensemble
         live = registry.members(self.session, group)
-        topics = list(existing()) if any(m.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
+        topics = list(existing()) if any(m.registration.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
         found: dict[str, RegisteredMember] = {}
         unreadable: list[str] = []
         for m in live:
-            error = m.error
+            error, node = m.error, m.node
             selected: tuple[str, ...] = ()
             try:
-                selected = tuple(sorted(topics_of(dict(m.subscription), m.pattern, topics)))
+                selected = tuple(sorted(topics_of(dict(m.registration.subscription), m.registration.pattern, topics)))
             except (InvalidPattern, UnsupportedOperation) as rejected:
                 error = rejected
             if error is not None:
                 unreadable.append(f"{paths.ids(group)}/{m.member_id} ({error})")
             found[m.member_id] = RegisteredMember(
-                m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, selected
+                m.member_id, m.host, node.ctime_ms, node.czxid, node.ephemeral_owner, selected
             )
         return RegistryView(found, {}, tuple(unreadable))
 
@@ -88,9 +88,9 @@ class ZookeeperRegistry:
         unreadable = [f"{path} ({error})" for path, error in found.errors.items()]
         for tp, owner in found.owners.items():
             if owner.member_id is None:
-                unreadable.append(f"{paths.owners_of_topic(group, tp.topic)}/{owner.node} ({owner.error})")
+                unreadable.append(f"{paths.owners_of_topic(group, tp.topic)}/{owner.name} ({owner.error})")
             else:
-                known[tp] = PartitionOwner(owner.member_id, owner.czxid)
+                known[tp] = PartitionOwner(owner.member_id, owner.node.czxid)
         return RegistryView({}, known, tuple(unreadable))
 
 

@@ -91,7 +91,7 @@ def _owners(session: ZookeeperSession, names: list[str]) -> _Owners:
         if one.error is not None and not isinstance(one.error, UsageError):
             owners[one.group] = one.error
             continue
-        named = ((tp, owner.member_id or "an unreadable owner", owner.czxid) for tp, owner in one.owners.items())
+        named = ((tp, owner.member_id or "an unreadable owner", owner.node.czxid) for tp, owner in one.owners.items())
         owners[one.group] = {tp: PartitionOwner(member, czxid) for tp, member, czxid in named}
     return owners
 

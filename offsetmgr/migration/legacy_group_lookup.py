@@ -22,8 +22,8 @@ def legacy_groups(session: ZookeeperSession) -> ReadLegacyGroups:
         found_groups = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
         for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
             problem = owned.error or next(iter(owned.errors.values()), None)
-            members = {member.member_id: member.session_id for member in found[owned.group].members}
-            owners = {tp: LegacyOwner(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
+            members = {member.member_id: member.node.ephemeral_owner for member in found[owned.group].members}
+            owners = {tp: LegacyOwner(owner.member_id, owner.node.czxid) for tp, owner in owned.owners.items()}
             found_groups[owned.group] = LegacyGroup(members, owners, problem)
         return found_groups
 

@@ -8,7 +8,7 @@ afterwards contain the result of the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
@@ -16,21 +16,11 @@ from offsetmgr.core.outcome import value_of
 from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, AssignedPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes import paths
+from offsetmgr.zookeeper.groups.topics import Topic
+from offsetmgr.zookeeper.groups.topics import topics as read_topics
+from offsetmgr.zookeeper.nodes import cluster_nodes, paths
 from offsetmgr.zookeeper.nodes.admin import parse_reassignments
-from offsetmgr.zookeeper.nodes.brokers import parse_broker
 from offsetmgr.zookeeper.nodes.cluster import parse_controller
-from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
-
-
-def topic_names(session: ZookeeperSession) -> list[str]:
-    """Lists all topics, sorted. Raises any error of the session, and `CorruptData` if ``/brokers/topics`` is
-    missing."""
-    names = session.children(paths.BROKER_TOPICS)
-    if names is None:
-        why = f"{paths.BROKER_TOPICS} does not exist; is the chroot right?"
-        raise CorruptData(f"ZooKeeper at {session.connect}", why)
-    return sorted(names)
 
 
 def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
@@ -43,38 +33,32 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
         [paths.CONTROLLER, paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION]
     )
     deletions = session.children(paths.DELETE_TOPICS)
-    brokers = session.children(paths.BROKER_IDS) or []
-    registrations = session.get_many([f"{paths.BROKER_IDS}/{name}" for name in brokers])
     leader = None if (node := value_of(controller)) is None else parse_controller(paths.CONTROLLER, node.data)
     unfinished = value_of(reassignment)
     return AdminState(
         controller=None if leader is None else leader.broker_id,
         kraft=leader is not None and leader.kraft_epoch is not None,
-        brokers=live_brokers(brokers, registrations),
-        topics=_topics(session, sorted(set(topics))),
+        brokers=_live_brokers(session),
+        topics={found.name: _topic(found) for found in read_topics(session, sorted(set(topics)), strict=True)},
         deletions=frozenset(deletions or ()),
         reassignment=None if unfinished is None else _pending(unfinished),
         election=value_of(election) is not None,
     )
 
 
-def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
-    """Returns the ids of the live brokers below ``/brokers/ids``, each with the version of its node.
+def _live_brokers(session: ZookeeperSession) -> dict[int, int]:
+    """Returns the ids of the live brokers, each with the version of its node.
 
     Ignores a node that is persistent or cannot be decoded, because such a node belongs to no live broker. If a replica
     were assigned to the broker that the node names, the controller would wait for this broker forever. Raises the error
     of a node that cannot be read.
     """
     alive: dict[int, int] = {}
-    for name, found in zip(names, nodes, strict=True):
-        node = value_of(found)
-        if node is None or not node.ephemeral_owner or not (name.isascii() and name.isdecimal()):
-            continue
-        try:
-            parse_broker(f"{paths.BROKER_IDS}/{name}", int(name), node.data, [])
-        except CorruptData:
-            continue
-        alive[int(name)] = node.version
+    for entry in cluster_nodes.brokers(session):
+        if entry.error is not None and not isinstance(entry.error, CorruptData):
+            raise entry.error
+        if entry.value is not None and entry.node is not None and entry.node.ephemeral_owner:
+            alive[entry.value.broker_id] = entry.node.version
     return alive
 
 
@@ -86,62 +70,19 @@ def _pending(node: NodeData) -> frozenset[TopicPartition]:
         return frozenset()
 
 
-def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, AdminTopicState | OffsetMgrError]:
-    topics: dict[str, AdminTopicState | OffsetMgrError] = {}
-    for name, node in zip(names, session.get_many([paths.topic(name) for name in names]), strict=True):
-        try:
-            if (found := value_of(node)) is not None:
-                topics[name] = _topic(name, found)
-        except OffsetMgrError as error:
-            topics[name] = error
-    partitions = [
-        TopicPartition(name, number)
-        for name, topic in topics.items()
-        if isinstance(topic, AdminTopicState)
-        for number in topic.partitions
-    ]
-    states = session.get_many([paths.partition_state(tp.topic, tp.partition) for tp in partitions])
-    return _with_states(topics, dict(zip(partitions, states, strict=True)))
-
-
-def _topic(name: str, node: NodeData) -> AdminTopicState:
-    assignment = parse_topic(paths.topic(name), node.data)
-    partitions = {
-        number: AssignedPartition(
-            replicas, adding=assignment.adding.get(number, ()), removing=assignment.removing.get(number, ())
-        )
-        for number, replicas in assignment.replicas.items()
-    }
+def _topic(topic: Topic) -> AdminTopicState | OffsetMgrError:
+    """Returns the state of a topic, or the first error of its nodes. A partition without a state node has no leader and
+    no in-sync replicas."""
+    assignment, node = topic.assignment.value, topic.assignment.node
+    if assignment is None or node is None:
+        return topic.assignment.error or CorruptData(f"ZooKeeper node {topic.assignment.path}", "is empty")
+    partitions: dict[int, AssignedPartition] = {}
+    for number, replicas in assignment.replicas.items():
+        found = topic.states.get(number)
+        if found is not None and found.error is not None:
+            return found.error
+        state = None if found is None else found.value
+        leader, isr = (None, ()) if state is None else (state.leader, state.isr)
+        adding, removing = assignment.adding.get(number, ()), assignment.removing.get(number, ())
+        partitions[number] = AssignedPartition(replicas, leader, isr, adding, removing)
     return AdminTopicState(partitions, node.version, node.czxid)
-
-
-def _with_states(
-    topics: Mapping[str, AdminTopicState | OffsetMgrError],
-    states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
-) -> dict[str, AdminTopicState | OffsetMgrError]:
-    """Adds leaders and in-sync replicas to the topics. A partition without a state node has no leader and no in-sync
-    replicas."""
-    complete: dict[str, AdminTopicState | OffsetMgrError] = {}
-    for name, topic in topics.items():
-        if isinstance(topic, OffsetMgrError):
-            complete[name] = topic
-            continue
-        try:
-            partitions = {
-                number: _with_state(TopicPartition(name, number), partition, states)
-                for number, partition in topic.partitions.items()
-            }
-            complete[name] = AdminTopicState(partitions, topic.version, topic.czxid)
-        except OffsetMgrError as error:
-            complete[name] = error
-    return complete
-
-
-def _with_state(
-    tp: TopicPartition, partition: AssignedPartition, states: Mapping[TopicPartition, NodeData | OffsetMgrError | None]
-) -> AssignedPartition:
-    node = value_of(states[tp])
-    if node is None:
-        return partition
-    state = parse_partition_state(paths.partition_state(tp.topic, tp.partition), node.data)
-    return partition._replace(leader=state.leader, isr=state.isr)

@@ -8,26 +8,49 @@ topic has a replica on a dead broker, or is being reassigned, the controller pos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
-from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, RequestProgress, numbers
+from offsetmgr.core.outcome import value_of
+from offsetmgr.zookeeper.admin.plan import RequestStep
+from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, numbers
 from offsetmgr.zookeeper.nodes import paths
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's internal topics, without which brokers do not work (org.apache.kafka.common.internals.Topic)."""
+WHAT: Final = "deletion of topics"
 
 
-class DeletionStep(NamedTuple):
-    """The deletion of one topic. ``waits_for`` describes what the controller has to wait for; it is empty if the
-    controller does not have to wait. ``rejected`` is the reason why the topic cannot be deleted, or None."""
+@dataclass(frozen=True, slots=True)
+class DeletionStep(RequestStep):
+    """The deletion of one topic. ``replicas`` counts the replicas of all ``partitions``.
 
-    topic: str
+    ``waits_for`` describes what the controller has to wait for; it is empty if the controller does not have to wait.
+    ``czxid`` is that of the topic's node; a topic that was deleted and recreated has another.
+    """
+
     partitions: int | None = None
     replicas: int | None = None
     waits_for: str = ""
-    rejected: OffsetMgrError | None = None
+    czxid: int = 0
+
+    @property
+    def note(self) -> str:
+        return f"will wait for {self.waits_for}" if self.waits_for else ""
+
+    def is_under_way(self, state: AdminState) -> bool:
+        return self.topic in state.deletions
+
+    def open_reason(self, state: AdminState) -> str:
+        topic = state.topics.get(self.topic)
+        if self.is_under_way(state):
+            waits = _waits_for(state, topic) if isinstance(topic, AdminTopicState) else ""
+            return f"waits for {waits}" if waits else "the controller is deleting it"
+        if topic is not None and value_of(topic).czxid == self.czxid:
+            return "the controller has removed the request without deleting the topic; check its delete.topic.enable"
+        return ""
 
 
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
@@ -36,10 +59,10 @@ def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | N
 
     Raises `ControllerRequestRefused` if there is no controller, or if ``enabled`` is False.
     """
-    state.require_controller("deletion of topics")
+    state.require_controller(WHAT)
     if enabled is False:
         raise ControllerRequestRefused(
-            "deletion of topics",
+            WHAT,
             f"delete.topic.enable is false on the controller, broker {state.controller}: it would discard the request",
         )
     return [_step(state, topic) for topic in sorted(set(topics))]
@@ -58,7 +81,8 @@ def _step(state: AdminState, name: str) -> DeletionStep:
         rejected = ControllerRequestRefused(
             f"topic {name}", f"its deletion is under way: {paths.DELETE_TOPICS}/{name} exists"
         )
-    return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), rejected)
+    waits_for = _waits_for(state, topic)
+    return DeletionStep(name, None, rejected, len(topic.partitions), replicas, waits_for, topic.czxid)
 
 
 def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
@@ -66,26 +90,3 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
         return "the reassignment of its partitions"
     dead = {broker for partition in topic.partitions.values() for broker in partition.replicas} - set(state.brokers)
     return f"broker {numbers(sorted(dead))}, not alive, which holds replicas" if dead else ""
-
-
-def progress_of(state: AdminState, requested: Mapping[str, int]) -> RequestProgress:
-    """Returns the progress of a deletion.
-
-    ``requested`` maps each topic to the ``czxid`` of its node; a topic that was deleted and recreated has another
-    ``czxid``.
-    """
-    waiting: dict[str, str] = {}
-    for name, czxid in requested.items():
-        topic = state.topics.get(name)
-        if name in state.deletions:
-            waits = _waits_for(state, topic) if isinstance(topic, AdminTopicState) else ""
-            waiting[name] = f"waits for {waits}" if waits else "the controller is deleting it"
-        elif isinstance(topic, OffsetMgrError):
-            waiting[name] = str(topic)
-        elif topic is not None and topic.czxid == czxid:
-            waiting[name] = (
-                "the controller has removed the request without deleting the topic; check its delete.topic.enable"
-            )
-    return RequestProgress(
-        len(requested) - len(waiting), len(requested), waiting, ended=not state.deletions & requested.keys()
-    )

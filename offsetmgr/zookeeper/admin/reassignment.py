@@ -7,20 +7,23 @@ validate them. A reassignment to a dead broker would never end.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from shlex import quote
-from typing import NamedTuple
+from typing import Final
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UsageError
 from offsetmgr.core.field_reader import FieldReader
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
+from offsetmgr.zookeeper.admin.plan import RequestStep
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, numbers
 from offsetmgr.zookeeper.nodes import paths
 
 ReplicaAssignment = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its replicas, the preferred leader first."""
+WHAT: Final = "reassignment"
 
 
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
@@ -36,18 +39,24 @@ def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
     )
 
 
-class ReassignmentStep(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReassignmentStep(RequestStep):
     """The replicas of one partition before and after the reassignment. ``before`` is empty if the partition does not
-    exist."""
+    exist. If the controller has finished and the partition does not have the requested replicas, the reassignment of
+    this partition has failed."""
 
-    partition: TopicPartition
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    rejected: OffsetMgrError | None = None
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     @property
-    def changes(self) -> bool:
+    def needed(self) -> bool:
         return self.before != self.after
+
+    @property
+    def note(self) -> str:
+        if self.adding or self.removing:
+            return ""
+        return "another preferred leader" if self.needed else "has these replicas already"
 
     @property
     def adding(self) -> tuple[int, ...]:
@@ -56,6 +65,20 @@ class ReassignmentStep(NamedTuple):
     @property
     def removing(self) -> tuple[int, ...]:
         return tuple(broker for broker in self.before if broker not in self.after)
+
+    def is_under_way(self, state: AdminState) -> bool:
+        return self.tp in (state.reassignment or ()) or state.partition(self.tp).moving
+
+    def open_reason(self, state: AdminState) -> str:
+        found = state.partition(self.tp)
+        if not self.is_under_way(state):
+            why = f"its replicas are {numbers(found.replicas)}, and the controller does not change them"
+            return "" if found.replicas == self.after else why
+        behind = [broker for broker in self.after if broker not in found.isr]
+        dead = [broker for broker in behind if broker not in state.brokers]
+        if dead:
+            return f"broker {numbers(dead)} is not alive"
+        return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not completed it yet"
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
@@ -90,14 +113,6 @@ def _entry(entry: FieldReader) -> tuple[TopicPartition, tuple[int, ...]]:
     return TopicPartition(topic, partition), tuple(replicas)
 
 
-def encode_reassignment(assignment: ReplicaAssignment) -> bytes:
-    """Encodes the data of the request's node, in the format of ``kafka-reassign-partitions``. Raises `UsageError` if
-    the data is too large."""
-    listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
-    data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
-    return checked_size("reassignment", data)
-
-
 def plan_reassignment(
     state: AdminState, assignment: ReplicaAssignment, *, allow_replication_change: bool = False
 ) -> list[ReassignmentStep]:
@@ -108,17 +123,16 @@ def plan_reassignment(
     `ControllerRequestRefused` if there is no controller or another reassignment is running, and `UsageError` if
     ``assignment`` is empty.
     """
-    what = "reassignment"
-    state.require_controller(what)
+    state.require_controller(WHAT)
     if state.reassignment is not None:
         raise ControllerRequestRefused(
-            what,
+            WHAT,
             f"another is running: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
             f"wait until it is done, or cancel it: {cancel_command()}, "
             "where FILE is the request's file or its before-image",
         )
     if not assignment:
-        raise UsageError(what, "no partition is named")
+        raise UsageError(WHAT, "no partition is named")
     return [_step(state, tp, replicas, allow_replication_change) for tp, replicas in sorted(assignment.items())]
 
 
@@ -128,66 +142,28 @@ def _step(
     try:
         found = state.partition(tp)
     except OffsetMgrError as error:
-        return ReassignmentStep(tp, (), after, error)
-    obstacle = _obstacle(state, tp, found, after, allow_replication_change)
-    return ReassignmentStep(tp, found.replicas, after, obstacle)
+        return ReassignmentStep(*tp, error, (), after)
+    why, hint = _obstacle(state, tp.topic, found, after, allow_replication_change)
+    rejected = ControllerRequestRefused(f"partition {tp}", why, hint) if why else None
+    return ReassignmentStep(*tp, rejected, found.replicas, after)
 
 
 def _obstacle(
-    state: AdminState,
-    tp: TopicPartition,
-    found: AssignedPartition,
-    after: Sequence[int],
-    allow_replication_change: bool,
-) -> OffsetMgrError | None:
-    what = f"partition {tp}"
+    state: AdminState, topic: str, found: AssignedPartition, after: Sequence[int], allow_replication_change: bool
+) -> tuple[str, str]:
+    """Returns the reason why a partition cannot be reassigned, and a hint. Both are empty if it can."""
     if found.moving:
-        return ControllerRequestRefused(
-            what, "it is already being reassigned", f"wait until it is done, or cancel it: {cancel_command()}"
-        )
-    if tp.topic in state.deletions:
-        return ControllerRequestRefused(what, f"topic {tp.topic} is being deleted")
+        return "it is already being reassigned", f"wait until it is done, or cancel it: {cancel_command()}"
+    if topic in state.deletions:
+        return f"topic {topic} is being deleted", ""
     if not after:
-        return ControllerRequestRefused(what, "no replicas are named")
+        return "no replicas are named", ""
     if len(set(after)) != len(after):
-        return ControllerRequestRefused(what, f"the replicas {numbers(after)} name a broker twice")
+        return f"the replicas {numbers(after)} name a broker twice", ""
     if dead := sorted(set(after) - set(state.brokers)):
         verb = "is" if len(dead) == 1 else "are"
-        return ControllerRequestRefused(
-            what, f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})"
-        )
+        return f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})", ""
     if len(after) != len(found.replicas) and not allow_replication_change:
-        return ControllerRequestRefused(
-            what,
-            f"it has {len(found.replicas)} replicas and would have {len(after)}",
-            "add --allow-replication-change if that is intended",
-        )
-    return None
-
-
-def progress_of(state: AdminState, requested: ReplicaAssignment) -> RequestProgress:
-    """Returns the progress of a reassignment. If the controller has finished and a partition does not have the
-    requested replicas, the reassignment of this partition has failed."""
-    unfinished = state.reassignment or frozenset()
-    waiting: dict[str, str] = {}
-    under_way = False
-    for tp, replicas in requested.items():
-        try:
-            found = state.partition(tp)
-        except OffsetMgrError as error:
-            waiting[str(tp)] = str(error)
-            continue
-        if tp in unfinished or found.moving:
-            under_way = True
-            waiting[str(tp)] = _waits_for(state, found, replicas)
-        elif found.replicas != replicas:
-            waiting[str(tp)] = f"its replicas are {numbers(found.replicas)}, and the controller does not change them"
-    return RequestProgress(len(requested) - len(waiting), len(requested), waiting, ended=not under_way)
-
-
-def _waits_for(state: AdminState, found: AssignedPartition, replicas: Iterable[int]) -> str:
-    behind = [broker for broker in replicas if broker not in found.isr]
-    dead = [broker for broker in behind if broker not in state.brokers]
-    if dead:
-        return f"broker {numbers(dead)} is not alive"
-    return f"broker {numbers(behind)} is not in sync yet" if behind else "the controller has not completed it yet"
+        why = f"it has {len(found.replicas)} replicas and would have {len(after)}"
+        return why, Advice("add {allow_replication_change} if that is intended")
+    return "", ""

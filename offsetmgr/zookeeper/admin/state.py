@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.outcome import value_of
+from offsetmgr.core.selection import TopicSelection
 from offsetmgr.zookeeper.nodes import paths
 
 MAX_REQUEST_BYTES: Final = 900 * 1024
@@ -78,6 +80,17 @@ class AdminState:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
         return found
 
+    def partitions(self, selection: TopicSelection) -> list[TopicPartition]:
+        """Returns the selected partitions of readable topics, sorted. Raises `UnknownTopicOrPartition` if a named topic
+        or partition does not exist."""
+        readable = {name: found for name, found in self.topics.items() if not isinstance(found, OffsetMgrError)}
+        patterns = tuple(one for one in selection.patterns if one.name in readable or one.name not in self.topics)
+        if selection.patterns and not patterns:
+            return []
+        partitions = (TopicPartition(name, number) for name, found in readable.items() for number in found.partitions)
+        counts = {name: len(found.partitions) for name, found in readable.items()}
+        return TopicSelection(patterns).expand(counts, partitions)
+
     def topic(self, name: str) -> AdminTopicState:
         """Returns a topic. Raises as `partition`."""
         topic = self.topics.get(name)
@@ -101,22 +114,10 @@ class AdminState:
             )
 
 
-class RequestProgress(NamedTuple):
-    """The controller's progress with a request, in items (topics or partitions).
-
-    ``open`` maps the name of each item that is not done to the reason why it is not done.
-    """
-
-    done: int
-    total: int
-    open: Mapping[str, str]
-    ended: bool
-    """Whether the controller has stopped working on the request. If True, the items in ``open`` have failed."""
-
-
-def checked_size(what: str, data: bytes) -> bytes:
-    """Returns ``data``, the content of a request's node. Raises `UsageError` if ``data`` exceeds
+def encode_partitions(what: str, partitions: Iterable[Mapping[str, Any]]) -> bytes:
+    """Encodes the data of the request ``what``: version 1 of Kafka's JSON. Raises `UsageError` if the data exceeds
     `MAX_REQUEST_BYTES`."""
+    data = json.dumps({"version": 1, "partitions": list(partitions)}, separators=(",", ":")).encode()
     if len(data) > MAX_REQUEST_BYTES:
         raise UsageError(
             what, f"has {len(data):,} bytes, but the maximum is {MAX_REQUEST_BYTES:,}", "name fewer partitions"

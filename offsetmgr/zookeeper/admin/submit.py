@@ -7,19 +7,58 @@ request, and is never based on outdated facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
+from offsetmgr.zookeeper.admin import deletion, election, reassignment
+from offsetmgr.zookeeper.admin.admin_reader import read_state
+from offsetmgr.zookeeper.admin.plan import RequestProgress, RequestStep, progress_of
+from offsetmgr.zookeeper.admin.reassignment import ReassignmentStep
+from offsetmgr.zookeeper.admin.state import AdminState, encode_partitions
 from offsetmgr.zookeeper.client.conditional_writes import RACES
 from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, OperationState, TransactionOperation
 from offsetmgr.zookeeper.nodes import paths
 
+_POLL_S: Final = 0.3
 
-def submit(
+
+def submit_election(session: ZookeeperSession, state: AdminState, steps: Iterable[RequestStep]) -> None:
+    """Submits an election (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises as `_submit`, and `UsageError` if
+    the request is too large."""
+    data = encode_partitions(election.WHAT, ({"topic": one.topic, "partition": one.partition} for one in steps))
+    _submit(session, election.WHAT, [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
+
+
+def submit_reassignment(
+    session: ZookeeperSession, state: AdminState, steps: Sequence[ReassignmentStep], save: Callable[[bytes], object]
+) -> None:
+    """Submits a reassignment in the format of ``kafka-reassign-partitions``. First calls ``save`` with the reassignment
+    that undoes it. Raises as `_submit`, and `UsageError` if the request is too large."""
+    what = reassignment.WHAT
+    before, after = (
+        encode_partitions(
+            what,
+            ({"topic": step.topic, "partition": step.partition, "replicas": replicas(step)} for step in steps),
+        )
+        for replicas in (attrgetter("before"), attrgetter("after"))
+    )
+    save(before)
+    topics, brokers = {step.topic for step in steps}, {broker for step in steps for broker in step.after}
+    _submit(session, what, [Create(paths.REASSIGN_PARTITIONS, after)], state, topics, brokers)
+
+
+def submit_deletion(session: ZookeeperSession, state: AdminState, steps: Iterable[RequestStep]) -> None:
+    """Submits a deletion of topics. Raises as `_submit`."""
+    names = [step.topic for step in steps]
+    _submit(session, deletion.WHAT, [Create(f"{paths.DELETE_TOPICS}/{name}") for name in names], state, names)
+
+
+def _submit(
     session: ZookeeperSession,
     what: str,
     nodes: Iterable[Create],
@@ -61,16 +100,17 @@ def submit(
 
 
 def poll_progress(
-    read_progress: Callable[[], RequestProgress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
+    session: ZookeeperSession, steps: Sequence[RequestStep], clock: Clock, *, wait_s: float
 ) -> Iterator[RequestProgress | OffsetMgrError]:
-    """Reads the progress every ``poll_s`` seconds until the controller has finished or ``wait_s`` seconds have passed.
+    """Reads the progress of submitted steps every `_POLL_S` seconds until the controller has finished or ``wait_s``
+    seconds have passed.
 
     Yields each result. If a read fails with a retriable error, yields the error and continues.
     """
     deadline = clock.monotonic() + wait_s
     while True:
         try:
-            progress = read_progress()
+            progress = progress_of(read_state(session, {step.topic for step in steps}), steps)
             yield progress
             if progress.ended:
                 return
@@ -80,4 +120,4 @@ def poll_progress(
             yield error
         if clock.monotonic() >= deadline:
             return
-        clock.sleep(min(poll_s, max(0.0, deadline - clock.monotonic())))
+        clock.sleep(min(_POLL_S, max(0.0, deadline - clock.monotonic())))

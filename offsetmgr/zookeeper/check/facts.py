@@ -58,11 +58,11 @@ class GroupFacts:
     @property
     def live(self) -> tuple[RegistryMember, ...]:
         """The members that are known to run (see `registry`)."""
-        return tuple(member for member in self.members if member.session_id or self.commits)
+        return tuple(member for member in self.members if member.node.session or self.commits)
 
     def owner_path(self, tp: TopicPartition) -> str:
         """The path of a partition's owner node."""
-        return f"{paths.owners_of_topic(self.group, tp.topic)}/{self.owners[tp].node}"
+        return f"{paths.owners_of_topic(self.group, tp.topic)}/{self.owners[tp].name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class GroupReader:
             errors[paths.owners(group)] = owners.error
         subscriptions: dict[str, frozenset[str]] = {}
         for member in members.members:
-            if member.error is None and (member.session_id or members.commits):
+            if member.error is None and (member.node.session or members.commits):
                 try:
                     subscriptions[member.member_id] = self._subscribed_topics(member)
                 except OffsetMgrError as error:  # the pattern cannot be parsed
@@ -120,7 +120,9 @@ class GroupReader:
         )
 
     def _subscribed_topics(self, member: RegistryMember) -> frozenset[str]:
-        streams = topics_of(dict(member.subscription), member.pattern, self._cluster.topics or ())
+        streams = topics_of(
+            dict(member.registration.subscription), member.registration.pattern, self._cluster.topics or ()
+        )
         return frozenset(topic for topic, count in streams.items() if count > 0)
 
     # --- owners that are members of another group ----------------------------------------------------

@@ -128,9 +128,9 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic]
             )
-        if not topics and member.subscription:
-            (pattern, *_) = member.subscription
-            text = f"subscribes by {member.pattern} {pattern!r}, which no topic matches"
+        if not topics and member.registration.subscription:
+            (pattern, *_) = member.registration.subscription
+            text = f"subscribes by {member.registration.pattern} {pattern!r}, which no topic matches"
             yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo)
 
 

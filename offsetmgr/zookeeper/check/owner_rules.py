@@ -62,7 +62,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):
         path = facts.owner_path(tp)
-        if owner.session_id == 0 and not facts.commits:
+        if owner.node.ephemeral_owner == 0 and not facts.commits:
             yield Finding(
                 FindingCode.OWNER_PERSISTENT,
                 facts.group,
@@ -77,7 +77,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
         if (other := facts.foreign_owners.get(owner.member_id)) is not None:
             yield _of_other_group(facts, tp, path, owner.member_id, other)
         elif (member := members.get(owner.member_id)) is not None:
-            if owner.session_id not in (0, member.session_id):
+            if owner.node.session not in (None, member.node.session):
                 yield _of_other_session(facts, tp, path, owner, member)
         elif known:
             yield Finding(
@@ -86,7 +86,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 path,
                 f"names {owner.member_id}, which is not a live member, as the owner of {tp}",
                 "stop the process whose session created the node; that session still exists"
-                if owner.session_id
+                if owner.node.session
                 else "delete the node",
                 tp.topic,
                 (tp.partition,),
@@ -113,8 +113,9 @@ def _of_other_session(
         FindingCode.OWNER_SESSION,
         facts.group,
         path,
-        f"belongs to session {owner.session_id:#x}, but {member.member_id} is registered by {member.session_id:#x}: "
-        f"an earlier session of this member still owns {tp}, or another client created the node",
+        f"belongs to session {owner.node.session}, but {member.member_id} is registered by "
+        f"{member.node.session or '0x0'}: an earlier session of this member still owns {tp}, or another client created "
+        "the node",
         "wait until the owner node's session ends; if it does not end, restart the member",
         tp.topic,
         (tp.partition,),

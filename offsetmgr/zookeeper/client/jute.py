@@ -53,6 +53,11 @@ class NodeData(NamedTuple):
     children: int = 0
     """The number of the node's children."""
 
+    @property
+    def session(self) -> str | None:
+        """The owner of an ephemeral node, formatted like ZooKeeper's own tools; None for a persistent node."""
+        return f"{self.ephemeral_owner & 0xFFFFFFFFFFFFFFFF:#x}" if self.ephemeral_owner else None
+
 
 class ZookeeperProtocolError(ValueError):
     """A response from the server does not follow the protocol."""

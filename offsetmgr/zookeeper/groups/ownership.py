@@ -16,7 +16,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.groups.registry import registrations
+from offsetmgr.zookeeper.groups.registry import RegistryMember, registrations
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_owner
 
@@ -31,19 +31,25 @@ class Owner:
     is None if the consumer's client has no threads.
 
     If the node cannot be decoded, ``error`` is the reason, and ``member_id`` and ``thread`` are None: the partition is
-    owned, but its owner is unknown. ``session_id`` is the ZooKeeper session that owns the node; this session also owns
-    the member's registration. For a persistent node, ``session_id`` is 0.
+    owned, but its owner is unknown. The session that owns ``node`` also owns the member's registration.
     """
 
     member_id: str | None
     thread: int | None
-    czxid: int
-    session_id: int
+    node: NodeData
     error: OffsetMgrError | None = None
-    claimed_at_ms: int | None = None
-    """Creation time of the node (ms since 1970), by ZooKeeper's clock."""
-    node: str = field(default="", compare=False)
+    name: str = field(default="", compare=False)
     """The name of the node. For pykafka it is ``LEADER-PARTITION``."""
+
+    def inconsistencies(self, live: Mapping[str, RegistryMember] | None) -> tuple[str, ...]:
+        """Returns the inconsistencies with the live members; none if ``live`` is None (unknown)."""
+        if self.member_id is None or live is None:
+            return ()
+        if (member := live.get(self.member_id)) is None:
+            return ("no live member",)
+        if self.node.session not in (None, member.node.session):
+            return (f"its member has another session, {member.node.session or 'none'}",)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
             owner = _owner(path, node, sessions)
             if owner.thread is None and owner.error is None and isinstance(partition.partition, BrokerPartition):
                 partition = TopicPartition(partition.topic, partition.partition.partition)  # noqa: PLW2901 - pykafka
-            if (other := found[group].get(partition)) is None or other.czxid < owner.czxid:
+            if (other := found[group].get(partition)) is None or other.node.czxid < owner.node.czxid:
                 found[group][partition] = owner
     for group, names in zip(possible, listed, strict=True):
         if isinstance(names, OffsetMgrError):
@@ -134,7 +140,6 @@ def _partitions(
 def _owner(path: str, node: NodeData, members: Mapping[str, int]) -> Owner:
     name = path.rpartition("/")[2]
     try:
-        owner = parse_owner(path, node.data, members, node.ephemeral_owner)
+        return Owner(*parse_owner(path, node.data, members, node.ephemeral_owner), node, None, name)
     except OffsetMgrError as error:
-        return Owner(None, None, node.czxid, node.ephemeral_owner, error, node.ctime_ms, name)
-    return Owner(owner.member_id, owner.thread, node.czxid, node.ephemeral_owner, None, node.ctime_ms, name)
+        return Owner(None, None, node, error, name)

@@ -13,7 +13,7 @@ user decides (``ConnectionConfig.ignore_persistent_members``).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -42,26 +42,20 @@ class RegistryMember:
     """One live consumer of a group, decoded from the consumer's registration.
 
     ``host`` and ``started_at_ms`` are parsed from a generated id, which has the form ``group_host-millis-8hex`` or
-    ``host:uuid``; the second form contains no start time. Both fields are None for a configured ``consumer.id``.
-    ``registered_at_ms`` is the creation time of the registration's node, and ``czxid`` is the node's creation zxid. A
-    consumer registers again after its session has expired, so its registration may be newer than the consumer.
-    ``session_id`` is 0 for a persistent node. If the registration cannot be decoded, ``error`` is the reason, and
-    ``subscription`` is empty; if the version of the registration is unknown (`UnknownVersion`), ``subscription``
-    instead contains the part that could be decoded. ``version`` is the version of the format, or None for the format of
-    Kafka 0.7. ``notes`` describe unknown fields and values.
+    ``host:uuid``; the second form contains no start time. Both fields are None for a configured ``consumer.id``. A
+    consumer registers again after its session has expired, so ``node`` may be newer than the consumer. If the
+    registration cannot be decoded, ``error`` is the reason, and the subscription of ``registration`` is empty; if the
+    version of the registration is unknown (`UnknownVersion`), ``registration`` instead contains the part that could be
+    decoded. ``notes`` describe unknown fields and values.
     """
 
     member_id: str
+    node: NodeData
+    registration: ConsumerRegistration
     host: str | None
-    subscription: Mapping[str, int]
-    pattern: str
-    registered_at_ms: int
-    czxid: int
-    session_id: int
-    started_at_ms: int | None = None
-    error: OffsetMgrError | None = None
-    version: int | None = None
-    notes: tuple[str, ...] = ()
+    started_at_ms: int | None
+    error: OffsetMgrError | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,7 @@ class GroupMembers:
     @property
     def live(self) -> bool:
         """Whether a member is known to run."""
-        return self.commits or any(member.session_id for member in self.members)
+        return self.commits or any(member.node.ephemeral_owner for member in self.members)
 
     def require_none(self, what: str) -> None:
         """Raises `GroupActive` if the group has members, and ``error``."""
@@ -176,33 +170,17 @@ def _versions(session: ZookeeperSession, groups: Sequence[str]) -> dict[str, dic
 
 
 def _member(group: str, name: str, node: NodeData) -> RegistryMember:
-    origin = parse_member_id(group, name)
-    notes: Notes = []
-    registration, error = _registration(f"{paths.ids(group)}/{name}", node.data, notes)
-    return RegistryMember(
-        member_id=name,
-        host=origin.host if origin else None,
-        subscription=registration.subscription if registration else {},
-        pattern=registration.pattern if registration else "",
-        registered_at_ms=node.ctime_ms,
-        czxid=node.czxid,
-        session_id=node.ephemeral_owner,
-        started_at_ms=origin.started_at_ms if origin else None,
-        error=error,
-        version=registration.version if registration else None,
-        notes=tuple(notes),
-    )
-
-
-def _registration(path: str, data: bytes, notes: Notes) -> tuple[ConsumerRegistration | None, OffsetMgrError | None]:
-    """Decodes as much of a registration as possible. Also returns the error if the registration cannot be decoded
-    completely, or None."""
-    error: OffsetMgrError | None = None
+    host, started_at_ms = parse_member_id(group, name) or (None, None)
+    path, notes = f"{paths.ids(group)}/{name}", Notes()
+    registration, error = ConsumerRegistration({}, "", None, None), None
     try:
-        parse_registration(path, data)
-    except OffsetMgrError as strict:
-        error = strict
-    try:
-        return parse_registration(path, data, notes), error
-    except OffsetMgrError as unreadable:
-        return None, error or unreadable
+        registration = parse_registration(path, node.data, notes)
+        broken = bool(notes)
+    except OffsetMgrError:
+        broken = True
+    if broken:  # otherwise the strict parser accepts the node, too
+        try:
+            parse_registration(path, node.data)
+        except OffsetMgrError as strict:
+            error = strict
+    return RegistryMember(name, node, registration, host, started_at_ms, error, tuple(notes))

@@ -63,23 +63,24 @@ def topic_names(session: ZookeeperSession) -> list[str]:
     return sorted(session.children(paths.BROKER_TOPICS) or [])
 
 
-def topics(session: ZookeeperSession, names: Iterable[str]) -> Iterator[Topic]:
-    """Yields the topics with these names. Omits topics that do not exist. Raises if the session fails."""
+def topics(session: ZookeeperSession, names: Iterable[str], *, strict: bool = False) -> Iterator[Topic]:
+    """Yields the topics with these names. Omits topics that do not exist. Raises if the session fails. With ``strict``,
+    a node with an unknown version is an error."""
     for batch in batched(names, TOPICS_AT_ONCE):
-        yield from _topics(session, batch)
+        yield from _topics(session, batch, strict)
 
 
-def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
+def _topics(session: ZookeeperSession, names: list[str], strict: bool) -> Iterator[Topic]:
     roots = [paths.topic(name) for name in names]
     held = session.get_many(roots)
     below = session.children_many(roots)
     assignments = [
         NodeEntry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
-        else parse_entry(root, node, partial(parse_topic, root))
+        else parse_entry(root, node, partial(parse_topic, root), strict=strict)
         for root, node in zip(roots, held, strict=True)
     ]
-    states = _states(session, names, assignments)
+    states = _states(session, names, assignments, strict)
     counts = _counts(session, names, below)
     for name, assignment, children in zip(names, assignments, below, strict=True):
         if assignment.node is None and assignment.error is None:
@@ -89,7 +90,7 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
 
 
 def _states(
-    session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]]
+    session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]], strict: bool
 ) -> dict[str, dict[int, NodeEntry[PartitionState]]]:
     paths_to_read = [
         (name, partition)
@@ -98,7 +99,7 @@ def _states(
         for partition in assignment.value.replicas
     ]
     places = [paths.partition_state(name, partition) for name, partition in paths_to_read]
-    found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
+    found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places], strict=strict)
     states: dict[str, dict[int, NodeEntry[PartitionState]]] = {}
     for (name, partition), state in zip(paths_to_read, found, strict=True):
         if state.node is not None or state.error is not None:
@@ -125,7 +126,7 @@ def _counts(
     return counts
 
 
-def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Parse` takes notes
+def _count(path: str, data: bytes, notes: Notes | None) -> int:  # noqa: ARG001 - a `Parse` takes notes
     return parse_partition_count(path, data)
 
 

@@ -54,9 +54,13 @@ class RegisteredBroker:
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Feature -> label (``min_version``, ``max_version``) -> supported version (KIP-584)."""
 
+    @property
+    def addresses(self) -> str:
+        """The endpoints in one line."""
+        return " ".join(map(str, self.endpoints))
+
     def __str__(self) -> str:
-        text = " ".join(map(str, self.endpoints))
-        return text if self.rack is None else f"{text} rack={self.rack}"
+        return self.addresses if self.rack is None else f"{self.addresses} rack={self.rack}"
 
 
 def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> RegisteredBroker:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.core.field_reader import MAX_LONG
-from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_pairs, parse_number
+from offsetmgr.zookeeper.nodes.fields import Fields, Notes, corrupt, decoded, format_features, parse_number
 
 CONTROLLER_VERSIONS: Final = (1, 2)
 
@@ -45,8 +45,7 @@ class Features:
     versions: Mapping[str, Mapping[str, int]]
 
     def __str__(self) -> str:
-        features = " ".join(f"{name}({format_pairs(labels)})" for name, labels in self.versions.items())
-        return ("enabled " if self.enabled else "disabled ") + (features or "none")
+        return ("enabled " if self.enabled else "disabled ") + (format_features(self.versions) or "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ created or deleted during the read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
@@ -22,6 +22,7 @@ from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, pars
 from offsetmgr.zookeeper.nodes.fields import Notes
 
 T = TypeVar("T")
+_PERSISTENT: Final = "persistent: brokers create only ephemeral nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +49,30 @@ class ClusterNodes:
     controller_epoch: NodeEntry[int]
 
 
-Parse = Callable[[bytes, Notes], T]
+Parse = Callable[[bytes, Notes | None], T]
 """A parser of this package whose path argument is already bound. It takes only the data and the notes."""
 
 
-def read_entries(session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
+def read_entries(
+    session: ZookeeperSession, parsers: Sequence[tuple[str, Parse[T]]], *, strict: bool = False
+) -> list[NodeEntry[T]]:
     """Reads and parses nodes. ``parsers`` are pairs of a node's path and the node's parser. Raises as
     `ZookeeperSession.get_many`."""
     found = session.get_many([path for path, _ in parsers])
-    return [parse_entry(path, node, parse) for (path, parse), node in zip(parsers, found, strict=True)]
+    return [parse_entry(path, node, parse, strict=strict) for (path, parse), node in zip(parsers, found, strict=True)]
 
 
-def parse_entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> NodeEntry[T]:
-    """Parses the result of reading ``path``."""
+def parse_entry(
+    path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T], *, strict: bool = False
+) -> NodeEntry[T]:
+    """Parses the result of reading ``path``. With ``strict``, an unknown version is an error."""
     if isinstance(node, OffsetMgrError):
         return NodeEntry(path, error=node)
     if node is None:
         return NodeEntry(path)
     notes: Notes = []
     try:
-        value = parse(node.data, notes)
+        value = parse(node.data, None if strict else notes)
     except OffsetMgrError as error:
         return NodeEntry(path, None, error, tuple(notes), node)
     return NodeEntry(path, value, None, tuple(notes), node)
@@ -77,7 +82,7 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
     """Reads the cluster id, the controller and the controller epoch. Raises as `ZookeeperSession.get_many`."""
     found = session.get_many([paths.CLUSTER_ID, paths.CONTROLLER, paths.CONTROLLER_EPOCH])
 
-    def epoch(data: bytes, notes: Notes) -> int:  # noqa: ARG001 - a `Parse` takes notes
+    def epoch(data: bytes, notes: Notes | None) -> int:  # noqa: ARG001 - a `Parse` takes notes
         return parse_controller_epoch(paths.CONTROLLER_EPOCH, data)
 
     return ClusterNodes(
@@ -103,8 +108,10 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
         ],
     )
     listed = [
-        one for one in found if one.node is not None or one.error is not None
-    ]  # both None if it was deleted after the names were listed
+        one if one.node is None or one.node.ephemeral_owner else replace(one, notes=(*one.notes, _PERSISTENT))
+        for one in found
+        if one.node is not None or one.error is not None  # both None if it was deleted after the names were listed
+    ]
     for name in sorted(set(names) - set(numbered)):
         path = f"{paths.BROKER_IDS}/{name}"
         listed.append(NodeEntry(path, error=CorruptData(f"ZooKeeper node {path}", "its name is not a broker's id")))

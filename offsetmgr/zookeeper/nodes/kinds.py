@@ -22,14 +22,14 @@ node's data, and the notes. It returns the line that is displayed to users, or r
 class NodeDescription:
     """The kind and the decoded content of one node."""
 
-    kind: str
-    """``broker``, ``topic``, ``owner`` and so on; ``other`` for plain directories and for nodes of other software."""
+    kind: str | None = None
+    """``broker``, ``topic``, ``owner`` and so on; None for plain directories and for nodes of other software."""
     value: str | None = None
     """The line that is displayed to users; None if the node is empty or cannot be decoded."""
     notes: tuple[str, ...] = ()
     error: OffsetMgrError | None = None
-    secret: bool = False
-    """Whether the data may contain credentials. If True, the raw data must not be shown."""
+    data: str | None = None
+    """The raw data as text; None if it may contain credentials, or cannot be read."""
 
 
 def describe(path: str, data: bytes) -> NodeDescription:
@@ -38,19 +38,19 @@ def describe(path: str, data: bytes) -> NodeDescription:
     for pattern, kind, decode in _patterns(path):
         if match := pattern.fullmatch(path):
             return _describe(kind, decode, path, match, data)
-    return NodeDescription("other", _plain(data))
+    return NodeDescription(value=_plain(data), data=data.decode("utf-8", "backslashreplace"))
 
 
 def _describe(kind: str, decode: Decoder, path: str, match: re.Match[str], data: bytes) -> NodeDescription:
-    secret = kind in _SECRET
+    shown = None if kind in _SECRET else data.decode("utf-8", "backslashreplace")
     if not data and kind in _MAY_BE_EMPTY:
-        return NodeDescription(kind, secret=secret)
+        return NodeDescription(kind, data=shown)
     notes: Notes = []
     try:
         value = decode(path, match, data, notes)
     except OffsetMgrError as error:
-        return NodeDescription(kind, None, tuple(notes), error, secret)
-    return NodeDescription(kind, value, tuple(notes), None, secret)
+        return NodeDescription(kind, None, tuple(notes), error, shown)
+    return NodeDescription(kind, value, tuple(notes), None, shown)
 
 
 def _patterns(path: str) -> list[tuple[re.Pattern[str], str, Decoder]]:

@@ -65,6 +65,21 @@ class PartitionState:
         more = ", being deleted" * self.being_deleted + ", recovering" * self.recovering
         return f"{leader} (epoch {self.leader_epoch}), in sync {_joined(self.isr) or 'none'}{more}"
 
+    def irregularities(self, replicas: tuple[int, ...]) -> tuple[str, ...]:
+        """Returns the conditions that need an administrator's attention. ``replicas`` are the assigned ones."""
+        found = []
+        if self.being_deleted:
+            found.append("being deleted")
+        elif self.leader is None:
+            found.append("no leader")
+        elif replicas and self.leader != replicas[0]:
+            found.append(f"preferred leader is {replicas[0]}")
+        if self.recovering:
+            found.append("recovering from an unclean election")
+        if behind := _joined(tuple(broker for broker in replicas if broker not in self.isr)):
+            found.append(f"not in sync: {behind}")
+        return tuple(found)
+
 
 @dataclass(frozen=True, slots=True)
 class LogDirEvent:

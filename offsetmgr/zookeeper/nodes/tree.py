@@ -31,7 +31,7 @@ class TreeNode:
 
     @property
     def description(self) -> NodeDescription:
-        return NodeDescription("other") if self.node is None else describe(self.path, self.node.data)
+        return NodeDescription() if self.node is None else describe(self.path, self.node.data)
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
