@@ -63,7 +63,8 @@ class ConnectFlags(Connections):
         self.flags = settings
         """The values of the flags alone, without the values from environment variables and the config file."""
         self._named_context = context
-        super().__init__(resolve(settings, context), Terminal(yes=yes))
+        resolved = resolve(settings, context)
+        super().__init__(resolved, Terminal(yes=yes, context=resolved.context))
         _note_ignored(self.resolved.command_config)
         self.followup_options = "".join(f" {quote(word)}" for word in self.repeated_options())
         """The text of `repeated_options`. Each word starts with a space."""

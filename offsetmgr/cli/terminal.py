@@ -51,17 +51,18 @@ class EditFlags(NamedTuple):
 
 
 class Terminal(Ui):
-    """Prints notes and progress on stderr, and asks on stdin. ``yes`` is the option ``--yes``.
+    """Prints notes and progress on stderr, and asks on stdin. ``yes`` is the option ``--yes``, and ``context`` the
+    selected context, which the questions name.
 
     Prints at most one repeated note every 3 s, or every 30 s if stderr is not a terminal, and none if the command reads
     several clusters."""
 
-    def __init__(self, *, yes: bool = False) -> None:
-        self.yes = yes
+    def __init__(self, *, yes: bool = False, context: str | None = None) -> None:
+        self.yes, self.context = yes, context
         self._next = 0.0
 
     def confirm(self, question: str) -> None:
-        confirm(question, yes=self.yes)
+        confirm(question if self.context is None else f"context {self.context}: {question}", yes=self.yes)
 
     def note(self, text: str, *, warning: bool = False, repeated: bool = False) -> None:
         if repeated:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import LogRange, TopicPartition
@@ -327,7 +328,9 @@ class GroupsFailed(PartialFailure):
     ) -> None:
         reasons = {**left_out, **{group: str(error) for group, error in group_failures.items()}}
         group, why = next(iter(sorted(reasons.items())))
-        OffsetMgrError.__init__(self, what, f"{len(reasons)} groups failed or were left out; {group}: {why}")
+        OffsetMgrError.__init__(
+            self, what, f"{count_of(len(reasons), 'group')} failed or were left out; {group}: {why}"
+        )
         self.successes, self.failures = {}, {}
         self.report, self.group_failures = report, dict(group_failures)
 

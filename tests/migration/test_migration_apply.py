@@ -13,7 +13,7 @@ from memory_stores import HidingStore, LockableMemoryStore, OneLog
 from one_migration import ORDERS, commit
 
 from offsetmgr import AheadPolicy, Migration, PlanOptions, TopicPartition
-from offsetmgr.core.errors import CorruptData, GateRefused, OffsetOutOfRange, PlanError, Unreachable
+from offsetmgr.core.errors import CorruptData, GateRefused, GroupsFailed, OffsetOutOfRange, PlanError, Unreachable
 from offsetmgr.core.model import Committed, LogRange
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.testing.memory import MemoryStore
@@ -52,7 +52,9 @@ def test_one_bad_group_does_not_stop_the_others(migration):
         commit(migration.source, group, 10)
     migration.plan()
     migration.target.active["g2"] = ("consumer-1 at /host",)
-    report = migration.apply()
+    with migration.opened() as library, pytest.raises(GroupsFailed, match="g2: ") as failed:
+        library.apply()
+    report = failed.value.report
     assert (list(report.failed), report.written, report.changed) == (["g2"], 2, 2)
     assert report.failed["g2"].active_members == ("consumer-1 at /host",)
     assert set(migration.target_offsets()) == {"g1", "g3"}
