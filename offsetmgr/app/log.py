@@ -477,7 +477,7 @@ def _write_file(address: str, uri_options: Mapping[str, str], saved: _SavedOffse
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
     header = with_origin(header, DiskLogs(saved.sources).log_origin(), {})
-    keeps = by_name(name, group).capabilities.errors
+    keeps = by_name(name, group).lossless
 
     def found() -> Iterator[GroupOffsets]:
         yield from saved.offsets(errors=keeps)

@@ -13,13 +13,13 @@ from typing import IO, TYPE_CHECKING
 
 from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import LogOrigin
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of, list_of
 from offsetmgr.core.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.groups.scan import require_known, scan_in_order
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
-from offsetmgr.snapshots.base import FormatCapabilities, SnapshotHeader, SnapshotReader
+from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.snapshots.line_formats import LineReader
 from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
@@ -73,7 +73,7 @@ class SnapshotFile:
         return self._reader.header
 
     @property
-    def capabilities(self) -> FormatCapabilities:
+    def capabilities(self) -> Capabilities:
         """The data that the file's format can contain."""
         return self._reader.format.capabilities
 
@@ -98,7 +98,7 @@ class SnapshotFile:
     def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
         """Yields all offsets of ``groups`` (None: all) in the order of the file, one group at a time, with the read
         errors that the file records."""
-        recorded = self._reader.format.capabilities.errors
+        recorded = self._reader.format.lossless
         for entry in self._reader.read():
             if groups is not None and entry.group not in groups:
                 continue

@@ -22,16 +22,16 @@ import fastavro
 from fastavro.write import Writer
 
 from offsetmgr.core import errors as error_classes
-from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion, UnsupportedOperation
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
 from offsetmgr.snapshots.base import (
     FORMAT_VERSION,
     BadLines,
     DroppedFields,
-    FormatCapabilities,
-    GroupEntry,
-    OffsetsOfGroup,
+    Format,
     SnapshotHeader,
+    SnapshotReader,
     WriteReport,
     group_entry,
     reject_unreadable,
@@ -110,26 +110,23 @@ _NAMES_ONLY: Final = fastavro.parse_schema(
 )
 
 
-class AvroFormat:
+class AvroFormat(Format):
     """The Avro format."""
 
     name = "avro"
-    capabilities: FormatCapabilities = FormatCapabilities(
-        metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True, broker_partitions=True
+    groups_in = "records"
+    capabilities = Capabilities(
+        metadata=True, leader_epoch=True, commit_timestamp=True, conditional="file", partitions=PartitionKinds.ALL
     )
-    cannot_hold = ""
-
-    def __init__(self, group: str | None = None) -> None:
-        if group is not None:
-            raise UsageError("format avro", "its records contain the groups", "leave out --group (in a URI: group=)")
+    lossless = True
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
     ) -> WriteReport:
-        dropped = DroppedFields(self.capabilities, header)
+        dropped = DroppedFields(self, header)
         writer = RecordWriter(stream, _PARSED, to_file_metadata(header))
         for group in groups:
-            reject_unreadable(group, self.capabilities, keep_errors)
+            reject_unreadable(group, self, keep_errors)
             dropped.count(group)
             writer.write(group.group, sorted(group.offsets.items(), key=itemgetter(0)), _all_errors(group))
         writer.finish()
@@ -139,7 +136,7 @@ class AvroFormat:
         return AvroReader(stream, self, what)
 
 
-class AvroReader:
+class AvroReader(SnapshotReader):
     """A checked Avro snapshot, with an index that gives the block of each group."""
 
     def __init__(self, stream: BinaryIO, form: AvroFormat, what: str) -> None:
@@ -156,17 +153,15 @@ class AvroReader:
         """A cache of the records in the block that was decoded last, because consecutive groups are usually in the same
         block."""
 
-    def groups(self) -> Iterator[str]:
-        return iter(self._block_of)
+    def index(self) -> dict[str, int]:
+        return self._block_of
 
-    def read(self) -> Iterator[GroupEntry]:
+    def read(self) -> Iterator[GroupOffsets]:
         for block in range(len(self._blocks) - 2):  # the last block contains only the record with ``end``
             yield from map(self._entry, self._decode(block))
 
-    def find(self, group: str) -> GroupEntry | None:
-        block = self._block_of.get(group)
-        if block is None:
-            return None
+    def load(self, group: str) -> GroupOffsets:
+        block = self._block_of[group]
         if block != self._last_block:
             self._last_records = {record["group"]: record for record in self._decode(block)}
             self._last_block = block
@@ -181,7 +176,7 @@ class AvroReader:
         self._stream.seek(start)
         return self._stream.read(end - start)
 
-    def _entry(self, record: dict[str, Any]) -> GroupEntry:
+    def _entry(self, record: dict[str, Any]) -> GroupOffsets:
         new = tuple.__new__  # faster, because it skips the argument handling of named tuples
         offsets = {
             new(TopicPartition, (o["topic"], o["partition"])): new(
@@ -341,7 +336,7 @@ class _ChecksumWriter:
         return False
 
 
-def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
+def _all_errors(group: GroupOffsets) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
     if group.error is not None:
         yield None, group.error
     yield from sorted(group.errors.items())

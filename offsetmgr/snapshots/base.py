@@ -7,15 +7,17 @@ error before the caller uses the first group, and never in the middle of an impo
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, NoReturn, Protocol
+from typing import Any, BinaryIO, ClassVar, Final, NoReturn
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_metadata import dropped_text, form_of
-from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, MalformedData, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import MAX_OFFSET, NEGATIVE_OFFSET, Committed, TopicPartition
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
 from offsetmgr.core.plurals import count_of
 
 FORMAT_VERSION: Final = 1
@@ -59,44 +61,6 @@ class SnapshotHeader:
         return cls(str(uuid.uuid4()), now, source_uri, source_kind, cluster_id, tool_version)
 
 
-class OffsetsOfGroup(Protocol):
-    """A group to write, for example `offsetmgr.core.offset_store.GroupOffsets` or `GroupEntry`."""
-
-    @property
-    def group(self) -> str: ...
-    @property
-    def offsets(self) -> Mapping[TopicPartition, Committed]: ...
-    @property
-    def errors(self) -> Mapping[TopicPartition, OffsetMgrError]: ...
-    @property
-    def error(self) -> OffsetMgrError | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GroupEntry:
-    """A group of a snapshot. ``errors`` contains an error for each partition that could not be read when the snapshot
-    was taken. ``error`` is set if the whole group could not be read. Only snapshots in a format that can record errors
-    contain these two fields."""
-
-    group: str
-    offsets: Mapping[TopicPartition, Committed]
-    errors: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    error: OffsetMgrError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FormatCapabilities:
-    """The data that a format can contain besides group, topic, partition and offset."""
-
-    metadata: bool
-    leader_epoch: bool
-    commit_timestamp: bool
-    header: bool
-    errors: bool
-    broker_partitions: bool = False
-    """Whether the format can contain partitions of Kafka 0.7, whose offsets are byte positions."""
-
-
 @dataclass(frozen=True, slots=True)
 class WriteReport:
     """The result of a write. ``lost`` lists the kinds of data that the format cannot contain and that were therefore
@@ -108,66 +72,78 @@ class WriteReport:
     lost: tuple[str, ...] = ()
 
 
-class SnapshotReader(Protocol):
+class SnapshotReader(ABC):
     """An open snapshot that has been checked. A reader's memory use grows with the number of groups, not with the
     number of offsets."""
 
-    @property
-    def header(self) -> SnapshotHeader | None:
-        """The header; `None` if the format cannot contain one."""
-        ...
+    header: SnapshotHeader | None = None
+    """The header; `None` if the format cannot contain one."""
+    format: Format
+    """The format of the file. An edited snapshot is written back in this format."""
 
-    @property
-    def format(self) -> Format:
-        """The format of the file. An edited snapshot is written back in this format."""
-        ...
+    @abstractmethod
+    def index(self) -> Mapping[str, Any]:
+        """Returns a mapping whose keys are the ids of all groups in the order of the file."""
+
+    @abstractmethod
+    def load(self, group: str) -> GroupOffsets:
+        """Returns one group of the index."""
 
     def groups(self) -> Iterator[str]:
         """Yields the ids of all groups in the order of the file."""
-        ...
+        return iter(self.index())
 
-    def read(self) -> Iterator[GroupEntry]:
+    def read(self) -> Iterator[GroupOffsets]:
         """Yields all groups in the order of the file, one at a time."""
-        ...
+        return map(self.load, self.index())
 
-    def find(self, group: str) -> GroupEntry | None:
+    def find(self, group: str) -> GroupOffsets | None:
         """Returns one group; `None` if the file does not contain it."""
-        ...
+        return self.load(group) if group in self.index() else None
 
 
-class Format(Protocol):
-    """A file format of snapshots."""
+class Format(ABC):
+    """A file format of snapshots. ``name`` is its name, as in ``?format=NAME``. ``group`` is the group of all offsets
+    of a file, in formats that do not contain groups."""
 
-    @property
-    def name(self) -> str:
-        """The name, as in ``?format=NAME``."""
-        ...
+    name: ClassVar[str]
+    groups_in: ClassVar[str] = ""
+    """The parts of a file that contain the groups, so that a user cannot name a group."""
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        metadata=False, leader_epoch=False, commit_timestamp=False, conditional="file"
+    )
+    lossless: ClassVar[bool] = False
+    """Whether a file contains all fields of an offset, the header, and read errors. A format that is not lossless
+    contains none of them."""
 
-    @property
-    def capabilities(self) -> FormatCapabilities: ...
+    def __init__(self, group: str | None = None) -> None:
+        if group is not None and self.groups_in:
+            why = f"its {self.groups_in} contain the groups"
+            raise UsageError(f"format {self.name}", why, "leave out --group (in a URI: group=)")
+        self._group = group
 
     @property
     def cannot_hold(self) -> str:
         """A description, for messages, of the data that this format can never contain; empty if it can contain
         everything."""
-        ...
+        return "" if self.lossless else "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
+    @abstractmethod
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
     ) -> WriteReport:
         """Writes the groups one after the other. Only a few groups are in memory at a time.
 
         Raises `UnsupportedOperation` for a name that the format cannot contain. Also raises it for a group or partition
         with a read error, unless ``keep_errors`` is set and the format can record errors.
         """
-        ...
 
+    @abstractmethod
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SnapshotReader:
         """Checks a seekable stream and returns a reader. Errors use ``what`` as the name of the stream.
 
         Raises `MalformedData` with the bad lines, and `UnknownVersion`.
         """
-        ...
 
 
 def group_entry(
@@ -176,7 +152,7 @@ def group_entry(
     offsets: dict[TopicPartition, Committed],
     errors: dict[TopicPartition, OffsetMgrError] | None = None,
     error: OffsetMgrError | None = None,
-) -> GroupEntry:
+) -> GroupOffsets:
     """Returns a group of the file ``what``. A partition with a negative offset is unreadable.
 
     Earlier releases wrote such offsets of brokers to files. Only the partition is unreadable, not the file.
@@ -185,15 +161,15 @@ def group_entry(
     for tp in [tp for tp, found in offsets.items() if found[0] < 0]:
         why = f"is {offsets.pop(tp)[0]} in the file: {NEGATIVE_OFFSET}"
         errors[tp] = CorruptData(f"{what}: group {group}, {tp}", why, "correct it, or remove it from the file")
-    return GroupEntry(group, offsets, errors, error)
+    return GroupOffsets(group, offsets, errors, error)
 
 
 class DroppedFields:
     """Counts the written groups and offsets, and the dropped fields that the format cannot contain. `report` returns
     the counts as a `WriteReport`."""
 
-    def __init__(self, capabilities: FormatCapabilities, header: SnapshotHeader) -> None:
-        self._capabilities = capabilities
+    def __init__(self, form: Format, header: SnapshotHeader) -> None:
+        self._form = form
         self._source = header.source_uri
         self.groups = 0
         self.offsets = 0
@@ -202,12 +178,12 @@ class DroppedFields:
         self._epochs = 0
         self._timestamps = 0
 
-    def count(self, group: OffsetsOfGroup) -> None:
+    def count(self, group: GroupOffsets) -> None:
         self.groups += 1
         self.offsets += len(group.offsets)
         self.errors += len(group.errors) + (group.error is not None)
-        for _, metadata, epoch, timestamp, _ in group.offsets.values():
-            if metadata and not self._capabilities.metadata:
+        for _, metadata, epoch, timestamp, _ in () if self._form.lossless else group.offsets.values():
+            if metadata:
                 self._metadata[form_of(metadata)] += 1
             if epoch is not None:
                 self._epochs += 1
@@ -215,38 +191,32 @@ class DroppedFields:
                 self._timestamps += 1
 
     def report(self) -> WriteReport:
-        lost = [
-            f"{what} of {count_of(count, 'offset')}"
-            for what, count, carried in (
-                ("leader epoch", self._epochs, self._capabilities.leader_epoch),
-                ("commit timestamp", self._timestamps, self._capabilities.commit_timestamp),
-            )
-            if count and not carried
-        ]
-        if self._metadata:
-            lost.insert(0, dropped_text(self._metadata).removeprefix("the "))
-        if not self._capabilities.header:
+        lost = [dropped_text(self._metadata).removeprefix("the ")] if self._metadata else []
+        for what, count in (("leader epoch", self._epochs), ("commit timestamp", self._timestamps)):
+            lost += [f"{what} of {count_of(count, 'offset')}"] if count else []
+        if not self._form.lossless:
             lost.append("snapshot id, time and source" + (f" ({self._source})" if self._source else ""))
         return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
 
 
-def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
+def reject_unreadable(group: GroupOffsets, form: Format, keep_errors: bool) -> None:
     """Raises `UnsupportedOperation` if the group must not be written. There are two possible reasons. The group has a
     read error, and the format cannot record errors or ``keep_errors`` is not set (data rule "absent is not zero"). Or
     the group has byte positions of Kafka 0.7, and readers of the format would mistake these positions for offsets."""
-    if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
+    only_numbered = form.capabilities.partitions is PartitionKinds.NUMBERED
+    if only_numbered and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             f"group {group.group!r} is not in the file",
             f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
             "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
         )
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)
-    if first is None or (keep_errors and capabilities.errors):
+    if first is None or (keep_errors and form.lossless):
         return
     which = (
         f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
     )
-    hint = "leave the group out" if capabilities.errors else "write Avro (.avro), which records what cannot be read"
+    hint = "leave the group out" if form.lossless else "write Avro (.avro), which records what cannot be read"
     what = f"group {group.group!r} is not in the file"
     raise UnsupportedOperation(what, f"{which} could not be read: {first}", hint) from first
 

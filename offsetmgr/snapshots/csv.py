@@ -10,27 +10,21 @@ the number of columns. A line with a different number of columns is a bad line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import UsageError
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     BadLine,
-    DroppedFields,
-    FormatCapabilities,
-    OffsetsOfGroup,
-    SnapshotHeader,
-    WriteReport,
     number,
     offset_number,
-    reject_unreadable,
 )
 from offsetmgr.snapshots.line_formats import (
     BYTE_ORDER_MARK,
-    LINE_FORMAT_CAPABILITIES,
     LineReader,
     NameCheck,
+    TextFormat,
 )
 from offsetmgr.snapshots.text_files import comma_separated, count_of_values, lines_of, quoted, split, without_empty_end
 
@@ -41,30 +35,17 @@ _WITHOUT_GROUP: Final = re.compile(rb'()()(")?' + _NAME + rb'(?(3)")' + _NUMBERS
 _COLUMNS: Final = ("group", "topic", "partition", "offset")
 
 
-class CsvFormat:
+class CsvFormat(TextFormat):
     """The CSV format. If ``group`` is given, the lines have no group column, and all of them belong to that group."""
 
     name = "csv"
-    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
-    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    title = "CSV"
+    end = b"\n"
 
-    def __init__(self, group: str | None = None) -> None:
-        self._group = group
-
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
-    ) -> WriteReport:
-        dropped = DroppedFields(self.capabilities, header)
-        names = NameCheck("CSV")
-        for group in groups:
-            reject_unreadable(group, self.capabilities, keep_errors)
-            prefix = self._prefix(group.group, names)
-            topics = names.topics(group.offsets, quoted)
-            dropped.count(group)
-            lines = [f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())]
-            stream.write("".join(lines).encode("utf-8"))
-        stream.write(b"\n")
-        return dropped.report()
+    def _text(self, group: GroupOffsets, names: NameCheck) -> str:
+        prefix = self._prefix(group.group, names)
+        topics = names.topics(group.offsets, quoted)
+        return "".join([f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())])
 
     def _prefix(self, group: str, names: NameCheck) -> str:
         if self._group is None:

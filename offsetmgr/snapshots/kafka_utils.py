@@ -9,58 +9,38 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import MAX_OFFSET, Committed, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
     BadLines,
-    DroppedFields,
-    FormatCapabilities,
-    GroupEntry,
-    OffsetsOfGroup,
-    SnapshotHeader,
-    WriteReport,
+    SnapshotReader,
     group_entry,
-    reject_unreadable,
 )
 from offsetmgr.snapshots.json_stream import BadEntry, Document, check_name, documents, offsets_of
-from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, NameCheck
+from offsetmgr.snapshots.line_formats import NameCheck, TextFormat
 
 
-class KafkaUtilsFormat:
+class KafkaUtilsFormat(TextFormat):
     """The format of kafka-utils, with one JSON document per group."""
 
     name = "json"
-    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
-    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    groups_in = "documents"
+    title = "JSON"
 
-    def __init__(self, group: str | None = None) -> None:
-        if group is not None:
-            raise UsageError("format json", "its documents contain the groups", "leave out --group (in a URI: group=)")
-
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
-    ) -> WriteReport:
-        dropped = DroppedFields(self.capabilities, header)
-        names = NameCheck("JSON")
-        for group in groups:
-            reject_unreadable(group, self.capabilities, keep_errors)
-            dropped.count(group)
-            names.require_valid("group", group.group)
-            document = {"groupid": group.group, "offsets": by_topic(group.offsets, names)}
-            stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
-        return dropped.report()
+    def _text(self, group: GroupOffsets, names: NameCheck) -> str:
+        names.require_valid("group", group.group)
+        document = {"groupid": group.group, "offsets": by_topic(group.offsets, names)}
+        return json.dumps(document, ensure_ascii=False) + "\n"
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> KafkaUtilsReader:
         return KafkaUtilsReader(stream, self, what)
 
 
-class KafkaUtilsReader:
+class KafkaUtilsReader(SnapshotReader):
     """The reader of a checked file. It keeps an index with three numbers per group in memory."""
-
-    header: SnapshotHeader | None = None
 
     def __init__(self, stream: BinaryIO, form: KafkaUtilsFormat, what: str) -> None:
         self.format = form
@@ -80,17 +60,10 @@ class KafkaUtilsReader:
                 entry.add_to(document, bad)
         bad.raise_if_any()
 
-    def groups(self) -> Iterator[str]:
-        return iter(self._documents)
+    def index(self) -> dict[str, array[int]]:
+        return self._documents
 
-    def read(self) -> Iterator[GroupEntry]:
-        for group in self._documents:
-            yield self._load(group)
-
-    def find(self, group: str) -> GroupEntry | None:
-        return self._load(group) if group in self._documents else None
-
-    def _load(self, group: str) -> GroupEntry:
+    def load(self, group: str) -> GroupOffsets:
         start, end, line = self._documents[group]
         self._stream.seek(start)
         _, found = _read(Document(start, end, line, self._stream.read(end - start)))

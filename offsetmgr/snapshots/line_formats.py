@@ -13,30 +13,31 @@ from __future__ import annotations
 
 import os
 import re
+from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice, repeat
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Protocol
 
 from offsetmgr.core.errors import MalformedData, UnsupportedOperation
 from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
     MAX_SHOWN_CHARACTERS,
     BadLine,
     BadLines,
+    DroppedFields,
     Format,
-    FormatCapabilities,
-    GroupEntry,
     SnapshotHeader,
+    SnapshotReader,
+    WriteReport,
     group_entry,
     has_control_character,
+    reject_unreadable,
 )
 from offsetmgr.snapshots.text_files import MAX_LINE_BYTES, lines_of
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-LINE_FORMAT_CAPABILITIES: Final = FormatCapabilities(
-    metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False
-)
 
 _PLAIN, _OTHER = 1, 0
 
@@ -69,14 +70,12 @@ class LineSyntax(Protocol):
         ...
 
 
-class LineReader:
+class LineReader(SnapshotReader):
     """A checked snapshot with one offset per line. If the lines do not contain a group, ``only_group`` is the group of
     all lines.
 
     The constructor raises `MalformedData` with the bad lines.
     """
-
-    header: SnapshotHeader | None = None
 
     def __init__(
         self, stream: BinaryIO, syntax: LineSyntax, form: Format, *, what: str, only_group: str | None = None
@@ -97,22 +96,15 @@ class LineReader:
         if self._small_file is None:
             self._index(what)
 
-    def groups(self) -> Iterator[str]:
-        return iter(self._ranges if self._small_file is None else self._small_file)
+    def index(self) -> Mapping[str, Any]:
+        return self._ranges if self._small_file is None else self._small_file
 
-    def read(self) -> Iterator[GroupEntry]:
-        for group in self.groups():
-            yield self._load(group)
-
-    def find(self, group: str) -> GroupEntry | None:
-        return self._load(group) if group in (self._ranges if self._small_file is None else self._small_file) else None
-
-    def _load(self, group: str) -> GroupEntry:
+    def load(self, group: str) -> GroupOffsets:
         new = tuple.__new__  # skips the argument handling of named tuples, which takes half the time of this loop
         if self._small_file is not None:
             values_of_group = self._small_file[group]
             fields = zip(values_of_group.offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
-            return GroupEntry(
+            return GroupOffsets(
                 group, dict(zip(values_of_group.partitions, map(new, repeat(Committed), fields), strict=True))
             )
         offsets: dict[TopicPartition, Committed] = {}
@@ -303,6 +295,33 @@ def _text(line: bytes) -> str:
 def _ranges_of(ranges: array[int]) -> Iterator[tuple[int, int, int, int]]:
     numbers = iter(ranges)
     return zip(numbers, numbers, numbers, numbers, strict=True)
+
+
+class TextFormat(Format):
+    """A format with a text for each group."""
+
+    title: ClassVar[str]
+    """The name of the format in errors."""
+    forbidden: ClassVar[str] = ""
+    """The characters that names cannot contain."""
+    end: ClassVar[bytes] = b""
+
+    def write(
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
+    ) -> WriteReport:
+        dropped = DroppedFields(self, header)
+        names = NameCheck(self.title, self.forbidden)
+        for group in groups:
+            reject_unreadable(group, self, keep_errors)
+            text = self._text(group, names)
+            dropped.count(group)
+            stream.write(text.encode("utf-8"))
+        stream.write(self.end)
+        return dropped.report()
+
+    @abstractmethod
+    def _text(self, group: GroupOffsets, names: NameCheck) -> str:
+        """Returns the lines of a group. Raises `UnsupportedOperation` for a name that the format cannot contain."""
 
 
 class NameCheck:

@@ -9,24 +9,25 @@ such a value (data rule "absent is not zero").
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import Committed, TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.snapshots.base import (
     BadLines,
     DroppedFields,
-    FormatCapabilities,
-    GroupEntry,
-    OffsetsOfGroup,
+    Format,
     SnapshotHeader,
+    SnapshotReader,
     WriteReport,
     reject_unreadable,
 )
 from offsetmgr.snapshots.json_stream import BadEntry, documents, offsets_of
 from offsetmgr.snapshots.kafka_utils import by_topic
-from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, NameCheck
+from offsetmgr.snapshots.line_formats import NameCheck
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -42,23 +43,22 @@ class SymbolicOffset(OffsetMgrError):
         self.position = position
 
 
-class SparkFormat:
+class SparkFormat(Format):
     """The offsets of exactly one group. ``group`` is the name of the group, which is required for reading."""
 
     name = "spark"
-    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
-    cannot_hold = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
-    def __init__(self, group: str | None = None) -> None:
-        self._group = group
+    @property
+    def cannot_hold(self) -> str:
+        return f"the group's name, {super().cannot_hold}"
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupOffsets], *, keep_errors: bool = False
     ) -> WriteReport:
         """Writes like `Format.write`. Also raises `UnsupportedOperation` if ``groups`` contains several groups, if the
         name of the only group differs from the name that was passed to the constructor, or if ``groups`` is empty and
         no name was passed."""
-        dropped = DroppedFields(self.capabilities, header)
+        dropped = DroppedFields(self, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
         for group in groups:
@@ -70,9 +70,7 @@ class SparkFormat:
                 )
             symbolic = {tp: e for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
             unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
-            reject_unreadable(
-                GroupEntry(group.group, group.offsets, unreadable, group.error), self.capabilities, keep_errors
-            )
+            reject_unreadable(replace(group, errors=unreadable), self, keep_errors)
             dropped.count(group)
             document = by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
         if not dropped.groups and self._group is None:
@@ -87,7 +85,7 @@ class SparkFormat:
             raise UsageError(what, "Spark's JSON does not contain the group", "name it with --group (in a URI: group=)")
         return SparkReader(self._read(stream, what), self)
 
-    def _read(self, stream: BinaryIO, what: str) -> GroupEntry:
+    def _read(self, stream: BinaryIO, what: str) -> GroupOffsets:
         bad = BadLines(what)
         found: dict[TopicPartition, int] = {}
         first: int | None = None
@@ -104,7 +102,7 @@ class SparkFormat:
         bad.raise_if_any()
         return self._entry(found, what)
 
-    def _entry(self, found: Mapping[TopicPartition, int], what: str) -> GroupEntry:
+    def _entry(self, found: Mapping[TopicPartition, int], what: str) -> GroupOffsets:
         offsets: dict[TopicPartition, Committed] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for tp, offset in found.items():
@@ -113,23 +111,18 @@ class SparkFormat:
             else:
                 why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
                 errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "replace it by the offset itself", position=offset)
-        return GroupEntry(self._group or "", offsets, errors)
+        return GroupOffsets(self._group or "", offsets, errors)
 
 
-class SparkReader:
+class SparkReader(SnapshotReader):
     """The reader of a checked file. It returns one group, or no group if the file contains no partition."""
 
-    header: SnapshotHeader | None = None
-
-    def __init__(self, entry: GroupEntry, form: SparkFormat) -> None:
+    def __init__(self, entry: GroupOffsets, form: SparkFormat) -> None:
         self.format = form
         self._entries = {entry.group: entry} if entry.offsets or entry.errors else {}
 
-    def groups(self) -> Iterator[str]:
-        return iter(self._entries)
+    def index(self) -> dict[str, GroupOffsets]:
+        return self._entries
 
-    def read(self) -> Iterator[GroupEntry]:
-        return iter(self._entries.values())
-
-    def find(self, group: str) -> GroupEntry | None:
-        return self._entries.get(group)
+    def load(self, group: str) -> GroupOffsets:
+        return self._entries[group]

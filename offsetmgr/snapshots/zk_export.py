@@ -10,25 +10,18 @@ well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import BinaryIO, Final
 
-from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
+from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
 from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     BadLine,
-    DroppedFields,
-    FormatCapabilities,
-    OffsetsOfGroup,
-    SnapshotHeader,
-    WriteReport,
     number,
     offset_number,
-    reject_unreadable,
 )
-from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, LineReader, NameCheck
+from offsetmgr.snapshots.line_formats import LineReader, NameCheck, TextFormat
 
 _PLAIN: Final = re.compile(
     rb"()/consumers/([ -.0-~]+)/offsets/()([ -.0-~]+)/(0|[1-9][0-9]{0,8}):(0|[1-9][0-9]{0,17})\r?\n?"
@@ -36,30 +29,19 @@ _PLAIN: Final = re.compile(
 _ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)")
 
 
-class ZkExportFormat:
+class ZkExportFormat(TextFormat):
     """The format of ExportZkOffsets: each line has a znode path (without the chroot) and an offset."""
 
     name = "zk"
-    capabilities: FormatCapabilities = replace(LINE_FORMAT_CAPABILITIES, broker_partitions=True)
-    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    groups_in = "lines"
+    capabilities = replace(TextFormat.capabilities, partitions=PartitionKinds.ALL)
+    title = "ExportZkOffsets' format"
+    forbidden = "/:"
 
-    def __init__(self, group: str | None = None) -> None:
-        if group is not None:
-            raise UsageError("format zk", "its lines contain the groups", "leave out --group (in a URI: group=)")
-
-    def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
-    ) -> WriteReport:
-        dropped = DroppedFields(self.capabilities, header)
-        names = NameCheck("ExportZkOffsets' format", forbidden="/:")
-        for group in groups:
-            reject_unreadable(group, self.capabilities, keep_errors)
-            prefix = f"/consumers/{names.require_valid('group', group.group)}/offsets/"
-            names.topics(group.offsets, str)
-            dropped.count(group)
-            lines = [f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())]
-            stream.write("".join(lines).encode("utf-8"))
-        return dropped.report()
+    def _text(self, group: GroupOffsets, names: NameCheck) -> str:
+        prefix = f"/consumers/{names.require_valid('group', group.group)}/offsets/"
+        names.topics(group.offsets, str)
+        return "".join([f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())])
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
         return LineReader(stream, _ZkExportLineSyntax(), self, what=what)

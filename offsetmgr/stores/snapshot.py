@@ -37,14 +37,11 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
-    PartitionKinds,
     StoreIdentity,
     fetched,
 )
 from offsetmgr.snapshots.base import (
     Format,
-    GroupEntry,
-    OffsetsOfGroup,
     SnapshotHeader,
     SnapshotReader,
     WriteReport,
@@ -72,7 +69,7 @@ class SnapshotReport:
 def write_snapshot(
     path: str | os.PathLike[str],
     header: SnapshotHeader,
-    groups: Iterable[OffsetsOfGroup],
+    groups: Iterable[GroupOffsets],
     *,
     format: str | None = None,
     group: str | None = None,
@@ -95,10 +92,10 @@ def write_snapshot(
     form = by_name(format_name(str(path), format), group)
     failures: list[OffsetMgrError] = []
 
-    def accepted(report_error: Callable[[OffsetMgrError], None]) -> Iterator[OffsetsOfGroup]:
+    def accepted(report_error: Callable[[OffsetMgrError], None]) -> Iterator[GroupOffsets]:
         for one in groups:
             try:
-                if not form.capabilities.errors:
+                if not form.lossless:
                     form.write(io.BytesIO(), header, [one])
             except UnsupportedOperation as error:
                 failures.append(error)
@@ -162,15 +159,7 @@ class SnapshotStore(OffsetStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        capabilities = self._form.capabilities
-        partitions = PartitionKinds.ALL if capabilities.broker_partitions else PartitionKinds.NUMBERED
-        return Capabilities(
-            capabilities.metadata,
-            capabilities.leader_epoch,
-            capabilities.commit_timestamp,
-            conditional="file",
-            partitions=partitions,
-        )
+        return self._form.capabilities
 
     @property
     def header(self) -> SnapshotHeader | None:
@@ -216,7 +205,7 @@ class SnapshotStore(OffsetStore):
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         with self._open() as reader:
-            entry = reader.find(group) or GroupEntry(group, {})
+            entry = reader.find(group) or GroupOffsets(group, {})
         if entry.error is not None:
             raise entry.error
         requested = [*entry.offsets, *entry.errors] if partitions is None else list(partitions)
@@ -227,10 +216,10 @@ class SnapshotStore(OffsetStore):
         with self._open() as reader:
             for group in groups:
                 try:
-                    entry = reader.find(group) or GroupEntry(group, {})
+                    entry = reader.find(group) or GroupOffsets(group, {})
                 except OffsetMgrError as error:
-                    entry = GroupEntry(group, {}, error=error)
-                yield GroupOffsets(group, entry.offsets, entry.errors, entry.error)
+                    entry = GroupOffsets(group, {}, error=error)
+                yield entry
 
     def close(self) -> None:
         if self._opened is not None:
@@ -288,7 +277,7 @@ class SnapshotStore(OffsetStore):
                 if edit.group in newest:
                     entry = read_entry(decisions, newest[edit.group])
                 else:
-                    entry = reader.find(edit.group) or GroupEntry(edit.group, {})
+                    entry = reader.find(edit.group) or GroupOffsets(edit.group, {})
                 decisions.seek(0, io.SEEK_END)
                 result, after = editor.decide(entry, edit)
                 if after is not None:
@@ -313,7 +302,7 @@ class SnapshotStore(OffsetStore):
         return with_origin(header, self._origin.log_origin(), self._origin.topic_ids())
 
     def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], decisions: IO[bytes]) -> None:
-        def merged() -> Iterator[GroupEntry]:
+        def merged() -> Iterator[GroupOffsets]:
             for entry in reader.read():
                 position = newest.pop(entry.group, None)
                 yield entry if position is None else read_entry(decisions, position)
@@ -354,20 +343,17 @@ class _OpenSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _EmptyReader:
-    """The reader of a file that does not exist yet: it has no groups."""
+class _EmptyReader(SnapshotReader):
+    """The reader of a file that does not exist yet."""
 
     format: Format
     header: SnapshotHeader | None
 
-    def groups(self) -> Iterator[str]:
-        return iter(())
+    def index(self) -> dict[str, GroupOffsets]:
+        return {}
 
-    def read(self) -> Iterator[GroupEntry]:
-        return iter(())
-
-    def find(self, group: str) -> GroupEntry | None:  # noqa: ARG002
-        return None
+    def load(self, group: str) -> GroupOffsets:
+        raise KeyError(group)
 
 
 def _seekable(stream: BinaryIO) -> BinaryIO:

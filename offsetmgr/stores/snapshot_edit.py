@@ -24,8 +24,9 @@ from offsetmgr.core.offset_store import (
     EditStatus,
     GroupEdit,
     GroupEditResult,
+    GroupOffsets,
 )
-from offsetmgr.snapshots.base import MAX_PARTITION, Format, GroupEntry, SnapshotHeader
+from offsetmgr.snapshots.base import MAX_PARTITION, Format, SnapshotHeader
 
 HOW: Final = "the file was locked and replaced as a whole"
 """The value of `GroupEditResult.how` for snapshot files."""
@@ -39,7 +40,7 @@ class SnapshotEditor:
         self._capabilities = capabilities
         self._name_errors: dict[tuple[str, str], OffsetMgrError | None] = {}
 
-    def decide(self, entry: GroupEntry, edit: GroupEdit) -> tuple[GroupEditResult, GroupEntry | None]:
+    def decide(self, entry: GroupOffsets, edit: GroupEdit) -> tuple[GroupEditResult, GroupOffsets | None]:
         """Returns the result of an edit of the group ``entry``, and the new entry (None if nothing changes)."""
         self._name_errors.clear()  # the cache holds the names of one group only
         offsets = dict(entry.offsets)
@@ -48,11 +49,11 @@ class SnapshotEditor:
             written_partitions = [tp for tp, outcome in outcomes.items() if outcome.status is EditStatus.WRITTEN]
             outcomes |= stopped(edit.group, outcomes, written_partitions)
         written = any(outcome.status is EditStatus.WRITTEN for outcome in outcomes.values())
-        after = GroupEntry(edit.group, offsets, entry.errors, entry.error) if written else None
+        after = GroupOffsets(edit.group, offsets, entry.errors, entry.error) if written else None
         return GroupEditResult(edit.group, outcomes, atomic=True, how=HOW), after
 
     def _decide_one(
-        self, entry: GroupEntry, tp: TopicPartition, change: Change, offsets: dict[TopicPartition, Committed]
+        self, entry: GroupOffsets, tp: TopicPartition, change: Change, offsets: dict[TopicPartition, Committed]
     ) -> ChangeOutcome:
         if unreadable := entry.error or entry.errors.get(tp):
             return ChangeOutcome(EditStatus.FAILED, None, unreadable)
@@ -94,7 +95,7 @@ class SnapshotEditor:
         """Returns an error if the format cannot contain the group's or the topic's name; otherwise None. To find this
         out, the method encodes both names and discards the result."""
         if (group, topic) not in self._name_errors:
-            probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
+            probe = GroupOffsets(group, {TopicPartition(topic, 0): Committed(0)})
             try:
                 self._form.write(io.BytesIO(), SnapshotHeader("", 0), [probe])
                 self._name_errors[group, topic] = None
@@ -103,7 +104,7 @@ class SnapshotEditor:
         return self._name_errors[group, topic]
 
 
-def append_decision(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
+def append_decision(result: GroupEditResult, after: GroupOffsets | None, stream: IO[bytes]) -> None:
     """Appends an edit's result and the group's new entry to a stream. The values are pickled as plain tuples, which is
     much faster than pickling the objects."""
     outcomes = [
@@ -131,13 +132,13 @@ def read_result(stream: IO[bytes]) -> GroupEditResult:
     )
 
 
-def read_entry(stream: IO[bytes], position: int) -> GroupEntry:
+def read_entry(stream: IO[bytes], position: int) -> GroupOffsets:
     """Reads the decision at a position of the stream and returns the group's new entry. The decision must contain a new
     entry."""
     stream.seek(position)
     group, _, (offsets, errors, error) = pickle.load(stream)
     found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}
-    return GroupEntry(group, found, errors, error)
+    return GroupOffsets(group, found, errors, error)
 
 
 def _committed(before: Any) -> Offset | None:

@@ -25,7 +25,7 @@ from offsetmgr.core import errors
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupOffsets
-from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
+from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.uri import open_store
@@ -34,8 +34,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HEADER = SnapshotHeader("6a1f3a52-4c1d-4a3c-9f6e-5a8f0a1b2c3d", 1_700_000_000_000, "kafka://h:9092", "kafka", "abc")
 
 
-def one_group(offset: int = 5) -> list[GroupEntry]:
-    return [GroupEntry("g", {T0: Committed(offset, "m", 3, 9)})]
+def one_group(offset: int = 5) -> list[GroupOffsets]:
+    return [GroupOffsets("g", {T0: Committed(offset, "m", 3, 9)})]
 
 
 def leftovers(directory: Path) -> list[str]:
@@ -62,7 +62,7 @@ def test_an_existing_file_is_rejected_before_the_source_is_read_unless_it_may_be
     path.write_bytes(b"precious")
     reads = []
 
-    def source() -> Iterator[GroupEntry]:
+    def source() -> Iterator[GroupOffsets]:
         reads.append(True)
         yield from one_group()
 
@@ -101,7 +101,7 @@ def test_a_file_that_appears_while_we_write_is_not_overwritten(hard_links, tmp_p
         monkeypatch.setattr(os, "link", refuse)
     path, seen = tmp_path / "s.csv", list[str]()
 
-    def source() -> Iterator[GroupEntry]:
+    def source() -> Iterator[GroupOffsets]:
         seen.extend(leftovers(tmp_path))
         path.write_bytes(b"theirs")
         yield from one_group()
@@ -371,7 +371,7 @@ def test_memory_grows_with_the_groups_and_not_with_the_offsets(tmp_path: Path, s
             path,
             HEADER,
             (
-                GroupEntry(f"group-{g}", {TopicPartition("t", p): Committed(g + p) for p in range(partitions)})
+                GroupOffsets(f"group-{g}", {TopicPartition("t", p): Committed(g + p) for p in range(partitions)})
                 for g in range(groups)
             ),
         )

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import CorruptData, MalformedData, TimedOut, UnknownVersion, UnsupportedOperation, UsageError
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
-from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader, SnapshotReader
+from offsetmgr.core.offset_store import GroupOffsets
+from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
@@ -32,7 +33,7 @@ HEADER = SnapshotHeader(
 )
 
 
-def write(form: str, groups: Sequence[GroupEntry], group: str | None = None, **options: bool) -> bytes:
+def write(form: str, groups: Sequence[GroupOffsets], group: str | None = None, **options: bool) -> bytes:
     stream = io.BytesIO()
     by_name(form, group).write(stream, HEADER, groups, **options)
     return stream.getvalue()
@@ -64,7 +65,7 @@ OFFSET = st.integers(0, 2**63 - 1)
 
 def groups_of(name: st.SearchStrategy[str], commit: st.SearchStrategy[Committed]) -> st.SearchStrategy:
     partitions = st.dictionaries(st.builds(TopicPartition, name, PARTITION), commit, min_size=1, max_size=8)
-    return st.dictionaries(name, partitions, max_size=6).map(lambda d: [GroupEntry(g, o) for g, o in d.items()])
+    return st.dictionaries(name, partitions, max_size=6).map(lambda d: [GroupOffsets(g, o) for g, o in d.items()])
 
 
 FULL = st.tuples(OFFSET, TEXT, st.none() | st.integers(0, 2**31 - 1), st.none() | st.integers(-(2**63), 2**63 - 1)).map(
@@ -104,7 +105,7 @@ def test_a_format_carries_names_and_offsets(form: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("form", ["csv", "zk"])
 @given(groups_of(SEGMENT, BARE), st.randoms(use_true_random=False))
-def test_lines_of_a_group_need_not_be_contiguous(form: str, groups: list[GroupEntry], random: Random) -> None:
+def test_lines_of_a_group_need_not_be_contiguous(form: str, groups: list[GroupOffsets], random: Random) -> None:
     lines = [line for line in write(form, groups).splitlines() if line]
     random.shuffle(lines)
     reader = read(form, b"\n\n".join([*lines, b""]))
@@ -114,8 +115,8 @@ def test_lines_of_a_group_need_not_be_contiguous(form: str, groups: list[GroupEn
 # --- exact formats ------------------------------------------------------------------------------------
 
 TWO = [
-    GroupEntry("g1", {TopicPartition("t", 1): Committed(5, "m", 3, 9), TopicPartition("t", 0): Committed(4)}),
-    GroupEntry('g,"2"', {TopicPartition("a.b-c", 7): Committed(2**63 - 1)}),
+    GroupOffsets("g1", {TopicPartition("t", 1): Committed(5, "m", 3, 9), TopicPartition("t", 0): Committed(4)}),
+    GroupOffsets('g,"2"', {TopicPartition("a.b-c", 7): Committed(2**63 - 1)}),
 ]
 
 
@@ -160,9 +161,9 @@ def test_golden_avro_of_version_1_is_read_and_written() -> None:
     golden = (SCHEMAS / "golden" / "snapshot-v1.avro").read_bytes()
     orders = {TopicPartition("orders", 0): Committed(42, "by hand, ü", 7, 1_699_999_999_999)}
     groups = [
-        GroupEntry("billing", {**orders, TopicPartition("orders", 1): Committed(0)}),
-        GroupEntry("empty", {}),
-        GroupEntry("broken", {}, error=TimedOut("group broken", "no answer within 5 s", "try again")),
+        GroupOffsets("billing", {**orders, TopicPartition("orders", 1): Committed(0)}),
+        GroupOffsets("empty", {}),
+        GroupOffsets("broken", {}, error=TimedOut("group broken", "no answer within 5 s", "try again")),
     ]
     reader = read("avro", golden)
     assert reader.header == HEADER
@@ -178,7 +179,7 @@ def test_golden_avro_of_version_1_is_read_and_written() -> None:
 
 # --- unreadable offsets ----------------------------------------------------------------------------
 
-PARTLY = GroupEntry(
+PARTLY = GroupOffsets(
     "g", {TopicPartition("t", 0): Committed(1)}, {TopicPartition("t", 1): CorruptData("t-1", "not a number")}
 )
 
@@ -326,7 +327,7 @@ def test_a_bad_line_is_named(form: str, line: bytes, reason: str) -> None:
         assert found == f"line 2: {reason} in {line.decode()!r}"
 
 
-OLD = GroupEntry("g", {TopicPartition("t", BrokerPartition(1, 0)): Committed(1024)})
+OLD = GroupOffsets("g", {TopicPartition("t", BrokerPartition(1, 0)): Committed(1024)})
 """A group of Kafka 0.7: its offset is a byte position."""
 
 
@@ -360,7 +361,7 @@ def test_bad_lines_are_quoted_and_named_together() -> None:
 )
 def test_names_that_a_format_cannot_carry_are_rejected(form: str, name: str) -> None:
     with pytest.raises(UnsupportedOperation, match="cannot contain a name that"):
-        write(form, [GroupEntry("g", {TopicPartition(name, 0): Committed(1)})])
+        write(form, [GroupOffsets("g", {TopicPartition(name, 0): Committed(1)})])
 
 
 # --- reading JSON -----------------------------------------------------------------------------------
@@ -420,8 +421,8 @@ def test_all_bad_entries_of_a_document_are_named() -> None:
 
 
 NEGATIVE = [
-    GroupEntry("g", {TopicPartition("t", 0): Committed(-2), TopicPartition("t", 1): Committed(7)}),
-    GroupEntry("h", {TopicPartition("t", 0): Committed(-1)}),
+    GroupOffsets("g", {TopicPartition("t", 0): Committed(-2), TopicPartition("t", 1): Committed(7)}),
+    GroupOffsets("h", {TopicPartition("t", 0): Committed(-1)}),
 ]
 
 
@@ -461,7 +462,7 @@ def test_a_negative_offset_is_the_error_of_its_partition(form: str, data: bytes)
 )
 def test_a_value_outside_the_range_of_its_avro_field_is_rejected(partition: int, found: Committed) -> None:
     with pytest.raises(UnsupportedOperation, match="group 'g': Avro cannot contain it"):
-        write("avro", [GroupEntry("g", {TopicPartition("orders", partition): found})])
+        write("avro", [GroupOffsets("g", {TopicPartition("orders", partition): found})])
 
 
 def test_another_avro_file_an_unknown_version_and_a_duplicate_group_are_named() -> None:
@@ -471,16 +472,16 @@ def test_another_avro_file_an_unknown_version_and_a_duplicate_group_are_named() 
     assert why("avro", stream.getvalue()) == "it is an Avro file, but not an offsetmgr snapshot: its header is missing"
     assert why("avro", b"g,t,0,1\n") == "not an Avro file"
     assert why("avro", b"") == "not an Avro file"
-    groups = [GroupEntry("g", {TopicPartition("t", 0): Committed(1)}), GroupEntry("h", {})]
+    groups = [GroupOffsets("g", {TopicPartition("t", 0): Committed(1)}), GroupOffsets("h", {})]
     assert why("avro", write("avro", [*groups, groups[0]])) == "record 3: the same group as record 1 in 'g'"
     data = write("avro", TWO).replace(b"offsetmgr.version\x021", b"offsetmgr.version\x027", 1)
     with pytest.raises(UnknownVersion, match="snapshot format version 7 is not known"):
         read("avro", data)
 
 
-def many_groups() -> list[GroupEntry]:
+def many_groups() -> list[GroupOffsets]:
     return [
-        GroupEntry(f"g{g}", {TopicPartition("t", p): Committed(g * 1000 + p, f"m{p}") for p in range(20)})
+        GroupOffsets(f"g{g}", {TopicPartition("t", p): Committed(g * 1000 + p, f"m{p}") for p in range(20)})
         for g in range(400)
     ]
 
