@@ -97,7 +97,7 @@ def show_report(report: Report, verb: str) -> None:
     for line in lines[:SHOWN]:
         note(line)
     for group, why in list(report.closed.items())[:SHOWN]:
-        note(f"  ! {group} left as it is: {why}")
+        note(f"  ! {group} left as it is: {for_command_line(why)}")
     if lines:
         failed = sum(len(outcome.failed) for outcome in report.failed.values())
         note(f"failed: {count_of(failed, 'partition')} of {count_of(len(report.failed), 'group')}; the rest is done")

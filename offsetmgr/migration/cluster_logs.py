@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import (
     CorruptData,
     OffsetMgrError,
@@ -84,7 +85,7 @@ class ClusterLogs:
         if isinstance(found, LogRange):
             why = f"{offset} is outside its log now; {clamp_text(offset, found)}"
             return OffsetOutOfRange(
-                str(tp), why, "make a new plan, with --clamp if clamping is acceptable", log_range=found
+                str(tp), why, Advice("make a new plan, with {clamp} if clamping is acceptable"), log_range=found
             )
         if isinstance(found, MissingTopic):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")

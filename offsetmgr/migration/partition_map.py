@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import FileFailure, MalformedData, PlanError, UnknownVersion
 from offsetmgr.core.field_reader import MAX_INT, MAX_LONG, FieldReader, parse_json
 from offsetmgr.core.model import BrokerPartition, TopicPartition
@@ -111,7 +112,7 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     document = parse_json(data, lambda why: MalformedData(what, why), unique_keys=True)
     if not isinstance(document, dict) or document.get(_FORMAT) is None:
         raise MalformedData(
-            what, "is not a partition map of offsetmgr", "write one: migrate plan --draft-partition-map FILE"
+            what, "is not a partition map of offsetmgr", Advice("write one: migrate plan {draft_partition_map} FILE")
         )
     found = FieldReader(document, what)
     version = document[_FORMAT]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import remove_abandoned
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError
@@ -70,8 +71,8 @@ def _current_state(plan: PlanFile) -> MigrationState:
     state = MigrationState.read(journal_path(plan.path), plan.sha256)
     if state.renewed_by:
         new = state.renewed_by
-        renew = f"run: offsetmgr migrate renew {shlex.quote(str(plan.path))} -o {shlex.quote(new)}"
-        hint = f"use {new}" if Path(new).exists() else f"if the renewal was interrupted, {renew}"
+        renew = Invocation("migrate renew", (str(plan.path),), {"output": new})
+        hint = f"use {new}" if Path(new).exists() else Advice("if the renewal was interrupted, run: {}", renew)
         raise JournalError(f"plan {plan.path}", f"it was renewed as {new}", hint)
     return state
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.ahead_policy import AheadPolicy
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.commit_metadata import with_drop
@@ -156,12 +157,16 @@ class Planner:
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
         if (source.kind, source.id) == (target.kind, target.id) and not self.options.rename:
-            raise UsageError("plan", f"source and target are the same place ({source.id})", "give --rename OLD=NEW")
+            raise UsageError(
+                "plan", f"source and target are the same place ({source.id})", Advice("give {rename} OLD=NEW")
+            )
         _check_target(target, self.target)
         kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
         old_layout = self.partition_map is not None or PartitionKinds.OF_BROKERS in kinds
         if self.options.shift and old_layout:
-            raise UsageError("--shift", "a byte position of Kafka 0.7 cannot be shifted by a number of messages")
+            raise UsageError(
+                Advice("{shift}"), "a byte position of Kafka 0.7 cannot be shifted by a number of messages"
+            )
         if kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}:  # a partition map translates those
             self.crossing.check("plan")
         retention = self.cluster.offsets_retention_ms() if self.cluster and target.kind == "kafka" else None
@@ -207,7 +212,7 @@ class Planner:
                 require_kind(self.source, name)
             raise
         if unused := sorted(set(self.options.rename).difference(groups)):
-            raise UsageError(f"--rename {unused[0]}", "this group is not part of the plan")
+            raise UsageError(Advice("{rename} {}", unused[0]), "this group is not part of the plan")
         check_renames(self.options.rename, groups)
         return groups
 

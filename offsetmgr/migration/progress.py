@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.batches import by_key
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import JournalError, UsageError
@@ -207,7 +208,7 @@ class MigrationState:
             if operation and run.operation == operation:
                 return run
         why = "no run of `migrate apply` in the plan's journal has this id, so it wrote nothing"
-        raise UsageError(f"--run {operation}", why, "offsetmgr edits list shows the ids")
+        raise UsageError(Advice("{run} {}", operation), why, "offsetmgr edits list shows the ids")
 
     def group_finalized_at(self, group: str) -> int | None:
         """Returns the time at which the group was finalized, by itself or with the whole plan; None if it was not."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.batches import batched
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
@@ -77,11 +78,15 @@ def renew_retention(
     """
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
-        raise UsageError("--refresh", f"offsets in {store.uri} do not expire")
+        raise UsageError(Advice("{refresh}"), f"offsets in {store.uri} do not expire")
     if state.is_rolled_back:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
     if not state.apply.opened:
-        raise JournalError(f"plan {plan.path}", "it was not applied yet", f"run: offsetmgr migrate apply {plan.path}")
+        raise JournalError(
+            f"plan {plan.path}",
+            "it was not applied yet",
+            Advice("run: {}", Invocation("migrate apply", (str(plan.path),))),
+        )
     report = RefreshReport()
     existing, recreated = set(store.groups()), recreated_topics(plan, store)
     clock = SystemClock()

@@ -7,13 +7,13 @@ and owners. The old plan can no longer be executed: its journal names the new on
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from offsetmgr.core.advice import Advice, Invocation
 from offsetmgr.core.atomic_file import replace_file
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import FileFailure, JournalError, OffsetMgrError, PlanError, UsageError
@@ -82,7 +82,9 @@ def _count_of_changes(plan: PlanFile, group: GroupPlan, found: GroupOffsets) -> 
         raise PlanError(
             f"plan {plan.path}",
             f"the source of group {group.group} cannot be compared with it: {error}",
-            "fix the cause and repeat the command, leave out the group, or write the old offsets with --accept-stale",
+            Advice(
+                "fix the cause and repeat the command, leave out the group, or write the old ones with {accept_stale}"
+            ),
         ) from error
     return sum(tp not in found.offsets or found.offsets[tp].offset != offset for tp, offset in steps)
 
@@ -200,8 +202,8 @@ def _check(plan: PlanFile, state: MigrationState) -> None:
     ]
     if partial:
         why = f"{count_of(len(partial), 'group')} applied in part: {', '.join(partial[:3])}"
-        hint = f"run: {shlex.join(('offsetmgr', 'migrate', 'apply', str(plan.path), '--group', partial[0]))}"
-        raise JournalError(what, why, hint)
+        again = Invocation("migrate apply", (str(plan.path),), {"group": partial[0]})
+        raise JournalError(what, why, Advice("run: {}", again))
 
 
 def _groups(plan: PlanFile, planner: Planner, again: list[str], recreated: Mapping[str, str]) -> Iterator[GroupPlan]:

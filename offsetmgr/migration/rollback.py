@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from offsetmgr.core.advice import Advice
 from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
@@ -51,7 +52,7 @@ def rollback(
         nonlocal skipped
         for group in plan.groups_of(writer.only):
             if group.group in state.finalized:
-                closed[group.group] = "it was finalized; use --reverse-plan FILE"
+                closed[group.group] = Advice("it was finalized; use {reverse_plan} FILE")
             elif run is None and group.group in state.undo.done and not state.is_rolled_back_in_part(group.group):
                 skipped += 1
             elif task := _task(group, state, run):
@@ -134,7 +135,7 @@ def _check(plan: PlanFile, state: MigrationState, store: OffsetStore) -> None:
         raise GateRefused(
             f"rollback of {plan.path}",
             "the plan was finalized: its before-images would rewind groups that consume from the target now",
-            "use --reverse-plan FILE: it plans the way back with the current offsets",
+            Advice("use {reverse_plan} FILE: it plans the way back with the current offsets"),
         )
 
 
@@ -249,6 +250,6 @@ def _also_of_other_runs(
         for tp in partitions & (applied.written | applied.in_doubt):
             name = f"the run {other.operation}" if other.operation else "a run of an older offsetmgr"
             why = f"{name} may have written it too: one of the two runs was interrupted, so its writes are unknown"
-            why = f"{why}; leave out --run to undo all runs of the group"
-            found[tp] = UsageError(f"group {group.target_group}, {tp}", why)
+            leave_out = Advice("{}; leave out {run} to undo all runs of the group", why)
+            found[tp] = UsageError(f"group {group.target_group}, {tp}", leave_out)
     return found
